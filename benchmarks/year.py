@@ -12,10 +12,13 @@ shift   the sensor of the load reads four more: the old models are wrong about h
 heat    for a twelfth of the year the sensor of the heat, on which nothing depends, reads two more
 fails   the table is written without the column to predict
 rare    one new row in twelve is a fault, before it was one in two
-full    the disk fills while steps are kept: an emulated ENOSPC
+full    the disk of the blobs fills: for root a small one is mounted, for others ENOSPC is emulated
 
-    nice python -m benchmarks.year FOLDER [nights]          the year; FOLDER/year.csv grows; again: goes on
-    python -m benchmarks.year draw year.csv                 its picture, year.png beside it, and what the oracle says
+    nice python -m benchmarks.year FOLDER [nights=120] [start=0]    the year; FOLDER/year.csv grows night by night
+    python -m benchmarks.year draw year.csv                         its picture, year.png beside it, and its table
+
+The first command goes on after the last night of year.csv, whenever it was stopped or killed. With a start the nights
+before it bring rows only, and the first champion is that of the night after them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -45,7 +48,7 @@ MUST, MUST_NOT = 0.2, 0.02
 LEAST = 0.03
 """The true gain from which on a promotion is due."""
 ROOM = 3
-"""The files for which there is room before the disk is full."""
+"""The files for which there is room before the disk is full, or the pages."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,20 @@ class Year:
         if self.results.is_file():
             self.rows = pd.read_csv(self.results, dtype={"candidate": "str", "champion": "str"}).to_dict("records")
 
+    def next(self, start: int) -> int:
+        """Return the night to play next."""
+        return int(self.rows[-1]["night"]) + 1 if self.rows else start
+
+    @property
+    def champion(self) -> str | None:
+        """The champion after the last night, also if that of a night that was killed is another."""
+        known = (row.get("champion") for row in reversed(self.rows))
+        return next((one for one in known if isinstance(one, str) and one), None)
+
     def begin(self) -> None:
-        """Make the project."""
+        """Make the project, unless it is there."""
+        if (self.project / "params.yaml").is_file():
+            return
         from click.testing import CliRunner
 
         from fedcore.cli.init import init
@@ -140,7 +155,12 @@ class Year:
     def table(self) -> Path:
         return self.project / "data" / "machines.csv"
 
-    def replay(self, first: int) -> None:
+    def write_table(self, last: int) -> None:
+        """Write the project's table with the rows of all nights up to one."""
+        days = [(0, FIRST), *((night, self.calendar.daily) for night in range(1, last + 1))]
+        pd.concat([self.draw(*day) for day in days]).to_csv(self.table, index=False)
+
+    def replay(self, start: int) -> None:
         """Play the nights of one server; the file of the results grows night by night."""
         os.chdir(self.project)
         from fedcore.cli.project import enter_project, open_template
@@ -150,6 +170,7 @@ class Year:
         from fedcore.pipeline.orchestration.session import prefect_server
 
         with prefect_server():
+            first = self.next(start)
             for night in range(first, min(first + SERVED, self.calendar.nights)):
                 self.rows.append(self.play(night))
                 pd.DataFrame(self.rows).to_csv(self.results, index=False)
@@ -159,12 +180,13 @@ class Year:
         from fedcore.pipeline.orchestration import retention, server
 
         server.stop()
-        retention.prune(self.age)
+        if len(self.rows) >= KEPT:
+            retention.prune(self.age)
 
     @property
     def age(self) -> float:
-        """KEPT nights as days of this hour."""
-        return KEPT * float(np.mean([row["seconds"] for row in self.rows])) / 86_400
+        """The days since the end of the night that lies KEPT nights back."""
+        return (time.time() - float(self.rows[-KEPT]["ended"])) / 86_400
 
     def play(self, night: int) -> dict[str, Any]:
         """Play a night; returns its row."""
@@ -175,15 +197,16 @@ class Year:
 
         began = time.monotonic()
         new = self.draw(night, self.calendar.daily)
-        champion = self.versions().get("champion")
+        self.judge = np.random.default_rng([1, night])  # the same of a night whenever it is played
+        champion = self.champion
         row: dict[str, Any] = {"night": night, **self.tell_drift(night, new, champion)}
-        if night:
-            new.to_csv(self.table, mode="a", header=False, index=False)
+        self.write_table(night)
         row["outcome"] = self.run(night)
         row |= self.judge_versions(night, champion) if row["outcome"] == "ok" else {"promoted": False}
-        if self.rows:
+        if len(self.rows) >= KEPT:
             prune(environment.STEPS, Store(environment.BLOBS), self.age)
         row |= {"rows": len(pd.read_csv(self.table)), "seconds": round(time.monotonic() - began, 1)}
+        row["ended"] = round(time.time())
         row |= {"history": len(history.read()), **self.megabytes()}
         print(row, flush=True)
         return row
@@ -192,7 +215,7 @@ class Year:
         """Run the project's flow as `fedcore run` does, and promote a better model; returns how it ended."""
         from fedcore.cli.project import flow
         from fedcore.config.request import ask
-        from fedcore.pipeline.command import Failed
+        from fedcore.pipeline.command import Failed, cause
         from fedcore.types import InputError
 
         request = ask(["methods=[local_only,fedavg,majority]", "seeds=[0]", "run.new_device=shared",
@@ -201,10 +224,10 @@ class Year:
         try:
             if night == self.calendar.fails:
                 pd.read_csv(self.table).drop(columns="state").to_csv(self.table, index=False)
-            with full_disk() if night == self.calendar.full else ready():
+            with full_disk() if night == self.calendar.full else nullcontext():
                 flow("federate", "federate")(request)
-        except (Failed, InputError) as error:
-            return str(error).replace(str(self.project.resolve()), "PROJECT")
+        except (Failed, InputError, OSError) as error:
+            return (cause(error) or str(error)).replace(str(self.project.resolve()), "PROJECT")
         finally:
             self.table.write_bytes(whole)
         return "ok"
@@ -303,17 +326,23 @@ def nbytes(path: Path) -> int:
 
 
 @contextmanager
-def ready() -> Iterator[None]:
-    yield
-
-
-@contextmanager
 def full_disk() -> Iterator[None]:
-    """Let the writes of state files find no room, but for the first ROOM, as a disk does that fills."""
+    """Let blobs find no room: root mounts a disk of ROOM pages in their place, which is taken away at the end.
+
+    For others the state files of this process find none, but for the first ROOM.
+    """
     import errno
 
-    from fedcore.pipeline import state
+    from fedcore.pipeline import environment, state
 
+    size = f"size={ROOM * 4}k"
+    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(environment.BLOBS)]
+    if os.getuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0:
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "--lazy", str(environment.BLOBS)], check=True)
+        return
     written = count()
 
     def refuse(*places: Any) -> None:
@@ -381,11 +410,34 @@ def picture(year: pd.DataFrame, calendar: Calendar, path: Path) -> None:
 
 
 def summary(year: pd.DataFrame) -> str:
-    """Return what the oracle finds, a line each."""
-    lines = [f"{name:<13} {len(nights):>3}  {nights}" for name, nights in check(year).items()]
-    ended = int((year["outcome"] == "ok").sum())
-    lines.append(f"history: {int(year['history'].iloc[-1])} lines of {ended} nights that ended")
-    return "\n".join(lines)
+    """Return what the oracle finds and the project keeps, as a table in Markdown."""
+    found = check(year)
+
+    def total(kind: str) -> int:
+        return sum(len(found[f"{kind} {name}"]) for name in COLUMNS)
+
+    def nights(kind: str) -> str:
+        return ", ".join(map(str, found[kind])) or "none"
+
+    seconds = year["seconds"][year["outcome"] == "ok"]
+    growth = (year["mlruns MB"].iloc[-1] - year["mlruns MB"].iloc[0]) / max(len(year) - 1, 1)
+    rows = {
+        "nights on which a model was promoted that is truly better": nights("right"),
+        "of one that is not": nights("wrong"),
+        f"nights on which a model that is better by {100 * LEAST:.0f} points stayed": nights("missed"),
+        f"drift of a column's law, or of the predicted classes, by {MUST} (PSI) or more":
+            f"told {total('told')} times, not told {total('silent')} times",
+        f"told where the laws differ by less than {MUST_NOT}":
+            f"{total('false')} times in {int(year['moved load'].notna().sum())} nights and three columns",
+        "nights that failed, each in one line": nights("failed"),
+        "history": f"{int(year['history'].iloc[-1])} lines of {len(seconds)} nights that ended",
+        "blobs, Prefect's database":
+            f"at most {year['blobs MB'].max():.1f} and {year['Prefect MB'].max():.1f} MB",
+        "MLflow's files, without `keep.record`":
+            f"{year['mlruns MB'].iloc[-1]:.0f} MB, {growth:.1f} more each night",
+        "a night": f"{seconds.median():.0f} s in the middle, {seconds.min():.0f} at best",
+    }  # fmt: skip
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 def main(words: list[str]) -> None:
@@ -396,16 +448,16 @@ def main(words: list[str]) -> None:
         print(summary(year))
         return
     folder = Path(words[0]).resolve()
-    calendar = calendar_of(int(words[1]) if len(words) > 1 else Calendar().nights)
+    given = dict(word.split("=", 1) for word in words[1:])
+    nights, start = int(given.get("nights", Calendar().nights)), int(given.get("start", 0))
+    calendar = calendar_of(nights)
     os.environ["FEDCORE_HOME"] = str(folder / "project")  # before the pipeline is imported
-    if len(words) > 2:  # the process of some nights
-        Year(folder, calendar).replay(int(words[2]))
+    if "serve" in given:  # the process of some nights
+        Year(folder, calendar).replay(start)
         return
-    done = len(Year(folder, calendar).rows) // SERVED * SERVED
-    if not done:
-        Year(folder, calendar).begin()
-    for first in range(done, calendar.nights, SERVED):
-        here = [sys.executable, "-m", "benchmarks.year", str(folder), str(calendar.nights), str(first)]
+    Year(folder, calendar).begin()
+    here = [sys.executable, "-m", "benchmarks.year", str(folder), f"nights={nights}", f"start={start}", "serve=once"]
+    while Year(folder, calendar).next(start) < nights:
         subprocess.run(here, check=True)
         Year(folder, calendar).end_server()
     print(summary(pd.read_csv(folder / "year.csv")))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -26,8 +28,8 @@ COPIED = (
     ".dvc/.gitignore",
 )
 """Files and folders of a project that are those of fedcore's own repository."""
-OPS = ("fedcore.service", "fedcore.timer", "Containerfile")
-"""Files for a schedule without Prefect, in ops/ of a project that asks for them."""
+OPS = ("fedcore.service", "fedcore.timer", "Containerfile", "compose.yaml", "databases.sql")
+"""Files for a schedule by systemd or in containers, in ops/ of a project that asks for them."""
 SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 """Sections of params.yaml that a project begins with; the other settings can be typed or added."""
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
@@ -71,7 +73,7 @@ yours to change. `requirements.txt` says which version of fedcore the results ar
 )
 @click.option("--label", help="The column to predict.")
 @click.option("--device", help="The column that says which device, site or client a row is of.")
-@click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units.")
+@click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units and containers.")
 def init(folder: Path, data: Path | None, label: str | None, device: str | None, nightly: bool) -> None:
     """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
 
@@ -209,13 +211,25 @@ def project_settings(source: Path, data: Path | None, label: str | None, device:
 
 
 def write_ops(source: Path, folder: Path) -> None:
-    """Write the settings of a schedule, and the files of one without Prefect, for this folder and this fedcore."""
+    """Write the settings of a schedule, units and containers for this folder and this fedcore, and their secrets."""
     copy(source / "nightly.yaml", folder / "nightly.yaml")
     (folder / "ops").mkdir()
     command = shutil.which("fedcore") or str(Path(sys.executable).with_name("fedcore"))
     for name in OPS:
         text = (source / name).read_text()
-        (folder / "ops" / name).write_text(text.replace("FOLDER", str(folder.resolve())).replace("FEDCORE", command))
+        if name.endswith((".service", ".timer")):
+            text = text.replace("FOLDER", str(folder.resolve())).replace("FEDCORE", command)
+        (folder / "ops" / name).write_text(text)
+    (folder / ".dockerignore").write_text("*\n!requirements.txt\n")
+    (folder / ".fedcore").mkdir(mode=0o700)
+    secret = folder / ".fedcore" / "nightly.env"
+    secret.touch(mode=0o600)
+    words = {
+        "FEDCORE_USER": f"{os.getuid()}:{os.getgid()}",
+        "FEDCORE_PASSWORD": secrets.token_urlsafe(24),
+        "FEDCORE_DATABASE_PASSWORD": secrets.token_hex(24),  # a part of addresses
+    }
+    secret.write_text("".join(f"{name}={value}\n" for name, value in words.items()))
 
 
 def stages(source: Path, folder: Path) -> str:

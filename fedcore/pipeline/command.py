@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
+import shutil
 import signal
 import sys
 import traceback
@@ -34,6 +36,17 @@ def no_room(error: OSError, path: object) -> str:
     return f"{path}: no room to write: {os.strerror(error.errno or 0)}; {CONTINUE}"
 
 
+@contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Let an error of a write that names no file, as one in the midst of a file does, name this folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL | DENIED and not error.filename:
+            error.filename = str(place)
+        raise
+
+
 def cause(error: BaseException | None) -> str:
     """Return the line for an error whose cause lies outside of the code, or "": no room, no right, no memory, ...
 
@@ -42,16 +55,27 @@ def cause(error: BaseException | None) -> str:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
+        if isinstance(error, shutil.Error):
+            error = _first(error)
+        place = isinstance(error, OSError) and (error.filename2 or error.filename)  # a copy's second is what is written
         if isinstance(error, OSError) and error.errno in FULL:
-            return no_room(error, error.filename or "a file")
+            return no_room(error, place or "a file")
         if isinstance(error, OSError) and error.errno in DENIED:
-            return f"{error.filename or 'a file'}: {os.strerror(error.errno or 0)}; {CONTINUE}"
+            return f"{place or 'a file'}: {os.strerror(error.errno or 0)}; {CONTINUE}"
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
         if (type(error).__module__, type(error).__name__) == ("sqlite3", "OperationalError"):
             return f"a database of this project: {error}; {CONTINUE}"
         error = error.__cause__
     return ""
+
+
+def _first(error: shutil.Error) -> OSError:
+    """Return the first error of a folder that could not be copied, which has those of its files as texts."""
+    for source, target, why in error.args[0] if isinstance(error.args[0], list) else ():
+        if number := re.match(r"\[Errno (\d+)\]", str(why)):
+            return OSError(int(number[1]), "", str(source), None, str(target))
+    return error
 
 
 class Stopped(KeyboardInterrupt):

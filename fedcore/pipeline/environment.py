@@ -10,6 +10,7 @@ import atexit
 import gc
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from fedcore.pipeline.command import Failed
@@ -88,7 +89,15 @@ def prepare() -> None:
 
 
 def require_writable() -> None:
-    """Raise Failed if a folder of the cache cannot be written: a run would keep nothing, and Prefect say nothing."""
-    for folder in (STATE, *(STATE / name for name in FOLDERS)):
+    """Raise Failed if what a run writes cannot be written: it would say so at its end, and Prefect say nothing."""
+    ours = os.environ["MLFLOW_TRACKING_URI"] == TRACKING
+    for folder in (STATE, *(STATE / name for name in FOLDERS), ARTIFACTS, Path("runs"), *([HOME] if ours else [])):
         if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
             raise Failed(f"{folder}: cannot be written, so that nothing would be kept; make it writable")
+    record = HOME / "mlflow.db"
+    if ours and record.exists() and not os.access(record, os.W_OK):
+        raise Failed(f"{record}: cannot be written, so that there would be no record; make it writable")
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        raise Failed("no folder for temporary files can be written; set TMPDIR to one") from None

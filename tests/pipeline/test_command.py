@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from project import ROOT
 
 from fedcore.errors import shorten_traceback
-from fedcore.pipeline.command import CONTINUE, Failed, Stopped, report_bad_input
+from fedcore.pipeline.command import CONTINUE, Failed, Stopped, cause, naming, report_bad_input
 from fedcore.pipeline.state import write_atomic
 from fedcore.types import InputError
 
@@ -188,6 +189,8 @@ def wrapped(inner: BaseException) -> RuntimeError:
     [
         *((OSError(number, "", "blobs/a"), "blobs/a: no room to write") for number in (errno.ENOSPC, errno.EDQUOT)),
         *((OSError(number, "", "mlruns/1"), "mlruns/1: ") for number in (errno.EROFS, errno.EACCES, errno.EPERM)),
+        (OSError(errno.ENOSPC, "", "code/mlp.py", None, "mlruns/1"), "mlruns/1: no room to write"),
+        (shutil.Error([("a", "tmp/a", "[Errno 28] No space left on device: 'a'")]), "tmp/a: no room to write"),
         (MemoryError(), "no memory left"),
         (OSError(errno.ENOMEM, ""), "no memory left"),
         (sqlite3.OperationalError("database is locked"), "a database of this project: database is locked"),
@@ -206,8 +209,17 @@ def test_a_cause_outside_of_the_code_is_one_line(
         assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("named", "words"), [(None, "runs: no room"), ("runs/a", "runs/a: no room")])
+def test_an_error_in_the_midst_of_a_file_names_its_folder(named: str | None, words: str):
+    error = OSError(errno.ENOSPC, "", *filter(None, [named]))
+    with pytest.raises(OSError, match=r"Errno 28"), naming("runs"):
+        raise error
+    assert cause(error).startswith(words)
+
+
 def test_an_error_of_the_code_keeps_its_traceback(capsys: pytest.CaptureFixture[str]):
-    for raised in (KeyError("a"), FileNotFoundError(errno.ENOENT, "", "b"), wrapped(ValueError("c"))):
+    unlike = shutil.Error([("a", "b", "no such thing")])
+    for raised in (KeyError("a"), FileNotFoundError(errno.ENOENT, "", "b"), wrapped(ValueError("c")), unlike):
         with pytest.raises(SystemExit) as left, report_bad_input():
             raise raised
         assert left.value.code == 1

@@ -17,9 +17,13 @@ from typing import Any
 from prefect.serializers import JSONSerializer
 
 from fedcore.pipeline import environment
+from fedcore.pipeline.command import CONTINUE, Failed
+from fedcore.pipeline.state import write_atomic
 
 SERIALIZER = JSONSerializer().model_dump(mode="json")
 FIELDS = {"value", "wall", "cpu", "seal"}
+PAGE = 4096
+"""Bytes for which a disk needs room of its own."""
 
 
 def with_checksum(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +59,14 @@ def look_up(key: str) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_valid(key, content) else {}
     return found or None
+
+
+def require_written(key: str) -> None:
+    """Raise Failed, or OSError, unless the record of a computed step is there: Prefect goes on after a failed write."""
+    if look_up(key) is None:
+        path = environment.STEPS / key
+        write_atomic(path, bytes(PAGE))  # it says why; and if there is room again, the next run sets it right
+        raise Failed(f"{path}: the step's record was not kept; {CONTINUE}")
 
 
 def is_valid(key: str, content: bytes) -> bool:

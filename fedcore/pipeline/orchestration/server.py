@@ -46,6 +46,9 @@ COMMAND = ("-m", "fedcore.pipeline.orchestration.server")
 IDLE = 300.0
 """Seconds without use after which the server stops."""
 BEAT = 2.0
+DATABASE_ERROR = re.compile(r"sqlite3\.\w+\) (.*)")
+TAIL = 20_000
+"""Characters at the end of the server's log in which the cause of a failure is looked for."""
 RESTARTS = 3
 
 
@@ -250,6 +253,13 @@ def _write_profile(settings: dict[str, str]) -> None:
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *lines, ""])
     write_atomic(environment.PREFECT / "profiles.toml", text.encode())
+
+
+def failure(status: int) -> str:
+    """Return the line for a server that cannot do what it was asked to, with the last words of its database."""
+    said = DATABASE_ERROR.findall(LOG.read_text(errors="replace")[-TAIL:]) if LOG.is_file() else []
+    words = said[-1] if said else f"status {status}"
+    return f"the Prefect server: {words}; see {LOG.relative_to(environment.HOME)}; {CONTINUE}"
 
 
 def free_port(wanted: int = 0) -> int:

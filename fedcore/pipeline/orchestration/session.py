@@ -11,7 +11,7 @@ from uuid import UUID
 
 from prefect import Task, get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Crashed
 from rich.console import Console
@@ -24,10 +24,14 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.orchestration.steps import Steps
 
-REPEATED = ("Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed")
+REPEATED = (
+    "Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed",
+    "Failed to write result",
+)  # fmt: skip
 """Beginnings of lines that repeat an error, or that a server which is started again makes void."""
 
 console = Console(highlight=False, soft_wrap=True)
@@ -45,7 +49,12 @@ def prefect_server() -> Iterator[None]:
         refresh_global_settings_context()
         hide_errors()
         with temporary_settings(set_defaults=own):
-            yield
+            try:
+                yield
+            except PrefectHTTPStatusError as error:
+                if error.response.status_code < 500:
+                    raise
+                raise Failed(server.failure(error.response.status_code)) from None
 
 
 def hide_errors() -> None:

@@ -28,7 +28,7 @@ from fedcore.pipeline.cache.shared import with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.orchestration.locks import StepLocks
-from fedcore.pipeline.orchestration.records import look_up, with_checksum
+from fedcore.pipeline.orchestration.records import look_up, require_written, with_checksum
 
 MANY = 256
 """The most calls of a map that are a step each."""
@@ -183,6 +183,8 @@ class Steps:
         steps: dict[Any, Step] = {}
         for unit in _in_order_of_completion(calls, futures):
             record = _result(kind, unit, futures[unit]) if unit in futures else self._records[keys[unit]]
+            if jobs[unit].ran:
+                require_written(keys[unit])
             value = unflatten(record["value"], {})
             if not jobs[unit].ran:
                 try:

@@ -1,6 +1,6 @@
 """MLflow's page behind a password: whoever may speak to its server can change what a model's name stands for.
 
-    uvicorn --factory fedcore.pipeline.record.mlflow_page:create
+    FEDCORE_PAGE_PASSWORD=fedcore:... python -m fedcore.pipeline.record.mlflow_page 127.0.0.1 5000
 
 A browser asks for user and password once (HTTP's basic authentication). MLflow checks a foreign Origin at some of its
 addresses only, and a browser adds the password to what other pages send: here all addresses want both.
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -18,6 +20,9 @@ from fedcore.pipeline import environment
 
 PASSWORD = "FEDCORE_PAGE_PASSWORD"
 """The variable that holds user name, colon, secret; only its owner can read a process's environment."""
+
+DATABASE = re.compile(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?:")
+"""Beginnings of a record's address that MLflow's server can read by itself."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -55,12 +60,16 @@ class Guard:
 
 
 def settings(port: int, password: str) -> dict[str, str]:
-    """Return the environment for a server at this port, as `mlflow server` would make it: no artifacts are served."""
+    """Return the environment for a server at this port, as `mlflow server` would make it: no artifacts are served.
+
+    It shows the record that the environment names, if that is a database.
+    """
     from mlflow.server import constants
 
+    record = os.environ.get("MLFLOW_TRACKING_URI", "")
     return {
         **os.environ, PASSWORD: password,
-        constants.BACKEND_STORE_URI_ENV_VAR: environment.TRACKING,
+        constants.BACKEND_STORE_URI_ENV_VAR: record if DATABASE.match(record) else environment.TRACKING,
         constants.ARTIFACT_ROOT_ENV_VAR: environment.ARTIFACTS.as_uri(),
         "MLFLOW_SERVER_ALLOWED_HOSTS": f"127.0.0.1:{port},localhost:{port}",
     }  # fmt: skip
@@ -72,3 +81,17 @@ def create() -> Guard:
     from mlflow.server.fastapi_app import app
 
     return Guard(app, password)
+
+
+def main(host: str, port: int) -> None:
+    """Serve the page on an address of a container; a browser reaches it at this port of its own machine."""
+    import uvicorn
+
+    os.environ |= settings(port, os.environ[PASSWORD])
+    uvicorn.run(f"{create.__module__}:create", factory=True, host=host, port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    from fedcore.pipeline.record import mlflow_page  # not the module __main__, whose names would be others
+
+    mlflow_page.main(sys.argv[1], int(sys.argv[2]))

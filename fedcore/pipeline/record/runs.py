@@ -39,7 +39,7 @@ from fedcore.data.schema import Schema as DataSchema
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.command import Failed
+from fedcore.pipeline.command import Failed, naming
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE, TRAINED
 from fedcore.pipeline.record import models, origin, promotion, seals
 from fedcore.pipeline.record.challenge import trained_keys
@@ -291,7 +291,7 @@ class Record:
         devices = {name: distinct.index(what) for name, what in runs.items()}
         # MLflow adds a model to the outputs of the active run, which must not have it yet.
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
-        with tempfile.TemporaryDirectory() as folder, _quiet(), active:
+        with tempfile.TemporaryDirectory() as folder, naming(folder), _quiet(), active:
             what = _log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
             models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
@@ -433,7 +433,7 @@ class Record:
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, naming(folder):
             for path, content in files.items():
                 local = Path(folder) / path
                 local.parent.mkdir(parents=True, exist_ok=True)
@@ -491,7 +491,7 @@ def shorten(note: str) -> str:
 def warm_up() -> None:
     """Save a small model and discard it; the first one takes seconds for imports."""
     model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    with tempfile.TemporaryDirectory() as folder, naming(folder), _quiet():
         what = _log_arguments(
             Path(folder) / "files",
             DataSchema((1,), "float32", ("a", "b")),

@@ -17,6 +17,7 @@ from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, new_device_from, run_section, stops_rows
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
@@ -144,11 +145,12 @@ def report(
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
         publish(study, text)
     print_answers(study_answers(answered.answers))
-    if prepared:
-        write_stage(jobs, results, store)
-        writer.history += history.lines_of(everything, answered.answers, store)
-        return []
-    return write_run(params, jobs, results, answered, store, writer)
+    with naming(PIPELINE if prepared else RUNS):
+        if prepared:
+            write_stage(jobs, results, store)
+            writer.history += history.lines_of(everything, answered.answers, store)
+            return []
+        return write_run(params, jobs, results, answered, store, writer)
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
@@ -179,8 +181,9 @@ def compare_stages() -> comparison.Comparison:
     """Compare the results of the stages of `dvc repro`, and write the comparison."""
     params = read()
     made = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))
-    comparison.write(made, PIPELINE / "compare", RESULTS)
-    answers.keep(study_answers(made.answers), PIPELINE / "compare", RESULTS)
+    with naming(RESULTS):
+        comparison.write(made, PIPELINE / "compare", RESULTS)
+        answers.keep(study_answers(made.answers), PIPELINE / "compare", RESULTS)
     return made
 
 

@@ -201,13 +201,60 @@ def test_the_date_of_the_lease_may_be_any(tmp_path: Path, monkeypatch: pytest.Mo
     assert 2000 + server.IDLE < passed[0] < 2000 + server.IDLE + 2000
 
 
-@pytest.mark.parametrize("name", ["blobs", "steps"])
-def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
-    """Prefect would keep nothing, and say nothing."""
-    monkeypatch.setattr(environment, "STATE", tmp_path)
-    for folder in environment.FOLDERS:
-        (tmp_path / folder).mkdir()
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder with all that a run writes."""
+    tracking = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    for name, value in {
+        "HOME": tmp_path, "STATE": tmp_path / ".fedcore", "ARTIFACTS": tmp_path / "mlruns", "TRACKING": tracking,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(environment, name, value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
+    monkeypatch.chdir(tmp_path)
+    for folder in (*(f".fedcore/{name}" for name in environment.FOLDERS), "mlruns", "runs"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "mlflow.db").touch()
     environment.require_writable()
-    monkeypatch.setattr(environment.os, "access", lambda path, _: path != tmp_path / name)  # root may always write
-    with pytest.raises(Failed, match=rf"{name}: cannot be written, so that nothing would be kept"):
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["blobs", "steps", "mlruns", "mlflow.db", "runs", ""])
+def test_what_a_run_cannot_write_is_refused_before_it(home: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    """Prefect would keep nothing, and say nothing; the record would fail at the end."""
+    place = home / ".fedcore" / name if name in environment.FOLDERS else home / name
+    monkeypatch.setattr(environment.os, "access", lambda path, _: Path(path).resolve() != place)  # root may always
+    with pytest.raises(Failed, match=rf"{place.name}: cannot be written, so that "):
         environment.require_writable()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["blobs", "mlruns", "mlflow.db"])
+def test_a_read_only_mount_is_refused(home: Path, name: str):
+    """Of root, too, who may write whatever its mode."""
+    place = home / ".fedcore" / name if name in environment.FOLDERS else home / name
+    bind = ["mount", "--bind", str(place), str(place)]
+    if os.getuid() or subprocess.run(bind, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted read-only here")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+        with pytest.raises(Failed, match=rf"{name}: cannot be written"):
+            environment.require_writable()
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_without_a_folder_for_temporary_files_no_run_begins(home: Path, monkeypatch: pytest.MonkeyPatch):
+    def none() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(environment.tempfile, "gettempdir", none)
+    with pytest.raises(Failed, match="set TMPDIR to one"):
+        environment.require_writable()
+
+
+def test_a_servers_failure_has_the_words_of_its_database(home: Path, monkeypatch: pytest.MonkeyPatch):
+    log = home / ".fedcore" / "server.log"
+    monkeypatch.setattr(server, "LOG", log)
+    assert server.failure(500).startswith("the Prefect server: status 500; see .fedcore/server.log; ")
+    log.write_text("sqlalchemy.exc.OperationalError: (sqlite3.OperationalError) database or disk is full\n[SQL: ...]\n")
+    assert server.failure(500).startswith("the Prefect server: database or disk is full; see .fedcore/server.log; ")

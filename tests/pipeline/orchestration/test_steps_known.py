@@ -11,6 +11,8 @@ import pytest
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Store, flatten
+from fedcore.pipeline.command import Failed
+from fedcore.pipeline.orchestration import steps as prefect_steps
 from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
 from fedcore.pipeline.orchestration.steps import Steps
 
@@ -33,3 +35,20 @@ def test_what_the_cache_has_is_no_task_run(tmp_path: Path, monkeypatch: pytest.M
     assert steps(double, 4) == 7
     assert [(step.cached, step.wall) for step in steps.done] == [(True, 1.0)]
     assert asked == []
+
+
+def test_a_record_that_was_not_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Prefect goes on after a write that failed: the run would end well, and the next one compute everything again."""
+    monkeypatch.setattr(environment, "STEPS", tmp_path)
+    record = {"value": flatten(8, "", {}), "wall": 1.0, "cpu": 0.5}
+
+    def submit(steps: Any, kind: str, unit: Any, key: str, job: Any) -> dict[str, Any]:
+        job.ran = True
+        return with_checksum(key, record)
+
+    nothing: Any = None
+    monkeypatch.setattr(Steps, "_submit", submit)
+    monkeypatch.setattr(prefect_steps, "_in_order_of_completion", lambda calls, futures: calls)
+    monkeypatch.setattr(prefect_steps, "_result", lambda kind, unit, future: future)
+    with pytest.raises(Failed, match="the step's record was not kept"):
+        Steps(Store(tmp_path / "blobs"), nothing)(double, 4)
