@@ -26,9 +26,10 @@ from fedcore.nets.custom import custom
 from fedcore.nets.inputs import largest_integer, require_integers, takes_integers
 from fedcore.nets.weights import with_weights
 from fedcore.partition import PARTITIONS, Partition
+from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
-from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Splits, Threats
+from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Scoring, Splits, Threats
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,9 @@ class DividedDataset:
             held = {name: Splits(*(unscaled(part) for part in vars(parts).values())) for name, parts in held.items()}
             shared, own = unscaled(shared), unscaled(own)
         devices = {name: Device(name, nets[name], held[name]) for name in held}
-        return Federation(devices, shared, len(self.dataset.classes), own, self.threats)
+        scoring = Scoring(label_scale=label_scale(self.dataset, division))
+        classes, task = len(self.dataset.classes), self.dataset.task.name
+        return Federation(devices, shared, classes, own, self.threats, scoring, task)
 
 
 def unscaled(data: Data) -> Data:
@@ -221,7 +224,8 @@ def federate(
 
     Args:
         dataset: from `load` or `from_arrays`.
-        partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default.
+        partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default; `iid()` where labels are no
+            classes.
         net: of all devices, or several that they have in turn; an MLP by default.
         scale: "device": each device standardises features by its own training examples; "common": by the mean and
             deviation of all devices' training examples, from numbers that each sends once (docs/data.md).
@@ -235,7 +239,8 @@ def federate(
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
-    chosen = partitioner if partitioner is not None else Partitioner("dirichlet", {})
+    default = Partitioner("dirichlet" if dataset.task.has_classes else "iid", {})
+    chosen = partitioner if partitioner is not None else default
     if not isinstance(chosen, Partitioner):
         word, known = describe(chosen) if callable(chosen) else repr(chosen), ", ".join(PARTITIONS)
         raise InputError(
