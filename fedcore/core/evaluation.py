@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
-from fedcore.core.training import predict
+from fedcore.core.prediction import predict
 from fedcore.data.task import CLASSIFICATION, Task, task_of
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications

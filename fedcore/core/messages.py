@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcore.core.losses import PARTS
-from fedcore.core.training import MOMENTS
+from fedcore.core.optimisers import MOMENTS
 from fedcore.nets import init, key
 from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
 

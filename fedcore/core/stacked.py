@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedcore import nets
+from fedcore.core.flat_nets import flatten_net
+from fedcore.core.optimisers import OPTIMISERS, learning_rates
 from fedcore.core.precision import computing_in
-from fedcore.core.training import OPTIMISERS, Descent, flatten_net, learning_rates
+from fedcore.core.training import Descent
 from fedcore.types import Net, Params, generator
 
 WARM_UP = 3

@@ -29,6 +29,11 @@ def takes_integers(module: nn.Module) -> bool:
     return bool(getattr(module, "takes_integers", has_embedding))
 
 
+def takes_channels_last(module: nn.Module) -> bool:
+    """Tell whether a module accepts channels-last tensors; a module declares it, as `x.view(B, -1)` would fail."""
+    return getattr(module, "channels_last", False)
+
+
 def with_integers(build: Callable[[], nn.Module]) -> nn.Module:
     """Return a module that is given its inputs as int64, whatever numbers examples are stored as."""
     module = build()

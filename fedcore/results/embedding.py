@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedcore.core.training import IMAGE_BATCH
+from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, max_depth, require_comparable
 from fedcore.types import Data, Device, InputError, Message, Model, Params

@@ -7,16 +7,16 @@ from functools import partial
 
 import pytest
 import torch
-from federations import NET, SGD, bits, device_of, federation, last, workers
+from federations import NET, SGD, bits, device_of, federation, last
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.config.methods import configure
-from fedcore.core.losses import Batch, fedasa_eq12_loss, find_loss, loss_name, softmax_twice, with_parts
-from fedcore.core.rounds import run
-from fedcore.core.training import Training, features, train
-from fedcore.execute.workers import Inline
+from fedcore.core.losses import Batch, fedasa_eq12_loss, find_loss, loss_name, softmax_twice
+from fedcore.core.prediction import features
+from fedcore.core.training import train
+from fedcore.core.training_settings import Training
 from fedcore.methods import METHODS, method
 from fedcore.nets.copies import load
 from fedcore.types import Data, InputError, Message, Net, Splits, StepId
@@ -163,91 +163,3 @@ def test_a_loss_is_found_by_its_place():
         Training(loss="no_such:loss")
     with pytest.raises(InputError, match=f"^training.loss = {place}: dfl has its own loss"):
         method("dfl", nets={"a": NET}, training=replace(SGD, loss=ce, shared_init=True))
-
-
-def table(net: Net) -> nn.Module:
-    """Prototypes of three classes, among features of five numbers."""
-    return nn.Embedding(3, 5)
-
-
-@with_parts(table)
-def near_prototypes(batch: Batch, weight: float = 0.5) -> Tensor:
-    apart = (batch.features - batch.parts(batch.y)).square().sum(1).mean()
-    return cross_entropy(batch.logits, batch.y) + weight * apart
-
-
-@pytest.mark.parametrize("settings", KINDS, ids=["sgd", "momentum", "adam"])
-def test_a_losss_parts_are_trained_as_leaves_of_the_net_would_be(settings):
-    """Against PyTorch's optimiser over both, in two rounds; what Adam keeps is kept for both."""
-    device, training = device_of("a", Net(chain)), replace(SGD, loss=near_prototypes, epochs=1, **settings)
-    module, parts = chain(), table(Net(chain))
-    module.load_state_dict(nets.init(Net(chain), replace(AT, round=0).generator("init")))
-    parts.load_state_dict(nets.init(Net(partial(table, Net(chain))), replace(AT, round=0).generator("parts")))
-    kept = training.optimiser_state == "keep"
-    memory, params, optimiser = {}, {}, None
-    for number in range(2):
-        step = replace(AT, stage=0, round=number)
-        memory, update = train(memory, Message(params), device, step, training=training)
-        params = update.params
-        if optimiser is None or not kept:
-            both = [*module.parameters(), *parts.parameters()]
-            extra = {"momentum": training.momentum} if training.optimiser == "sgd" else {}
-            kind = torch.optim.SGD if training.optimiser == "sgd" else torch.optim.Adam
-            optimiser = kind(both, training.lr, weight_decay=training.weight_decay, **extra)
-        data = device.data.train
-        for index in torch.randperm(len(data), generator=step.generator("batches")).split(training.batch):
-            optimiser.zero_grad()
-            x, y = data.x[index], data.y[index]
-            z = module[:-1](x)
-            loss = cross_entropy(module[-1](z), y) + 0.5 * (z - parts(y)).square().sum(1).mean()
-            loss.backward()
-            optimiser.step()
-    found = {name.removeprefix("parts/"): leaf for name, leaf in memory.items() if name.startswith("parts/")}
-    torch.testing.assert_close(found, dict(parts.state_dict()), rtol=0, atol=1e-6)
-    torch.testing.assert_close(params, dict(module.state_dict()), rtol=0, atol=1e-6)
-
-
-def test_parts_that_the_server_sends_come_first():
-    device, sent = device_of("a", Net(chain)), {"parts/weight": torch.full((3, 5), 2.0)}
-    still = replace(SGD, loss=near_prototypes, lr=1e-12)
-    memory, update = train({}, Message(extra=sent), device, AT, training=still)
-    torch.testing.assert_close(memory["parts/weight"], sent["parts/weight"])
-    assert update.extra == {}
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedper", "ditto", "fedrep", "fedbabu", "fedprox"])
-def test_methods_send_and_deploy_models_without_a_losss_parts(name):
-    fed = federation("abc", Net(chain))
-    training = replace(SGD, shared_init=True, epochs=1)
-    turns = [
-        last(configure(name, {"rounds": 2}, vars(replace(training, loss=loss))).build(fed.public.nets), fed)
-        for loss in (near_prototypes, ce)
-    ]
-    assert turns[0].up == turns[1].up
-    kept = any(leaf.startswith("parts/") for leaf in turns[0].state.memories.get("a", {}))
-    assert kept == (name != "fedbabu")  # at last it trains heads alone, in a stage without a server
-
-
-@pytest.mark.parametrize("name", ["scaffold", "perfedavg", "pfedme", "fedasa"])
-def test_a_losss_parts_are_refused_where_they_are_not_trained(name: str):
-    with pytest.raises(
-        InputError, match=f"^training.loss = .*near_prototypes: {name} does not train a loss's own parts"
-    ):
-        method(name, nets={"a": Net(chain)}, training=replace(SGD, loss=near_prototypes, shared_init=True))
-
-
-def test_a_losss_parts_are_kept_by_fednova():
-    fed = federation("ab", Net(chain))
-    training = replace(SGD, loss=near_prototypes)
-    built = method("fednova", nets=fed.public.nets, training=training, shared_init=True, rounds=2)
-    first, second = (turn.state.memories["a"]["parts/weight"] for turn in run(built, fed, 0, Inline()))
-    assert not torch.equal(first, second)
-
-
-@pytest.mark.slow
-def test_a_losss_parts_reach_worker_processes():
-    fed = federation("ab", Net(chain))
-    loss = with_parts(lambda net: nn.Embedding(3, 5))(lambda batch: near_prototypes(batch))
-    built = method("fedavg", nets=fed.public.nets, training=replace(SGD, loss=loss), shared_init=True, rounds=2)
-    one, two = (list(run(built, fed, 0, execute)) for execute in (Inline(), workers(1)))
-    assert [bits(turn) for turn in one] == [bits(turn) for turn in two]

@@ -8,14 +8,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
-from fedcore.config.signatures import check, model
-from fedcore.core.training import Training, accuracy, flatten_net, minibatches, predict, to_leaves, to_vector, train
+from fedcore.core.prediction import accuracy, predict
+from fedcore.core.training import train
+from fedcore.core.training_settings import Training
 from fedcore.nets.copies import load
-from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
+from fedcore.types import Data, Device, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
+
 ADAM = replace(SGD, optimiser="adam", lr=0.01)
+
 AT = StepId(seed=3, stage=0, round=0, unit="a")
+
 BY_HAND = nets.net("mlp", shape=(1, 6, 6), classes=3, widths=[9, 5])
 
 
@@ -190,36 +194,6 @@ def test_same_seed_same_bits_and_nothing_is_changed(net, training):
     assert any(not torch.equal(leaf, later.params[name]) for name, leaf in first.params.items())
 
 
-def drawn(count, training, net=BY_HAND):
-    """The minibatches of a round, as lists."""
-    flat = flatten_net(net, start(net))
-    return [batch.tolist() for batch in minibatches(flat, count, training, AT.generator("batches"))]
-
-
-def test_as_many_steps_as_epochs_have_are_the_same_bits():
-    """Ten examples by four, twice: six minibatches."""
-    same, fewer = replace(SGD, steps=6, epochs=1), replace(SGD, steps=5, epochs=1)
-    assert drawn(10, same) == drawn(10, SGD)
-    assert drawn(10, fewer) == drawn(10, SGD)[:5]
-    torch.testing.assert_close(after(BY_HAND, same), after(BY_HAND, SGD), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 100])
-def test_every_device_takes_its_steps_however_many_examples_it_has(count):
-    """Until an example comes back, all have been there once."""
-    batches = drawn(count, replace(SGD, steps=7))
-    assert len(batches) == 7
-    order = [k for batch in batches for k in batch]
-    for k in range(0, len(order) - count + 1, count):
-        assert sorted(order[k : k + count]) == list(range(count))
-
-
-def test_steps_without_a_usable_minibatch_are_none():
-    assert drawn(0, replace(SGD, steps=3)) == []
-    assert drawn(1, replace(SGD, steps=3), NETS["batch norm"]) == []
-    assert len(drawn(5, replace(SGD, steps=3), NETS["batch norm"])) == 3
-
-
 def test_what_a_device_owns_goes_before_what_it_was_sent():
     message, head = start(BY_HAND, 1), {"fc3.weight": start(BY_HAND, 2)["fc3.weight"]}
     memory, update = train(head, Message(message), device(BY_HAND), AT, training=SGD)
@@ -262,61 +236,6 @@ def test_what_is_not_a_number_flows_out(training):
     assert all(bool(leaf.isnan().all()) for leaf in update.params.values())
 
 
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-def test_predictions_are_the_modules_own(net):
-    params, examples = after(net), data(11)
-    module = net.build().eval()
-    module.load_state_dict(params)
-    expected = module(examples.x / 255).detach()
-    for x, batch in ((examples.x, 4), (examples.inputs(), 100)):
-        torch.testing.assert_close(predict(params, net, x, batch), expected)
-    right = (expected.argmax(1) == examples.y).double().mean().item()
-    assert accuracy(params, net, examples) == right
-    assert predict(params, net, examples.x[:0], 4).shape == (0, 3)
-
-
 def test_the_score_is_the_accuracy_on_validation():
     _, update = train({}, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
     assert update.score == accuracy(update.params, BY_HAND, device(BY_HAND).data.val)
-
-
-def test_modules_do_not_share_parameters():
-    first, second = flatten_net(BY_HAND, start(BY_HAND, 1)), flatten_net(BY_HAND, start(BY_HAND, 2))
-    first.vector.zero_()
-    torch.testing.assert_close(second.params(), start(BY_HAND, 2), rtol=0, atol=0)
-    assert first.params().keys() == second.params().keys()
-
-
-def test_leaves_of_another_net_are_not_taken():
-    with pytest.raises(RuntimeError, match=r"fc1\.bias"):
-        load(BY_HAND, {**start(BY_HAND), "fc1.bias": torch.zeros(1)})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("optimiser", "sdg"), ("optimiser", ["sgd"]), ("lr", 0), ("lr", "fast"), ("lr", math.inf),
-     ("momentum", 1.0), ("weight_decay", -1e-4), ("schedule", "step"), ("batch", 0), ("batch", 1.5), ("epochs", 0)],
-)  # fmt: skip
-def test_unusable_settings_are_refused(name, value):
-    with pytest.raises(InputError, match=rf"^training\.{name} = "):
-        check(model(Training), "training", {name: value})
-
-
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
-def test_numbers_by_leaf_are_laid_out_as_the_net_is_and_come_back(name):
-    """Whatever the memory order of its leaves; zero where a leaf is missing."""
-    net = nets.net(name, shape=(1, 28, 28), classes=3, **({"widths": [9]} if name == "mlp" else {}))
-    params = start(net)
-    flat = flatten_net(net, params)
-    assert torch.equal(to_vector(flat, params), flat.vector)
-    back = to_leaves(flat, flat.vector)
-    assert set(back) == set(flat.leaves)
-    for leaf, x in back.items():
-        assert torch.equal(x, params[leaf])
-        assert x.is_contiguous()
-        x.zero_()
-    assert flat.vector.any()
-    last = list(flat.leaves)[-1]
-    alone = to_vector(flat, {last: params[last]})
-    assert torch.equal(to_leaves(flat, alone)[last], params[last])
-    assert alone.count_nonzero() == params[last].count_nonzero()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model
-from fedcore.core.training import predict
+from fedcore.core.prediction import predict
 from fedcore.data.task import task_of
 from fedcore.nets import init, key, shapes
 from fedcore.types import (

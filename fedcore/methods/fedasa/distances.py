@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.core.training import IMAGE_BATCH
+from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features
 from fedcore.types import Data, Net, Params, Report

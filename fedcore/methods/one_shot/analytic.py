@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import simulation_only
+from fedcore.core.prediction import SCORING_BATCH
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, require_everyone, to_integers
-from fedcore.core.training import SCORING_BATCH
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
 from fedcore.nets.inputs import require_quantities

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fedcore.core.training import IMAGE_BATCH, SCORING_BATCH
+from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH
 from fedcore.data.task import task_of
 from fedcore.nets import init, shapes
 from fedcore.nets.copies import load

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedcore.core.evaluation import outputs
 from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
-from fedcore.core.training import predict
+from fedcore.core.prediction import predict
 from fedcore.data.task import task_of
 from fedcore.nets import key
 from fedcore.types import Deploy, Device, Message, Model, Net, Params, RoundInfo, StepId, Update, step_word

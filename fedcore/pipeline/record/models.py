@@ -37,7 +37,7 @@ from fedcore.types import Model, Threshold
 
 CODE = (
     "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
-    "core/training.py", "core/losses.py", "core/precision.py", "core/evaluation.py", "data/__init__.py",
+    "core/prediction.py", "core/evaluation.py", "data/__init__.py",
     "data/dataset.py", "data/registry.py", "data/schema.py", "data/encoding.py", "data/prepare.py",
     "execute/__init__.py", "execute/threads.py", "execute/accelerator.py", "api/__init__.py", "api/serving.py",
 )  # fmt: skip

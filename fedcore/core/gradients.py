@@ -1,0 +1,134 @@
+"""The gradient of a loss on a minibatch: by hand where a net brings its own chain rule, otherwise by autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedcore.core.flat_nets import FlatNet
+from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, parts_of, require_scalar
+from fedcore.core.precision import Precision, computing_in
+from fedcore.core.training_settings import Training
+from fedcore.nets.inputs import forward_features
+from fedcore.nets.mlp import ManualGradients
+from fedcore.types import Data, InputError, Params
+
+Step: TypeAlias = Callable[[Tensor, Tensor], None]
+"""A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""
+
+LogitGrad: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
+
+
+def gradient_step(
+    flat: FlatNet,
+    loss: str | OwnLoss = "ce",
+    logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch,
+    precision: Precision = "float32",
+) -> Step:
+    """Return a step that writes the gradient of the mean loss to `flat.gradient`.
+
+    logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own. precision: as in
+    `Training`.
+    """
+    module = flat.module
+    known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
+    if parts_of(loss) is not None and "parts" not in getattr(batch_of, "keywords", {}):
+        raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
+    if isinstance(module, ManualGradients) and known is not None and precision == "float32":
+        return lambda x, y: manual_step(
+            module, flat.leaves, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known
+        )
+
+    computing = computing_in(precision, flat.vector.device.type)
+
+    def gradient(x: Tensor, y: Tensor) -> None:
+        flat.gradient.zero_()
+        with computing():
+            if logit_grad is not None:
+                logits = module(x).float()
+                torch.autograd.backward(logits, logit_grad(logits.detach(), y) / len(y))
+            elif isinstance(loss, str):
+                torch.autograd.backward(LOSSES[loss](module(x).float(), y))
+            else:
+                last_input, logits = forward_features(module, x)
+                value = loss(batch_of(flat.net, module, x, y, logits.float(), last_input))
+                torch.autograd.backward(require_scalar(loss, value))
+
+    return gradient
+
+
+def manual_step(
+    module: ManualGradients,
+    leaves: Params,
+    x: Tensor,
+    y: Tensor,
+    into: Params,
+    *,
+    keep: float,
+    scale: float,
+    logit_grad: LogitGrad,
+) -> None:
+    """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.
+
+    logit_grad: of the summed loss; the mean's 1/B is part of the scale.
+    """
+    with torch.no_grad():
+        activations = module.activations(leaves, x)
+        module.backward(leaves, activations, logit_grad(activations[-1], y), into, keep=keep, scale=scale / len(y))
+
+
+def cross_entropy_grad(logits: Tensor, y: Tensor) -> Tensor:
+    """Return softmax(logits) - onehot(y), the gradient of cross-entropy at the logits."""
+    logit_grad = logits.softmax(1)
+    return logit_grad.scatter_add_(1, y[:, None], logit_grad.new_full((len(y), 1), -1.0))
+
+
+def class_weights(y: Tensor) -> Tensor:
+    """Return n / (K n_k) for each class k up to the last one in y, (K,) float32; 0 for a class that y lacks.
+
+    y: (n,). K counts the classes in y.
+    """
+    counts = torch.bincount(y)
+    weights = len(y) / ((counts > 0).sum() * counts).double()
+    return weights.where(counts > 0, 0.0).float()
+
+
+def balanced_grad(training: Training, data: Data) -> LogitGrad | None:
+    """Return the gradient of cross-entropy weighted by the classes of `data`; None where all examples count alike.
+
+    It is that of sum_i w_i CE_i / sum_i w_i over a batch, times its size B.
+    """
+    if training.class_weights == "none":
+        return None
+    weights = class_weights(data.y)
+
+    def logit_grad(logits: Tensor, y: Tensor) -> Tensor:
+        share = weights[y] * (len(y) / weights[y].sum())
+        return cross_entropy_grad(logits, y).mul_(share[:, None])
+
+    return logit_grad
+
+
+def clip_norm(gradient: Tensor, norm: float) -> None:
+    """Shorten a gradient to a norm, in place."""
+    gradient.mul_((norm / (gradient.norm() + 1e-6)).clamp(max=1))
+
+
+def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:
+    """Return a function that adds the gradient of weight/2 ||w - anchor||^2 to `flat.gradient`; None for weight 0.
+
+    anchor: (P,), in the layout of `flat.vector`.
+    """
+    if weight == 0:
+        return None
+    away = torch.empty_like(anchor)
+
+    def grad_hook() -> None:
+        flat.gradient.add_(torch.sub(flat.vector, anchor, out=away), alpha=weight)
+
+    return grad_hook

@@ -1,0 +1,53 @@
+"""What a model says of examples: logits, features, and how many of its classes are right."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fedcore.nets.copies import load
+from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
+from fedcore.types import Data, Net, Params
+
+SCORING_BATCH = 1024
+"""Examples per batch of predictions; bounds memory."""
+
+IMAGE_BATCH = 32
+"""The same for convolutional nets, whose activations should fit into the cache and stay below 32 MB, above which each
+allocation is fresh memory: McMahan's CNN takes three fifths of the time of 1024, ResNet-20 a third."""
+
+
+def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
+    """Return the logits (N, K) of examples (N, *shape), float32 or uint8, in evaluation mode.
+
+    batch: examples at a time; at most IMAGE_BATCH for a convolutional net.
+    """
+    module = load(net, params).eval()
+    if takes_channels_last(module):
+        module.to(memory_format=torch.channels_last)
+    if any(leaf.dim() > 2 for leaf in params.values()):
+        batch = min(batch, IMAGE_BATCH)
+    examples = Data(x, torch.empty(len(x)))
+    with torch.no_grad():
+        return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
+
+
+def features(params: Params, net: Net, x: Tensor) -> Tensor:
+    """Return the input of the last layer, (N, d), of examples (N, *shape), float32 or uint8, in evaluation mode.
+
+    Raises InputError if the net does not call its last layer as a module.
+    """
+    module, examples = load(net, params).eval(), Data(x, torch.empty(len(x)))
+    parts = [examples.inputs(slice(i, i + IMAGE_BATCH)) for i in range(0, max(len(x), 1), IMAGE_BATCH)]
+    with torch.no_grad():
+        return torch.cat([require_features(*forward_features(module, part))[0] for part in parts])
+
+
+def accuracy(params: Params, net: Net, data: Data) -> float:
+    """Return the fraction of examples that the model classifies correctly, nan without examples."""
+    if len(data) == 0:
+        return math.nan
+    hits = predict(params, net, data.x, SCORING_BATCH).argmax(1) == data.y
+    return hits.double().mean().item()

@@ -1,0 +1,139 @@
+"""Optimisers are PyTorch's; what they remember lasts through rounds, and parts may have rates of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from federations import ADAM, NET, SGD, bits, device_of, model
+from torch.nn.functional import cross_entropy
+
+from fedcore.core.flat_nets import flatten_net
+from fedcore.core.gradients import gradient_step
+from fedcore.core.optimisers import MOMENTS, optimiser_step
+from fedcore.core.training import train
+from fedcore.methods.fedasa.sharing import cut_pieces
+from fedcore.nets.parts import leaves_up_to
+from fedcore.types import Message, StepId
+
+A = device_of("a")
+
+MOMENTUM = replace(SGD, momentum=0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [ADAM, MOMENTUM], ids=["adam", "momentum"])
+def test_kept_moments_are_one_optimiser_through_all_rounds(training):
+    kept, module = replace(training, optimiser_state="keep"), NET.build()
+    module.load_state_dict(model())
+    optimiser = (
+        torch.optim.Adam(module.parameters(), kept.lr)
+        if kept.optimiser == "adam"
+        else torch.optim.SGD(module.parameters(), kept.lr, kept.momentum)
+    )
+    memory, sent = {}, model()
+    for number in range(3):
+        step = StepId(1, 0, number, "a")
+        before = bits(memory)
+        memory, update = train(own_before := memory, Message(sent), A, step, training=kept)
+        assert bits(own_before) == before
+        sent = update.params
+        draw = step.generator("batches")
+        for _ in range(kept.epochs):
+            for index in torch.randperm(len(A.data.train), generator=draw).split(kept.batch):
+                optimiser.zero_grad()
+                cross_entropy(module(A.data.train.x[index]), A.data.train.y[index]).backward()
+                optimiser.step()
+    torch.testing.assert_close(sent, dict(module.state_dict()), rtol=1e-4, atol=1e-5)
+    assert memory
+    assert all(name.startswith(MOMENTS) for name in memory)
+    assert not update.extra
+
+
+OPTIMISERS = {
+    "adamw": (replace(ADAM, optimiser="adamw", weight_decay=0.1), torch.optim.AdamW, {"weight_decay": 0.1}),
+    "nesterov": (
+        replace(SGD, momentum=0.8, nesterov=True, weight_decay=0.1),
+        torch.optim.SGD,
+        {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+    ),
+    "clipped sgd": (replace(SGD, clip=0.3), torch.optim.SGD, {}),
+    "clipped adam": (replace(ADAM, clip=0.3), torch.optim.Adam, {}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_is_pytorchs(name):
+    """With the learning rate of three rounds, by PyTorch's ExponentialLR."""
+    training, kind, options = OPTIMISERS[name]
+    training = replace(training, round_decay=0.5)
+    module, data, params = NET.build(), A.data.train, model()
+    module.load_state_dict(params)
+    longest = 0.0
+    for number in range(3):
+        step_id = StepId(1, 0, number, "a")
+        optimiser = kind(module.parameters(), training.lr * 0.5**number, **options)
+        batches = step_id.generator("batches")
+        for _ in range(training.epochs):
+            for index in torch.randperm(len(data), generator=batches).split(training.batch):
+                optimiser.zero_grad()
+                cross_entropy(module(data.x[index]), data.y[index]).backward()
+                if training.clip is not None:
+                    norm = torch.nn.utils.clip_grad_norm_(module.parameters(), training.clip)
+                    longest = max(longest, norm.item())
+                optimiser.step()
+        _, update = train({}, Message(params), A, step_id, training=training)
+        params = update.params
+        torch.testing.assert_close(params, dict(module.state_dict()), rtol=1e-5, atol=1e-6)
+    assert training.clip is None or longest > training.clip
+
+
+def test_fresh_moments_are_not_remembered_nor_read():
+    mine = {f"{MOMENTS}first": torch.ones(7)}
+    memory, update = train(mine, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
+    assert memory == mine
+    _, without = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
+    assert bits(update.params) == bits(without.params)
+    _, first = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=replace(ADAM, optimiser_state="keep"))
+    assert bits(first.params) == bits(without.params)
+
+
+@pytest.mark.parametrize("training", [ADAM, SGD, MOMENTUM], ids=["adam", "sgd", "momentum"])
+def test_rates_by_part_are_parameter_groups(training):
+    params, x, y = model(), A.data.train.x, A.data.train.y
+    flat, module = flatten_net(NET, params), NET.build()
+    module.load_state_dict(params)
+    base, personal = leaves_up_to(NET, 0), training.lr / 3
+    leaves = dict(module.named_parameters())
+    groups = [
+        {"params": [leaves[name] for name in base]},
+        {"params": [leaf for name, leaf in leaves.items() if name not in base], "lr": personal},
+    ]
+    kind = torch.optim.Adam if training.optimiser == "adam" else torch.optim.SGD
+    optimiser = kind(groups, training.lr, **({"momentum": training.momentum} if kind is torch.optim.SGD else {}))
+    cut = cut_pieces(flat, base, training.lr, personal)
+    assert len(cut) == 2
+    moments = {}
+    gradient, update = gradient_step(flat), optimiser_step(flat, training, moments, cut)
+    for _ in range(4):
+        gradient(x, y)
+        update(training.lr)
+        optimiser.zero_grad()
+        cross_entropy(module(x), y).backward()
+        optimiser.step()
+    torch.testing.assert_close(flat.params(), dict(module.state_dict()), rtol=1e-4, atol=1e-6)
+    if training is ADAM:
+        assert moments["steps"].item() == 4
+
+
+def test_rates_by_part_for_all_or_none():
+    flat = flatten_net(NET, model())
+    assert (
+        len(cut_pieces(flat, leaves_up_to(NET, 0), 0.1, None))
+        == len(cut_pieces(flat, leaves_up_to(NET, 0), 0.1, 0.1))
+        == 1
+    )
+    assert len(cut_pieces(flat, [*flat.leaves], 0.1, 0.3)) == 1
+    (_, _), (everything, factor) = cut_pieces(flat, (), 0.1, 0.3)
+    assert (everything, factor) == (slice(0, None), pytest.approx(3))
