@@ -19,6 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedcore.builders import needs_classes
 from fedcore.core.messages import initial_messages, to_weights
 from fedcore.core.training import SCORING_BATCH, Training, predict, train
 from fedcore.data.task import mix_probabilities
@@ -56,6 +57,7 @@ CHUNK = 8192
 """Draws that the ensemble answers at a time; bounds memory."""
 
 
+@needs_classes("which sends a Gaussian of each label")
 def gaussian_distillation(
     *,
     nets: Mapping[str, Net],
@@ -87,6 +89,7 @@ def gaussian_distillation(
     return Method(begin, (*stages, last), deploy, check=check, held_out=("val",))
 
 
+@needs_classes("which sends a Gaussian of each label")
 def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketches: Sketches) -> Method:
     """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
 
