@@ -567,7 +567,7 @@ def _run_one(
     if extra is not None:
         federation = replace(federation, scoring=scoring(**extra, classes=_classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
-    method = config.build(federation.public.nets, sizes)
+    method = config.build(federation.public.nets, sizes, federation.task)
     if state is not None:
         require_state(method, federation, state)
     steps = rounds(method, federation, seed, execute, state, every)

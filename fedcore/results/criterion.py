@@ -164,14 +164,14 @@ class Criterion:
         """
         std = label_std(table)
         if not math.isnan(std):
-            return self._of_numbers(std)
+            return self.of_numbers(std)
         largest = largest_class(table) if self.auto else math.nan
         if not self.auto or math.isnan(largest) or largest <= LARGEST:
             return replace(self, auto=False)
         reason = f"one class has {largest:.0%} of the examples"
         return replace(self, auto=False, metric=METRICS["balanced_accuracy"], reason=reason)
 
-    def _of_numbers(self, std: float) -> Criterion:
+    def of_numbers(self, std: float) -> Criterion:
         """Return the criterion of labels that are numbers. std: their deviation."""
         if self.label_std is not None:
             return self
