@@ -21,9 +21,9 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from fedcore.api.federation import federate as federate
     from fedcore.api.federation import net as net
+    from fedcore.api.method_settings import method as method
     from fedcore.api.runs import compare as compare
     from fedcore.api.runs import final_fit as final_fit
-    from fedcore.api.runs import method as method
     from fedcore.api.runs import run as run
     from fedcore.api.tuning import tune as tune
     from fedcore.builders import control as control
@@ -71,7 +71,8 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "api.federation": ["federate", "net"],
-    "api.runs": ["compare", "final_fit", "method", "run"],
+    "api.method_settings": ["method"],
+    "api.runs": ["compare", "final_fit", "run"],
     "api.tuning": ["tune"],
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
@@ -98,7 +99,7 @@ def __getattr__(name: str) -> Any:
     if name in _PLACE:
         return getattr(import_module(_PLACE[name]), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
-        from fedcore.api.runs import settings_functions
+        from fedcore.api.method_settings import settings_functions
 
         if found := settings_functions().get(name):
             return found(name)
@@ -107,6 +108,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names: those of __all__, and every method, way and net that no module of the package hides."""
-    from fedcore.api.runs import settings_functions
+    from fedcore.api.method_settings import settings_functions
 
     return sorted({*_PLACE, *(name for name in settings_functions() if find_spec(f"{__name__}.{name}") is None)})

@@ -288,3 +288,13 @@ def _present(
         [Parameter(key, kind, default=default, annotation=hint) for key, (hint, default) in takes.items()]
     )
     return make
+
+
+def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:
+    """Return the devices with their examples, divided with the seed where they are not yet."""
+    return fed.federation(seed) if isinstance(fed, DividedDataset) else fed
+
+
+def classes_of(fed: DividedDataset | Federation) -> list[str]:
+    """Return the names of the classes; their numbers for a federation without names."""
+    return [*fed.dataset.classes] if isinstance(fed, DividedDataset) else [str(k) for k in range(fed.classes)]

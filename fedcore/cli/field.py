@@ -38,7 +38,7 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
 
     require_flare()
     from fedcore.api.federation import federate
-    from fedcore.api.runs import method
+    from fedcore.api.method_settings import method
     from fedcore.data import load
     from fedcore.field.trial import try_method
 
@@ -108,7 +108,7 @@ def run(
     require_flare()
     if not name.isalnum():
         raise InputError(f"--name {name}: must be letters and digits")
-    from fedcore.api.runs import method
+    from fedcore.api.method_settings import method
     from fedcore.config.files import parse_value
     from fedcore.field.kits import read_kit
     from fedcore.field.runs import read_setup, run_with_devices

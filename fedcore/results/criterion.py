@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import pandas as pd
 
@@ -218,6 +218,10 @@ def criterion(
         raise unknown_value(f"{where}.metric", name, [*METRICS, "auto"])
     chosen = METRICS["accuracy" if name == "auto" else name]
     return Criterion(chosen, min_effect, least_test, weigh, positive, name == "auto")
+
+
+Extra: TypeAlias = Mapping[str, Any]
+"""What models are measured by beside what they always are, by the names of the arguments of `scoring`."""
 
 
 def scoring(

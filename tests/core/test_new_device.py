@@ -38,7 +38,7 @@ def sites(names: list[str] = SITES) -> fc.Dataset:
 
 
 @cache
-def compared(names: tuple[str, ...] = tuple(SITES), processes: int | None = None) -> fc.api.runs.Comparison:
+def compared(names: tuple[str, ...] = tuple(SITES), processes: int | None = None) -> fc.api.results.Comparison:
     fed = fc.federate(sites([*names]), fc.by_device(), net=fc.mlp(32), scale="common", test=0.3)
     methods = [fc.local_only(), fc.fedavg(rounds=20, training={"lr": 0.02}), fc.fedper(rounds=1)]
     return fc.compare(methods, fed, range(2), new_device="left_out", workers=processes)

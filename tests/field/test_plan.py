@@ -10,7 +10,7 @@ from every_method import ROWS
 from federations import NETS, bits, federation
 from in_process import plan_for
 
-from fedcore.api import runs
+from fedcore.api.method_settings import method
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves, check_plan, plan_of
@@ -80,7 +80,7 @@ def test_a_builder_of_a_script_cannot_run_in_the_field():
         return ROWS["fedavg"].build(nets)
 
     with pytest.raises(InputError, match=r"^method mine: must be one of fedcore's own"):
-        plan_of(runs.method(mine), {"a": NETS["a"]}, 0, "trial", (4,), 3)
+        plan_of(method(mine), {"a": NETS["a"]}, 0, "trial", (4,), 3)
 
 
 def test_a_wrong_setting_is_refused_before_anything_runs():

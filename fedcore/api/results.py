@@ -1,0 +1,210 @@
+"""What a script gets back: the models that are deployed, the result of a run, and a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedcore.api.federation import DividedDataset, federation_of, unscaled
+from fedcore.builders import unknown_value
+from fedcore.config.methods import MethodConfig
+from fedcore.core.evaluation import outputs
+from fedcore.core.rounds import RoundResult, State, deployments
+from fedcore.data import schema_of
+from fedcore.data.encoding import encode
+from fedcore.execute.workers import one_thread
+from fedcore.nets.builders_by_path import describe_net
+from fedcore.nets.copies import template
+from fedcore.nets.inputs import takes_integers
+from fedcore.report import latex
+from fedcore.report.latex import Spread
+from fedcore.report.phrases import AnswerInWords
+from fedcore.results import summary
+from fedcore.results.criterion import (
+    METRICS,
+    Metric,
+)
+from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
+from fedcore.types import Data, Federation, InputError, Method, Model, Net
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class DeployedModel:
+    """The model deployed on a device.
+
+    shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
+    data frame, by the names of its columns; None for data that are not a table.
+    """
+
+    model: Model
+    net: Net
+    shape: tuple[int, ...]
+    scale: Callable[[Data], Data]
+    encode: Callable[[pd.DataFrame], Tensor] | None = None
+
+    def __repr__(self) -> str:
+        """Name the net, and count the parameters of all nets that the model runs, buffers included."""
+        nets = self.model.params
+        count = sum(leaf.numel() for params in nets for leaf in params.values())
+        several = f"{len(nets)} nets like " if len(nets) > 1 else ""
+        return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
+
+    def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
+        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
+
+        x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
+        another shape or that are not numbers, and for a frame that lacks a column or has a cell of another kind.
+        """
+        inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
+        with one_thread():
+            probabilities: NDArray[np.float32] = outputs(self.model, self.net, inputs).exp().numpy()
+        return probabilities
+
+    def _prepared(self, x: Any) -> Tensor:
+        """Return an array's examples as the device prepares them."""
+        values = np.asarray(x)
+        if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
+            raise InputError(
+                f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
+                f"{('N', *self.shape)}".replace("'", "")
+            )
+        examples = torch.tensor(values)
+        if takes_integers(template(self.net)):
+            return examples.float()
+        data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
+        return self.scale(data).inputs()
+
+    def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.int64]:
+        """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`."""
+        classes: NDArray[np.int64] = self.probabilities(x).argmax(1)
+        return classes
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a method with one seed.
+
+    Attributes:
+        config: the method with its settings.
+        rounds: the outcome of each round.
+        models: the model deployed on each device, by its name.
+        table: a row for each number, with the columns study, dataset, setting, method, seed, stage, round, device,
+            split, metric and value (units: docs/concepts.md). Traffic in it is one device's, in bytes.
+    """
+
+    config: MethodConfig
+    seed: int
+    fed: DividedDataset | Federation
+    method: Method
+    rounds: tuple[RoundResult, ...]
+    table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        """Name the method, and give its accuracies after the last round."""
+        last = last_round(self.table)
+        scores = []
+        for split, where in SPLITS.items():
+            values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
+            if len(values):
+                scores.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
+        return "; ".join([f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}", *scores])
+
+    @property
+    def state(self) -> State:
+        """The state after the last round, from which `run(..., state=)` goes on."""
+        return self.rounds[-1].state
+
+    @cached_property
+    def models(self) -> dict[str, DeployedModel]:
+        fed = federation_of(self.fed, self.seed)
+        groups = deployments(self.method, fed, self.rounds[-1].state)
+        with one_thread():
+            models = {name: deploy(*inputs) for names, (deploy, *inputs) in groups for name in names}
+        return {
+            name: DeployedModel(
+                models[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name)
+            )
+            for name, device in fed.devices.items()
+        }
+
+    def _scale(self, device: str) -> Callable[[Data], Data]:
+        if isinstance(self.fed, DividedDataset):
+            return partial(self.fed.scale_like, device=device, seed=self.seed)
+        return unscaled
+
+    def _encode(self, device: str) -> Callable[[pd.DataFrame], Tensor] | None:
+        if not isinstance(self.fed, DividedDataset) or not schema_of(self.fed.dataset).columns:
+            return None
+        return partial(encode, schema=self.fed.schema(self.seed), device=device)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of several methods.
+
+    Attributes:
+        results: method by method for each seed.
+        claims: a row for each claim, with the columns rule, verdict and numbers among others.
+        table: the results' tables, one below the other.
+        summary: a row for each method, the best first: method, control, rank, test_mean, test_worst, shared_mean, ...
+            (accuracies after the last round, fractions), bytes_up and bytes_down (of all devices together), rounds,
+            n_devices, n_seeds and others, see docs/concepts.md.
+        answer: what to do, and why; print it. It counts the bytes of one device.
+        left_out: methods that diverged, each with the reason; they have no results.
+    """
+
+    results: tuple[Result, ...]
+    claims: pd.DataFrame
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    answer: AnswerInWords
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
+        scores = self.summary[[f"{split}_{part}" for split in SPLITS for part in ("mean", "worst")]]
+        shown = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
+        shown = shown.join(scores.dropna(axis=1, how="all").map("{:.1%}".format))
+        shown["all send"], shown["all receive"] = (
+            self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
+        )
+        gone = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
+        return f"{self.answer}\n{shown.to_string(index=False)}{gone}"
+
+    def to_latex(self, by: Literal["method", "device"] = "method", spread: Spread = "interval") -> str:
+        """Return a table for a paper, for LaTeX with booktabs, in the metric that decides; the best is bold.
+
+        by: "method": a row per method, with means over devices and seeds; "device": a row per device, a column per
+        method. spread: what follows a mean: half of its 95 % "interval", or the standard deviation, "std", over seeds.
+        """
+        for key, word, known in (("by", by, ("method", "device")), ("spread", spread, get_args(Spread))):
+            if word not in known:
+                raise unknown_value(f"to_latex.{key}", word, known)
+        if by == "method":
+            return latex.method_table(self.summary, self.table, spread)
+        return latex.device_table(self.table, METRICS[self.summary["metric"].iloc[0]], [*self.summary["method"]])
+
+    def curves(self, metric: str | None = None) -> Figure:
+        """Return a figure of a metric after every evaluated round, a band of one standard deviation over seeds.
+
+        metric: its name in the table; None: the one that decides. `found.curves().savefig("curves.pdf")` writes it.
+        """
+        from fedcore.report.figures.results import curves  # matplotlib takes a while
+
+        name = metric or METRICS[self.summary["metric"].iloc[0]].column
+        known = {one.column: one for one in METRICS.values()}
+        course = summary.curves(self.table)
+        if name not in set(course["metric"]):
+            raise unknown_value("curves.metric", name, sorted(set(course["metric"])))
+        return curves(course, known.get(name, Metric(name, name, name, per=1)))
