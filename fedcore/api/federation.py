@@ -19,6 +19,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
+from fedcore.data.task import task_of
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -292,7 +293,14 @@ def _present(
 
 def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:
     """Return the devices with their examples, divided with the seed where they are not yet."""
-    return fed.federation(seed) if isinstance(fed, DividedDataset) else fed
+    return fed.federation(seed) if isinstance(fed, DividedDataset) else replace(fed, task=task_name(fed))
+
+
+def task_name(fed: DividedDataset | Federation) -> str:
+    """Return the name of what labels are."""
+    if isinstance(fed, DividedDataset):
+        return fed.dataset.task.name
+    return next((task_of(one.data.train.y).name for one in fed.devices.values()), fed.task)
 
 
 def classes_of(fed: DividedDataset | Federation) -> list[str]:

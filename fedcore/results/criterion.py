@@ -179,14 +179,14 @@ class Criterion:
         unit = std if chosen.metric.in_label_unit else 1.0
         return replace(chosen, auto=False, min_effect=unit * self.min_effect, label_std=std)
 
-    def require_task(self, name: str) -> None:
+    def require_task(self, name: str, where: str = "run") -> None:
         """Refuse a metric, or the label that it is of, which are not for the labels. name: of their task."""
         if self.metric.name in OF_NUMBERS and TASKS[name].has_classes:
-            raise InputError(f"run.metric = {self.metric.name!r}: is of a number as label; these data have classes")
+            raise InputError(f"{where}.metric = {self.metric.name!r}: is of a number as label; these data have classes")
         if self.metric.name not in {*OF_NUMBERS, "accuracy"}:
-            require_classes(name, f"run.metric = {self.metric.name!r}")
+            require_classes(name, f"{where}.metric = {self.metric.name!r}")
         if self.positive is not None:
-            require_classes(name, f"run.positive = {self.positive!r}")
+            require_classes(name, f"{where}.positive = {self.positive!r}")
 
     @property
     def words(self) -> str:
