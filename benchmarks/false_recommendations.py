@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 from fedcore.data import Dataset
 from fedcore.partition import partition
 from fedcore.partition.tables import training_numbers
-from fedcore.results.answer import STOPPED_AFTER, Action, answer
+from fedcore.results.advice import Action
+from fedcore.results.answer import STOPPED_AFTER, answer
 from fedcore.results.criterion import METRICS, Criterion
 from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.types import Data

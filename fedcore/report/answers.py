@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
 from fedcore.report.tables import FEW, Table
-from fedcore.results.answer import Answer
+from fedcore.results.advice import Answer
 from fedcore.results.criterion import Place
 
 SCALE = "scale="

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from fedcore.report.phrases import headline, sentences
-from fedcore.results.answer import Action, Advice, Answer, answers_by_budget, device_changes
+from fedcore.results.advice import Action, Advice, Answer
+from fedcore.results.answer import answers_by_budget, device_changes
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, front
 

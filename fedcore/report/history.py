@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fedcore.report.figures.drawing import BLUE, COLOURS, bare, percent
 from fedcore.report.terminal import print_table, standard
-from fedcore.results.answer import Action
+from fedcore.results.advice import Action
 from fedcore.results.criterion import METRICS
 
 Line: TypeAlias = Mapping[str, Any]

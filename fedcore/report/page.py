@@ -37,7 +37,7 @@ from fedcore.report.tables import (
     score_table,
     where_it_holds,
 )
-from fedcore.results.answer import Answer
+from fedcore.results.advice import Answer
 from fedcore.results.answer import answers as find_answers
 from fedcore.results.criterion import METRICS, Place
 from fedcore.results.outcomes import Outcomes

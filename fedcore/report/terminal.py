@@ -17,7 +17,7 @@ from rich.text import Text
 from fedcore.report.answers import study_answers
 from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
-from fedcore.results.answer import Answer
+from fedcore.results.advice import Answer
 from fedcore.results.criterion import METRICS, Metric, Place
 from fedcore.results.summary import SPLITS, verdict
 

@@ -41,26 +41,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import TypeAlias
+from dataclasses import replace
 
 import pandas as pd
 
+from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.chance import AtChance, likely_causes
-from fedcore.results.criterion import (
-    LEFT_OUT,
-    RATIO,
-    Criterion,
-    Measured,
-    Place,
-    is_same_test,
-    measured,
-    measured_new,
-    ratio_of_test,
-)
-from fedcore.results.intervals import half_width
-from fedcore.results.summary import PLACE, last_round, mean_over_devices, runs_of
+from fedcore.results.criterion import Criterion, Place
+from fedcore.results.gains import Gain, gain_of
+from fedcore.results.scores import Scores, SetScores, read_scores
+from fedcore.results.summary import PLACE, mean_over_devices
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
@@ -69,162 +59,6 @@ FEW_SEEDS = "at least two seeds are needed"
 
 STOPPED_AFTER = 3
 """The seeds that every row is run with, see :mod:`fedcore.results.stopping`."""
-
-Runs: TypeAlias = Mapping[str, pd.DataFrame]
-"""method -> values, seeds x devices, the greater the better"""
-
-
-class Action(StrEnum):
-    """What to do."""
-
-    USE = "use"
-    ALONE = "train alone"
-    SAME = "no difference"
-    UNSURE = "cannot say"
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A difference, paired over seeds and devices: mean and interval, spread and least over seeds.
-
-    Positive is better, in the unit of the metric: a fraction, nats, or cost per row. seeds: their number; for devices
-    that took no part it is that of these devices, as are spread and least over them.
-    """
-
-    mean: float
-    low: float
-    high: float
-    spread: float
-    least: float
-    seeds: int
-
-    @property
-    def sure(self) -> bool:
-        """Whether the interval is above zero."""
-        return self.low > 1e-12
-
-    @property
-    def margin(self) -> float:
-        """Half of the interval."""
-        return (self.high - self.low) / 2
-
-    def within(self, min_effect: float) -> bool:
-        """Whether it is so small, interval included, that it does not matter."""
-        return self.low >= -min_effect - 1e-12 and self.high <= min_effect + 1e-12
-
-
-@dataclass(frozen=True)
-class Advice:
-    """The answer on one test set.
-
-    method: the recommended row; where nothing can be said, the best one if there is any. value: its mean over devices
-    and seeds; best_value, alone_value: those of the best row that combines and of the best that trains alone. gain: of
-    the best combining row (with USE: of the recommended one) on training alone; over_guess: of the recommended row on
-    always guessing; None: unknown. guess: the stronger of the rows that guess. equal: rows that are as good as the
-    recommended one; indistinguishable: those that may differ by what matters, though the interval includes 0.
-    at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
-    row was chosen on validation data. reason: why nothing can be said. best_by_seed: the best row's mean over devices,
-    the greater the better. ratio: test examples for each training example.
-    """
-
-    action: Action
-    method: str | None = None
-    value: float | None = None
-    best: str | None = None
-    gain: Gain | None = None
-    over_guess: Gain | None = None
-    guess: str | None = None
-    equal: tuple[str, ...] = ()
-    indistinguishable: tuple[str, ...] = ()
-    at_chance: tuple[str, ...] = ()
-    better_controls: tuple[str, ...] = ()
-    validated: bool = False
-    best_value: float | None = None
-    alone_value: float | None = None
-    reason: str = ""
-    best_by_seed: Mapping[object, float] = field(default_factory=dict)
-    ratio: float = RATIO
-
-
-@dataclass(frozen=True)
-class Devices:
-    """Changes of single devices against training alone, means over seeds.
-
-    helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
-    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds.
-    """
-
-    count: int
-    helped: int
-    hurt: int
-    lowest: str
-    lowest_change: float
-    worst: float
-    worst_alone: float
-
-
-@dataclass(frozen=True)
-class NewDevice:
-    """The answer for a device that takes no part, from devices that took none.
-
-    advice: as for the devices, with the devices that took no part in the place of seeds. measured: which of them count.
-    in_turn: whether all devices were left out one by one; otherwise they are new sites. worst: the device on which the
-    recommended row (otherwise the best combining one) does worst, worst_value: its value there, mean over seeds, and
-    worst_alone: that of one device's model. without: rows that have no model for a new device.
-    """
-
-    advice: Advice
-    measured: Measured
-    in_turn: bool
-    worst: str = ""
-    worst_value: float | None = None
-    worst_alone: float | None = None
-    without: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer for one setting.
-
-    criterion: what decides. own: for its devices, on their own test data; None if they have none. new: on the shared
-    test set; None without one. new_device: for a new device, where some took no part; None where all did. devices: what
-    the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
-    bytes that a device sends and receives in total with that row, mean over devices and seeds. causes: the likely cause
-    why each row of `advice.at_chance` is no better than guessing. stopped: rows with fewer seeds than the others, since
-    they could not win; seeds: of those, and of the others.
-    """
-
-    criterion: Criterion
-    own: Advice | None
-    new: Advice | None
-    devices: Devices | None = None
-    measured: Measured = field(default_factory=lambda: Measured({}))
-    up: float = 0.0
-    down: float = 0.0
-    new_device: NewDevice | None = None
-    causes: Mapping[str, AtChance] = field(default_factory=dict)
-    stopped: tuple[str, ...] = ()
-    seeds: tuple[int, int] = (0, 0)
-
-    @property
-    def min_effect(self) -> float:
-        """The least difference that matters, in the unit of the metric."""
-        return self.criterion.min_effect
-
-    @property
-    def advice(self) -> Advice:
-        """The advice that decides: for the devices, or if they have no test data for a new device."""
-        return (
-            self.own
-            or (self.new_device and self.new_device.advice)
-            or self.new
-            or Advice(Action.UNSURE, reason="there is no test data")
-        )
-
-    @property
-    def advised(self) -> str | None:
-        """The row to use, None where nothing can be said."""
-        return None if self.advice.action is Action.UNSURE else self.advice.method
 
 
 def answers(
@@ -253,7 +87,7 @@ def answer(
     criterion: what decides. budget: the most bytes that a device may send and receive in total, mean over devices and
     seeds.
     """
-    return _answer(_read(table, controls, criterion), budget)
+    return _answer(read_scores(table, controls, criterion), budget)
 
 
 def answers_by_budget(
@@ -263,7 +97,7 @@ def answers_by_budget(
 
     Between two of these budgets the answer is that for the lower one, and from the last one on it is :func:`answer`.
     """
-    scores = _read(table, controls, criterion)
+    scores = read_scores(table, controls, criterion)
     budgets = sorted({0.0} | {sent for name, sent in scores.traffic.items() if name not in controls | scores.alone})
     return {budget: _answer(scores, budget) for budget in budgets}
 
@@ -277,7 +111,7 @@ def rows_to_leave_out(
     new device; the best that trains alone; and the controls that always guess. Without validation data the devices' own
     test data choose, or else the shared test set.
     """
-    scores = _read(table, controls, criterion)
+    scores = read_scores(table, controls, criterion)
     sets = scores.own if scores.own.tested else scores.new
     combining = [name for name in sets.tested if name in candidates - controls - scores.alone]
     alone = scores.alone & {*sets.tested}
@@ -310,7 +144,7 @@ def device_changes(
     means over seeds on the devices' own test data, of the devices that count. A change is positive where it is better.
     Both are empty without a row to compare with.
     """
-    scores = _read(table, controls, criterion)
+    scores = read_scores(table, controls, criterion)
     tested = scores.own.tested
     if not scores.alone & {*tested}:
         return pd.Series(dtype=float), {}
@@ -322,131 +156,7 @@ def device_changes(
     }
 
 
-# the rule
-
-
-@dataclass(frozen=True)
-class _Sets:
-    """One test set of one setting: the values of each row on it and on validation data, and how to average them.
-
-    weights: device -> its weight in means over devices. ratio: test examples for each training example. validated: the
-    values that choose the best row; empty: those on the test set do. same_test: whether every seed tests the same
-    examples of a device.
-    """
-
-    tested: Runs
-    validated: Runs
-    weights: pd.Series
-    ratio: float
-    same_test: bool = False
-
-    def mean(self, run: pd.DataFrame) -> float:
-        """Return the mean over devices, then over seeds."""
-        return float(mean_over_devices(run, self.weights).mean())
-
-    def best(self, names: Iterable[str]) -> str:
-        """Return the row with the highest mean where rows are chosen; of equal ones the first by name.
-
-        A row that was stopped, with fewer seeds than others, is it only if it is above the best of these on its own
-        seeds.
-        """
-        chosen = [*names]
-        runs = self.validated if self.validates(chosen) else self.tested
-        most = max(len(runs[name]) for name in chosen)
-        full = [name for name in chosen if len(runs[name]) == most]
-        best = min(full, key=lambda name: (-round(self.mean(runs[name]), 12), name))
-        for name in sorted({*chosen} - {*full}):
-            same = runs[best].reindex(runs[name].index)
-            best = name if self.mean(runs[name]) > self.mean(same) + 1e-12 else best
-        return best
-
-    def validates(self, names: Iterable[str]) -> bool:
-        """Whether validation data choose among these rows."""
-        return {*names} <= {*self.validated}
-
-    def gain(self, name: str, other: str, among: int = 1) -> Gain | None:
-        """Return the gain of a row on another, None without two common seeds. among: the rows it was chosen from."""
-        return gain_of(self.tested[name], self.tested[other], self.weights, self.ratio, among, self.same_test)
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """One setting's values on its devices' own and on the shared test set, and the bytes of each row.
-
-    alone: the rows that train alone. left_out: the values on devices that took no part, a row of the frames for each of
-    these `new_devices`; without: rows that have none; in_turn: whether they are devices that were left out one by one.
-    table: all of it.
-    """
-
-    criterion: Criterion
-    controls: frozenset[str]
-    own: _Sets
-    new: _Sets
-    up: Mapping[str, float]
-    down: Mapping[str, float]
-    alone: frozenset[str]
-    measured: Measured
-    left_out: _Sets | None
-    new_devices: Measured
-    in_turn: bool
-    without: tuple[str, ...]
-    table: pd.DataFrame
-
-    @property
-    def traffic(self) -> dict[str, float]:
-        """The bytes that a device sends and receives with each row."""
-        return {name: self.up[name] + self.down[name] for name in self.up}
-
-
-def _read(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion) -> _Scores:
-    criterion = criterion.of_table(table)
-    scores = last_round(table)
-    values = scores[scores["metric"] == criterion.metric.column]
-    values = values.assign(value=criterion.metric.sign * values["value"])
-    up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
-    tested, validated, shared = (runs_of(values[values["split"] == split]) for split in ("test", "val", "shared"))
-    counted = measured(table, criterion)
-    weights = pd.Series(counted.weights, dtype=float)
-    tested, validated = (
-        {name: part for name, run in runs.items() if (part := run[run.columns.intersection(weights.index)]).notna()
-         .any(axis=None)} for runs in (tested, validated)
-    )  # fmt: skip
-    taking_part = [str(name) for name in table["device"][table["split"] != LEFT_OUT].unique()]
-    alike = pd.Series(1.0, index=taking_part)
-    own = _Sets(tested, validated, weights, ratio_of_test(table, "test", counted.weights), is_same_test(table))
-    new = _Sets(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
-    alone = frozenset(name for name in up if not up[name]) - controls
-    left_out = values_of_new(table, criterion)
-    apart = measured_new(table, criterion)
-    tried = {str(name) for name in table["method"][table["split"] == LEFT_OUT]}
-    return _Scores(
-        criterion, controls, own, new, up, down, alone, counted,
-        _by_device(left_out, apart, own, len(taking_part)), apart,
-        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
-    )  # fmt: skip
-
-
-def values_of_new(table: pd.DataFrame, criterion: Criterion) -> dict[str, pd.DataFrame]:
-    """Return each row's values on devices that took no part, seeds x devices, the greater the better."""
-    scores = table[(table["split"] == LEFT_OUT) & (table["metric"] == criterion.metric.column)]
-    return runs_of(scores.assign(value=criterion.metric.sign * scores["value"]))
-
-
-def _by_device(left_out: Runs, counted: Measured, own: _Sets, taking_part: int) -> _Sets | None:
-    """Return the values on the devices that took no part, with the devices in the place of seeds.
-
-    The best row is chosen by the validation data of the devices that took part.
-    """
-    if not left_out:
-        return None
-    seeds = sorted(set.intersection(*({*run.index} for run in left_out.values())))
-    names = list(counted.weights)
-    tested = {name: run.loc[seeds].mean().reindex(names).to_frame("all") for name, run in left_out.items()}
-    validated = {name: pd.DataFrame({"all": [own.mean(run)]}) for name, run in own.validated.items() if name in tested}
-    return _Sets(tested, validated, pd.Series({"all": 1.0}), 1 / max(1, taking_part - 1))
-
-
-def _answer(scores: _Scores, budget: float) -> Answer:
+def _answer(scores: Scores, budget: float) -> Answer:
     own, new = (_advise(sets, scores, budget) if sets.tested else None for sets in (scores.own, scores.new))
     left_out = _advise_new(scores, budget)
     chosen = own or (left_out and left_out.advice) or new
@@ -461,7 +171,7 @@ def _answer(scores: _Scores, budget: float) -> Answer:
     )  # fmt: skip
 
 
-def _causes(scores: _Scores, advice: Advice | None) -> dict[str, AtChance]:
+def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
     """Return the likely cause why each row at chance is no better than guessing. advice: own, else shared test data."""
     if advice is None or not advice.at_chance or advice.guess is None:
         return {}
@@ -477,7 +187,7 @@ def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:
     return tuple(map(str, seeds.index[(seeds == STOPPED_AFTER) & (most > STOPPED_AFTER)])), (STOPPED_AFTER, most)
 
 
-def _advise_new(scores: _Scores, budget: float) -> NewDevice | None:
+def _advise_new(scores: Scores, budget: float) -> NewDevice | None:
     """Apply the rule to devices that took no part."""
     sets = scores.left_out
     if sets is None:
@@ -497,7 +207,7 @@ def _advise_new(scores: _Scores, budget: float) -> NewDevice | None:
     )  # fmt: skip
 
 
-def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
+def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     """Apply the rule on one test set."""
     alone, traffic, min_effect = scores.alone & {*sets.tested}, scores.traffic, scores.criterion.min_effect
     every = [name for name in sets.tested if name not in alone | scores.controls]
@@ -553,7 +263,7 @@ def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
     )  # fmt: skip
 
 
-def _without_rival(sets: _Sets, method: str, scores: _Scores) -> Advice:
+def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
     """Return the advice to train alone where no row that combines fits the budget."""
     guess, over_guess = _over_guess(sets, method, scores.controls)
     known = Advice(
@@ -566,7 +276,7 @@ def _without_rival(sets: _Sets, method: str, scores: _Scores) -> Advice:
     return known
 
 
-def _over_guess(sets: _Sets, method: str, controls: frozenset[str]) -> tuple[str | None, Gain | None]:
+def _over_guess(sets: SetScores, method: str, controls: frozenset[str]) -> tuple[str | None, Gain | None]:
     """Return the stronger of the rows that guess, and a row's gain on it."""
     guesses = [name for name in GUESSES if name in sets.tested and name in controls]
     if not guesses:
@@ -575,7 +285,7 @@ def _over_guess(sets: _Sets, method: str, controls: frozenset[str]) -> tuple[str
     return guess, sets.gain(method, guess)
 
 
-def _at_chance(sets: _Sets, names: Iterable[str], guess: str | None) -> tuple[str, ...]:
+def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tuple[str, ...]:
     """Return the rows that are, on average, no better than guessing."""
     if guess is None:
         return ()
@@ -600,51 +310,12 @@ def decide(gain: Gain | None, min_effect: float) -> Action:
     return Action.ALONE if gain.high < min_effect else Action.UNSURE
 
 
-def gain_of(
-    run: pd.DataFrame, other: pd.DataFrame, weights: pd.Series, ratio: float, among: int = 1, same_test: bool = False
-) -> Gain | None:
-    """Return the gain of a run on another, seeds x devices; None without two common seeds.
-
-    weights: of the devices. ratio: test examples for each training example. among: the runs that it was chosen from for
-    its values here. same_test: whether every seed tests the same examples, so that devices tell of their luck.
-    """
-    gains = mean_over_devices(run - other, weights).dropna()
-    seeds = len(gains)
-    if seeds < 2:
-        return None
-    mean, spread = float(gains.mean()), float(gains.std())
-    margin = half_width(spread, seeds, ratio, among=among)
-    if same_test:
-        margin = max(margin, _half_width_by_device((run - other).mean(), weights, among))
-    return Gain(mean, mean - margin, mean + margin, spread, float(gains.min()), seeds)
-
-
-def _half_width_by_device(gains: pd.Series, weights: pd.Series, among: int) -> float:
-    """Return half of the interval of a mean over devices; 0 for one device. gains: of the devices, mean over seeds."""
-    gains = gains.dropna()
-    count, share = len(gains), weights.reindex(gains.index).fillna(0.0)
-    if count < 2:
-        return 0.0
-    share = share / share.sum()
-    spread = math.sqrt(float((share**2 * (gains - (share * gains).sum()) ** 2).sum()) * count**2 / (count - 1))
-    return half_width(spread, count, 0.0, among=among)
-
-
 def _is_as_good(gain: Gain | None, min_effect: float) -> bool:
     return gain is not None and gain.within(min_effect)
 
 
 def _is_indistinguishable(gain: Gain | None) -> bool:
     return gain is None or (gain.low <= 1e-12 and gain.high >= -1e-12)
-
-
-def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
-    """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
-    rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
-    part = table[table["split"] != LEFT_OUT]
-    devices = part.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some are never sampled
-    means = rows.groupby("method")["value"].sum().div(devices, fill_value=0.0)
-    return {str(name): float(mean) for name, mean in means.items()}
 
 
 def _changes(run: pd.DataFrame, alone: pd.DataFrame, criterion: Criterion) -> Devices:

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.core.evaluation import metrics
-from fedcore.results.answer import Action, Gain, decide
+from fedcore.results.advice import Action
+from fedcore.results.answer import decide
 from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
+from fedcore.results.gains import Gain
 from fedcore.results.intervals import half_width
 from fedcore.types import Scoring
 

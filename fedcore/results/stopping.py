@@ -14,8 +14,9 @@ from collections.abc import Collection
 
 import pandas as pd
 
-from fedcore.results.answer import GUESSES, gain_of
+from fedcore.results.answer import GUESSES
 from fedcore.results.criterion import RATIO, Criterion, measured
+from fedcore.results.gains import gain_of
 from fedcore.results.summary import last_round, mean_over_devices, runs_of
 
 

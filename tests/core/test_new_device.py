@@ -19,7 +19,7 @@ from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS
 from fedcore.pipeline.run.step_functions import prepare_sites
-from fedcore.results.answer import Action
+from fedcore.results.advice import Action
 from fedcore.types import Data, InputError, Model
 
 SITES = [f"s{k}" for k in range(4)]

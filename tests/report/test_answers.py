@@ -17,8 +17,9 @@ from fedcore.report.phrases import facts, headline, sentences
 from fedcore.report.plots import Plots
 from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
-from fedcore.results.answer import Answer, Place, answers
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.advice import Answer
+from fedcore.results.answer import answers
+from fedcore.results.criterion import METRICS, Criterion, Place
 from fedcore.results.summary import summarise
 
 CONTROLS = frozenset(METHODS[-1:])

@@ -9,11 +9,12 @@ import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from tables import frame, rows
 
-from fedcore.results.answer import Action, Gain, answer, answers, answers_by_budget, decide, device_changes
+from fedcore.results.advice import Action
+from fedcore.results.answer import answer, answers, answers_by_budget, decide, device_changes
 from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.gains import Gain
 
 
 def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
@@ -29,61 +30,6 @@ def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
     assert found.devices is not None
     assert (found.devices.count, found.devices.helped, found.devices.hurt) == (2, 2, 0)
     assert (found.up, found.down) == (1000, 2000)
-
-
-def test_a_device_that_never_takes_part_shares_the_traffic():
-    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
-    sampled = whole[(whole["split"] != "traffic") | (whole["device"] == "d00") | (whole["method"] != "code")]
-    found = answer(sampled, CONTROLS)
-    assert (found.up, found.down) == (500, 1000)
-    assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
-
-
-def test_a_new_site_does_not_share_the_traffic():
-    whole = table({"local_only": ALONE, "code": plus(0.1)})
-    runs = whole[["study", "dataset", "setting", "method", "seed", "stage", "round"]].drop_duplicates()
-    values = {"accuracy": 0.7, "examples": 50.0, "classes": 2.0}
-    site = [runs.assign(device="site", split="left_out", metric=name, value=value) for name, value in values.items()]
-    found = answer(pd.concat([whole, *site]), CONTROLS)
-    assert (found.up, found.down) == (1000, 2000)
-
-
-def test_bytes_that_prepare_examples_make_no_row_combine():
-    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
-    same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
-    assert answer(pd.concat([whole, same]), CONTROLS) == answer(whole, CONTROLS)
-
-
-def test_the_interval_counts_seeds_and_what_they_share():
-    """Gains by seed: .04, .02, .03 -> .03, standard deviation .01; t of 2 degrees of freedom; a test row for three."""
-    found = answer(table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]]}), CONTROLS).advice
-    margin = 4.30265273 * 0.01 * math.sqrt(1 / 3 + 1 / 15)
-    assert found.gain is not None
-    assert (found.gain.mean, found.gain.spread, found.gain.low) == pytest.approx((0.03, 0.01, 0.03 - margin))
-    assert found.action is Action.USE
-    wide = table({"local_only": ALONE, "a": [[0.76, 0.64], [0.73, 0.61], [0.71, 0.63]]})  # .05, .01, .03
-    assert answer(wide, CONTROLS).advice.action is Action.UNSURE
-
-
-def test_where_seeds_test_the_same_rows_devices_tell_of_their_luck():
-    """Gains by device .02 and .04 in every seed: s = .01414, t of one degree of freedom; seeds alone would be sure."""
-    made = table({"local_only": [[0.6, 0.6]] * 3, "a": [[0.62, 0.64]] * 3})
-    assert answer(made, CONTROLS).advice.action is Action.USE
-    runs = made[["study", "dataset", "setting", "method", "seed", "stage", "round", "device"]].drop_duplicates()
-    marked = pd.concat([made, runs.assign(split="data", metric="same_test", value=1.0)])
-    found = answer(marked, CONTROLS).advice
-    assert found.gain is not None
-    assert (found.action, found.gain.margin) == (Action.UNSURE, pytest.approx(12.70620474 * 0.01))
-
-
-def test_without_validation_data_the_best_of_many_is_held_to_more():
-    """Bonferroni: with M rows to choose from, the quantile is that of 1 - .025 / M."""
-    made = table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]], "b": plus(-0.1)})
-    made = made[made["split"] != "val"]
-    found = answer(made, CONTROLS).advice
-    assert found.gain is not None
-    assert not found.validated
-    assert found.gain.margin == pytest.approx(stats.t.ppf(1 - 0.0125, 2) * 0.01 * math.sqrt(1 / 3 + 1 / 15))
 
 
 def test_validation_data_choose_the_row_whose_gain_is_tested():

@@ -36,10 +36,12 @@ from fedcore.report.figures import accuracy_along, png
 from fedcore.report.page import TREND, html
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
-from fedcore.results.answer import Answer, answers, values_of_new
+from fedcore.results.advice import Answer
+from fedcore.results.answer import answers
 from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.criterion import LEFT_OUT, Criterion, Place
 from fedcore.results.outcomes import Outcomes, from_json
+from fedcore.results.scores import values_of_new
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError

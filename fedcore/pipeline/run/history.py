@@ -37,7 +37,7 @@ from fedcore.pipeline.state import write_atomic
 if TYPE_CHECKING:
     from fedcore.pipeline.cache.store import Store
     from fedcore.pipeline.record.result import Result
-    from fedcore.results.answer import Answer
+    from fedcore.results.advice import Answer
     from fedcore.results.criterion import Place
 
 HISTORY = Path("runs") / "history.jsonl"

@@ -1,0 +1,138 @@
+"""What an answer says; :mod:`fedcore.results.answer` decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fedcore.results.chance import AtChance
+from fedcore.results.criterion import (
+    RATIO,
+    Criterion,
+    Measured,
+)
+from fedcore.results.gains import Gain
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    USE = "use"
+    ALONE = "train alone"
+    SAME = "no difference"
+    UNSURE = "cannot say"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The answer on one test set.
+
+    method: the recommended row; where nothing can be said, the best one if there is any. value: its mean over devices
+    and seeds; best_value, alone_value: those of the best row that combines and of the best that trains alone. gain: of
+    the best combining row (with USE: of the recommended one) on training alone; over_guess: of the recommended row on
+    always guessing; None: unknown. guess: the stronger of the rows that guess. equal: rows that are as good as the
+    recommended one; indistinguishable: those that may differ by what matters, though the interval includes 0.
+    at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
+    row was chosen on validation data. reason: why nothing can be said. best_by_seed: the best row's mean over devices,
+    the greater the better. ratio: test examples for each training example.
+    """
+
+    action: Action
+    method: str | None = None
+    value: float | None = None
+    best: str | None = None
+    gain: Gain | None = None
+    over_guess: Gain | None = None
+    guess: str | None = None
+    equal: tuple[str, ...] = ()
+    indistinguishable: tuple[str, ...] = ()
+    at_chance: tuple[str, ...] = ()
+    better_controls: tuple[str, ...] = ()
+    validated: bool = False
+    best_value: float | None = None
+    alone_value: float | None = None
+    reason: str = ""
+    best_by_seed: Mapping[object, float] = field(default_factory=dict)
+    ratio: float = RATIO
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Changes of single devices against training alone, means over seeds.
+
+    helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
+    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds.
+    """
+
+    count: int
+    helped: int
+    hurt: int
+    lowest: str
+    lowest_change: float
+    worst: float
+    worst_alone: float
+
+
+@dataclass(frozen=True)
+class NewDevice:
+    """The answer for a device that takes no part, from devices that took none.
+
+    advice: as for the devices, with the devices that took no part in the place of seeds. measured: which of them count.
+    in_turn: whether all devices were left out one by one; otherwise they are new sites. worst: the device on which the
+    recommended row (otherwise the best combining one) does worst, worst_value: its value there, mean over seeds, and
+    worst_alone: that of one device's model. without: rows that have no model for a new device.
+    """
+
+    advice: Advice
+    measured: Measured
+    in_turn: bool
+    worst: str = ""
+    worst_value: float | None = None
+    worst_alone: float | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer for one setting.
+
+    criterion: what decides. own: for its devices, on their own test data; None if they have none. new: on the shared
+    test set; None without one. new_device: for a new device, where some took no part; None where all did. devices: what
+    the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
+    bytes that a device sends and receives in total with that row, mean over devices and seeds. causes: the likely cause
+    why each row of `advice.at_chance` is no better than guessing. stopped: rows with fewer seeds than the others, since
+    they could not win; seeds: of those, and of the others.
+    """
+
+    criterion: Criterion
+    own: Advice | None
+    new: Advice | None
+    devices: Devices | None = None
+    measured: Measured = field(default_factory=lambda: Measured({}))
+    up: float = 0.0
+    down: float = 0.0
+    new_device: NewDevice | None = None
+    causes: Mapping[str, AtChance] = field(default_factory=dict)
+    stopped: tuple[str, ...] = ()
+    seeds: tuple[int, int] = (0, 0)
+
+    @property
+    def min_effect(self) -> float:
+        """The least difference that matters, in the unit of the metric."""
+        return self.criterion.min_effect
+
+    @property
+    def advice(self) -> Advice:
+        """The advice that decides: for the devices, or if they have no test data for a new device."""
+        return (
+            self.own
+            or (self.new_device and self.new_device.advice)
+            or self.new
+            or Advice(Action.UNSURE, reason="there is no test data")
+        )
+
+    @property
+    def advised(self) -> str | None:
+        """The row to use, None where nothing can be said."""
+        return None if self.advice.action is Action.UNSURE else self.advice.method

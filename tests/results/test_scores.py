@@ -1,0 +1,31 @@
+"""The bytes that a table's rows send."""
+
+from __future__ import annotations
+
+import pandas as pd
+from answer_tables import ALONE, CONTROLS, GUESS, plus, table
+
+from fedcore.results.answer import answer
+
+
+def test_a_device_that_never_takes_part_shares_the_traffic():
+    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    sampled = whole[(whole["split"] != "traffic") | (whole["device"] == "d00") | (whole["method"] != "code")]
+    found = answer(sampled, CONTROLS)
+    assert (found.up, found.down) == (500, 1000)
+    assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
+
+
+def test_a_new_site_does_not_share_the_traffic():
+    whole = table({"local_only": ALONE, "code": plus(0.1)})
+    runs = whole[["study", "dataset", "setting", "method", "seed", "stage", "round"]].drop_duplicates()
+    values = {"accuracy": 0.7, "examples": 50.0, "classes": 2.0}
+    site = [runs.assign(device="site", split="left_out", metric=name, value=value) for name, value in values.items()]
+    found = answer(pd.concat([whole, *site]), CONTROLS)
+    assert (found.up, found.down) == (1000, 2000)
+
+
+def test_bytes_that_prepare_examples_make_no_row_combine():
+    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
+    assert answer(pd.concat([whole, same]), CONTROLS) == answer(whole, CONTROLS)
