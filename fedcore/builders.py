@@ -57,7 +57,7 @@ def simulation_only(reason: str, *settings: str) -> Callable[[F], F]:
 def needs_classes(reason: str, **settings: Any) -> Callable[[F], F]:
     """Mark what labels that are no classes do not allow: the whole method, or settings with these values.
 
-    reason: a clause, e.g. "it averages outputs by label".
+    reason: what it does with them, e.g. "averages outputs by label".
     """
 
     def mark(build: F) -> F:

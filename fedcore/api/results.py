@@ -72,7 +72,7 @@ class DeployedModel:
         another shape or that are not numbers, for a frame that lacks a column or has a cell of another kind, and where
         labels are no classes.
         """
-        require_classes(self.task.name, "probabilities")
+        require_classes(self.task.name, "probabilities:")
         probabilities: NDArray[np.float32] = self._answers(x).exp().numpy()
         return probabilities
 

@@ -70,13 +70,13 @@ class MethodConfig:
                 f"(method {self.label})"
             )
         if trains and weights != "none":
-            require_classes(name, f"training.class_weights = {weights!r} (method {self.label})")
+            require_classes(name, f"{self.label}: training.class_weights = {weights!r}")
         reason, settings = getattr(self.builder, "needs_classes", ("", {}))
         for key, value in settings.items():
             if self.settings[key] == value:
-                require_classes(name, f"{self.label}.{key} = {value!r}, {reason}")
+                require_classes(name, f"{self.label}.{key} = {value!r}: it {reason}, which")
         if reason and not settings:
-            require_classes(name, f"{self.label}, {reason}")
+            require_classes(name, f"{self.label}: it {reason}, which")
 
     def flat(self) -> dict[str, Any]:
         """Return every setting under one name each, for the record."""

@@ -166,6 +166,6 @@ def task_of(y: Tensor) -> Task:
 
 
 def require_classes(name: str, what: str) -> None:
-    """Refuse `what`, a setting and its value, for data whose labels are no classes. name: of their task."""
+    """Refuse `what`, such as "run.positive = 'a':", for data whose labels are no classes. name: of their task."""
     if not TASKS[name].has_classes:
-        raise InputError(f"{what}: needs classes; the label of these data is {TASKS[name].words} (data.task = {name})")
+        raise InputError(f"{what} needs classes; the label of these data is {TASKS[name].words} (data.task = {name})")

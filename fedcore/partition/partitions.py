@@ -183,10 +183,10 @@ def _check_choices(name: str, domains: str, unlabelled_classes: str, hold_out: s
 def _check_task(dataset: Dataset, name: str, unlabelled: float, hidden: float | str) -> None:
     """Refuse what is by class, where labels are no classes."""
     if name in BY_CLASS:
-        require_classes(dataset.task.name, f"federation.partition = {name!r}")
+        require_classes(dataset.task.name, f"federation.partition = {name!r}:")
     for key, value in {"unlabelled": unlabelled, "hidden": hidden}.items():
         if value:
-            require_classes(dataset.task.name, f"federation.{key} = {value}")
+            require_classes(dataset.task.name, f"federation.{key} = {value}:")
 
 
 def _check_fractions(val: float, test: float, shared_test: float, unlabelled: float, hidden: float | str) -> None:

@@ -184,9 +184,9 @@ class Criterion:
         if self.metric.name in OF_NUMBERS and TASKS[name].has_classes:
             raise InputError(f"{where}.metric = {self.metric.name!r}: is of a number as label; these data have classes")
         if self.metric.name not in {*OF_NUMBERS, "accuracy"}:
-            require_classes(name, f"{where}.metric = {self.metric.name!r}")
+            require_classes(name, f"{where}.metric = {self.metric.name!r}:")
         if self.positive is not None:
-            require_classes(name, f"{where}.positive = {self.positive!r}")
+            require_classes(name, f"{where}.positive = {self.positive!r}:")
 
     @property
     def words(self) -> str:

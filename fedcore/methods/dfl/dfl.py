@@ -72,7 +72,7 @@ class SoftTargets:
     weighting: Weighting = "counts"
 
 
-@needs_classes("which averages outputs by label")
+@needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
 def dfl(
     *,
@@ -92,7 +92,7 @@ def dfl(
     return _build("dfl", nets, training, rounds, fraction, soft, likelihoods)
 
 
-@needs_classes("which averages outputs by label")
+@needs_classes("averages outputs by label")
 @control
 @training_defaults(shared_init=True)
 def dfl_diagonal(

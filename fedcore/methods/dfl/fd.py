@@ -53,7 +53,7 @@ CHOSEN = "chosen/"
 """Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
 
 
-@needs_classes("which averages outputs by label")
+@needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
 def fd(
     *,

@@ -114,7 +114,7 @@ class GeneratorTraining:
         return Training("adam", rate, 0.0, self.weight_decay, "constant", self.batch, 1)
 
 
-@needs_classes("which draws examples by label")
+@needs_classes("draws examples by label")
 @training_defaults(shared_init=True)
 def fedgen(
     *,

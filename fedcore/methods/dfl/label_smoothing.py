@@ -33,7 +33,7 @@ from fedcore.types import (
 )
 
 
-@needs_classes("which smooths labels")
+@needs_classes("smooths labels")
 @control
 @training_defaults(shared_init=True)
 def label_smoothing(

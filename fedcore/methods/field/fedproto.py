@@ -54,7 +54,7 @@ PROTOTYPES, COUNTS = "prototypes", "counts"
 """Entries of updates and messages: (K, d), and how many examples each class has, (K,) float32."""
 
 
-@needs_classes("which averages features by label")
+@needs_classes("averages features by label")
 @training_defaults(shared_init=True)
 def fedproto(
     *,

@@ -28,7 +28,7 @@ from fedcore.methods.one_shot.ensembles import (
 from fedcore.types import Message, Method, Net, Params, RoundInfo, Stage, Update
 
 
-@needs_classes("which weighs by the entropy of labels", weights="entropy")
+@needs_classes("weighs by the entropy of labels", weights="entropy")
 def ensemble(
     *, nets: Mapping[str, Net], training: Training, weights: Voting = "counts", personal: bool = False
 ) -> Method:

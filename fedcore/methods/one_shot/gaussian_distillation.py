@@ -57,7 +57,7 @@ CHUNK = 8192
 """Draws that the ensemble answers at a time; bounds memory."""
 
 
-@needs_classes("which sends a Gaussian of each label")
+@needs_classes("sends a Gaussian of each label")
 def gaussian_distillation(
     *,
     nets: Mapping[str, Net],
@@ -89,7 +89,7 @@ def gaussian_distillation(
     return Method(begin, (*stages, last), deploy, check=check, held_out=("val",))
 
 
-@needs_classes("which sends a Gaussian of each label")
+@needs_classes("sends a Gaussian of each label")
 def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketches: Sketches) -> Method:
     """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
 

@@ -63,7 +63,7 @@ __all__ = [
     "rnd_psi", "single_match", "st_lf",
 ]  # fmt: skip
 
-BY_WRONG_LABELS = "whose links follow from shares of wrong labels"
+BY_WRONG_LABELS = "links devices by shares of wrong labels"
 
 # rules for weights
 

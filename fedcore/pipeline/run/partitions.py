@@ -145,9 +145,9 @@ def build_federation(
     card = steps.run_inline(describe, prepared.dataset)
     task = card.get("task", CLASSIFICATION.name)
     if setting.scoring:
-        require_classes(task, f"run.metric = {setting.scoring['metric']!r}")
+        require_classes(task, f"run.metric = {setting.scoring['metric']!r}:")
     if setting.threshold is not None:
-        require_classes(task, "run.threshold = 'validation'")
+        require_classes(task, "run.threshold = 'validation':")
         require_two(card["classes"], setting.threshold)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     for module in map(template, nets):
