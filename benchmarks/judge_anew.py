@@ -4,7 +4,7 @@ The claims files of docs/results were written by runs, many under an earlier rul
 seeds, from two seeds on, in every setting, with neither ceiling nor convergence. Each is written anew, with the earlier
 verdict beside today's and the reason, from what was kept of its run:
 
-* values by seed: judged by :func:`fedcore.results.claims.judge_all`, as a run is, but by the gates whose numbers were
+* values by seed: judged by :func:`fedcore.results.judging.judge_all`, as a run is, but by the gates whose numbers were
   kept (:data:`BY_SEED`);
 * means and standard deviations alone: the same, with rows that vary as if they were independent (:data:`BY_MEAN`),
   which is too wide, since rows share their partitions: a claim that held before is not denied by it;
@@ -30,9 +30,12 @@ from fedcore.config.papers import read_papers
 from fedcore.config.params import read
 from fedcore.config.studies import Study, find_study
 from fedcore.report.results import results_page
-from fedcore.results.claims import LEVEL, SEEDS, Claim, Points, judge_all, verdict_table
+from fedcore.results.claims import Claim
 from fedcore.results.criterion import RATIO
 from fedcore.results.intervals import half_width
+from fedcore.results.judging import LEVEL, SEEDS, judge_all
+from fedcore.results.places import Points
+from fedcore.results.verdicts import verdict_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

@@ -16,7 +16,7 @@ ELSEWHERE = {
     "partition/new_devices": "core/test_new_device.py",
     "core/stacked": "core/test_together.py",
     "results/advice": "results/test_answer.py",
-    "results/intervals": "results/test_claims.py",
+    "results/intervals": "results/test_judging.py",
     "__main__": "cli/test_main.py",
     "api/federation": "test_front_door.py",
     "api/left_out": "core/test_new_device.py",

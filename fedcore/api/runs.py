@@ -30,7 +30,7 @@ from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
 from fedcore.results.answer import GUESSES, answer
-from fedcore.results.claims import Ceiling, Claim, Gate, Points, judge_all, verdict_table
+from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import (
     LEAST_TEST,
     MIN_EFFECT,
@@ -41,7 +41,11 @@ from fedcore.results.criterion import (
     require_metrics,
     scoring,
 )
+from fedcore.results.judging import judge_all
+from fedcore.results.places import Points
 from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.results.validity import Ceiling
+from fedcore.results.verdicts import verdict_table
 from fedcore.types import Data, Diverged, Federation, InputError, Method, OwnMetric, Report, naming
 
 STUDY, SETTING = "script", "base"

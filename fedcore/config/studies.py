@@ -19,7 +19,7 @@ from fedcore.config.settings import Setting, resolve
 from fedcore.config.signatures import Section, check
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
-from fedcore.results.claims import DEVICES, Ceiling, Claim, Gate
+from fedcore.results.claims import DEVICES, Claim, Gate
 from fedcore.results.criterion import (
     ALWAYS,
     LEAST_TEST,
@@ -31,6 +31,7 @@ from fedcore.results.criterion import (
     criterion,
 )
 from fedcore.results.threshold import DECIDED
+from fedcore.results.validity import Ceiling
 from fedcore.types import InputError, Positive
 
 

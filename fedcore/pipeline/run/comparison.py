@@ -38,12 +38,13 @@ from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
-from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.criterion import LEFT_OUT, Criterion, Place
+from fedcore.results.judging import judge_all
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import values_of_new
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
+from fedcore.results.verdicts import verdict_table
 from fedcore.types import InputError
 
 HEADLINE = {

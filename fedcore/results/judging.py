@@ -1,0 +1,104 @@
+"""Judging a claim: whether its rule holds, in how many settings, and how surely.
+
+**Interval.** Differences are taken seed by seed, and a rule needs SEEDS seeds. The interval of their mean is that of
+the answer (:func:`fedcore.results.intervals.half_width`) at the confidence LEVEL, so that it is above 0 in at most 5 %
+of cases if the difference is 0 on average. It assumes that the differences are about normal, and that seeds draw
+devices' data and initial models anew from one dataset. A test set that is the same with every seed, such as a dataset's
+official one, adds nothing to the spread: the claim is then judged for that test set alone. A rule with "within"
+compares the mean with the tolerance; its interval is only shown.
+
+**Settings.** A claim holds if its rule holds in each setting, and holds in most if a one-sided sign test over settings,
+of the hypothesis that it holds in half of them or fewer, has p < .05: one failure takes eight settings. The test takes
+settings as independent; those that share data are not quite.
+
+**Pairwise.** A problem is a seed, a setting of the other keys and, where the metric differs between devices, a device.
+The change from the key's first to its last value is taken on each problem, of which there must be two. The rule holds
+if the mean of these changes, over all problems, exceeds twice its standard error. Thus neither the level of a problem
+nor the number of settings hides a change that all problems share. The key must not change the problem: a solver's
+tolerance, not the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import pandas as pd
+
+from fedcore.results.claims import Claim, Gate
+from fedcore.results.criterion import RATIO
+from fedcore.results.intervals import half_width
+from fedcore.results.places import Points, find_places, pool
+from fedcore.results.validity import Ceiling, Sizes, at_ceiling, closed, not_converged, read_sizes
+from fedcore.results.verdicts import Evidence, Verdict
+
+LEVEL = 0.9
+"""The confidence of the two-sided interval of a difference: 5 % of differences that are 0 are below it, 5 % above."""
+
+SEEDS = 3
+"""The fewest seeds of a tested difference."""
+
+
+def judge(
+    claim: Claim,
+    table: pd.DataFrame,
+    points: Points,
+    closed: Mapping[str, str] | None = None,
+    ceiling: Ceiling = "auto",
+    sizes: Mapping[str, Sizes] | None = None,
+    converged: bool = False,
+) -> Verdict:
+    """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order.
+
+    closed: setting -> why no claim can be tested there, see :func:`closed`. sizes: :func:`read_sizes` of the table.
+    converged: whether rows must have converged, see :mod:`fedcore.results.validity`.
+    """
+    shut = closed or {}
+    sizes = read_sizes(table) if sizes is None else sizes
+    rule, reasons, places = claim.parts, {}, []
+    for place in find_places(rule, claim.metric, claim.where, table, points, claim.round):
+        why = next((shut[setting] for setting in place.settings if setting in shut), None)
+        if why is None:
+            places.append(place)
+        else:
+            reasons[place.name] = why
+    if not places and not reasons:  # there is nothing to compare
+        if claim.round is not None:
+            reasons = dict.fromkeys(points, f"no values after round {claim.round}")
+        elif shut.keys() >= points.keys():
+            reasons = dict(shut)
+    reasons |= at_ceiling(claim, places, table, points, ceiling, sizes)
+    places = [place for place in places if place.name not in reasons]
+    if converged:
+        reasons |= not_converged(claim, places, table)
+        places = [place for place in places if place.name not in reasons]
+    split = claim.metric.rpartition(" of ")[2].partition(".")[0]
+    evidence = []
+    for place in [pool(places)] if rule.paired and places else places:
+        values = place.difference.dropna()
+        seeds = len(values)
+        if rule.paired and seeds > 1:
+            mean, error = float(values.mean()), float(values.std()) / seeds**0.5
+            agree = int((values > 0).sum())
+            evidence.append(Evidence(place.name, mean, error, 2 * error, seeds, rule.holds(mean, 2 * error), agree))
+        elif seeds >= SEEDS and not rule.paired:
+            mean, spread = float(values.mean()), float(values.std())
+            known = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
+            margin = half_width(spread, seeds, max(known, default=RATIO), LEVEL)
+            evidence.append(Evidence(place.name, mean, spread, margin, seeds, rule.holds(mean, margin)))
+        elif seeds:
+            least = "a rule on problems needs two" if rule.paired else "a rule needs three"
+            reasons[place.name] = f"{seeds} {'problem' if rule.paired else 'seed'}{'s' * (seeds > 1)}, {least}"
+    return Verdict(claim, tuple(evidence), reasons)
+
+
+def judge_all(
+    claims: Iterable[Claim], gates: Collection[Gate], table: pd.DataFrame, points: Points, ceiling: Ceiling = "auto",
+    converged: bool = False,
+) -> Iterator[Verdict]:  # fmt: skip
+    """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round."""
+    sizes = read_sizes(table)
+    shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
+    for claim in claims:
+        if claim.round not in shut:
+            shut[claim.round] = closed(gates, table, points, claim.round) | shut[None]
+        yield judge(claim, table, points, shut[claim.round], ceiling, sizes, converged)

@@ -1,0 +1,189 @@
+"""Where a claim can be tested: where its gates hold, rows are not at the ceiling, and they have converged.
+
+**Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
+its mean over seeds (:func:`closed`), and for a claim with `round` after that round too, unless it looks at what a run
+says once, such as the accuracy of an auxiliary model. A gate without values is closed.
+
+**Ceiling.** Where all rows of `A > B` or of a trend over the grid are so close to 1, the best value of their metric,
+that no difference can be seen, the claim is not tested. The limit is CEILING or, where FEW test examples are worth
+more, 1 less their worth. It applies to metrics with a best value of 1, also to their standard deviation over devices
+and their worst device, and to rules that compare rows, not one row with a number. A study's `ceiling` is another limit,
+or none.
+
+**Convergence.** Where a study says `converged: true`, a claim about the end (without `round`) that compares scores of
+rows is tested only where none of these rows still gains: from the last evaluated round within the first nine tenths of
+its rounds to the last one, its mean may not gain more than its standard deviation over seeds after the last round. In a
+claim that one row is better than another only the one behind counts, since the one ahead could only lead by more. A row
+of one round has nothing to converge; one of several rounds that was scored after the last alone does not pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+import pandas as pd
+
+from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
+from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
+from fedcore.results.places import Place, Points, admits, count_rounds, find_places, last_turn, select_rows
+from fedcore.results.summary import LESS, SCORED
+from fedcore.types import Share
+
+CEILING = 0.995
+"""A mean from here on is at the ceiling of a metric whose best value is 1: the gain left is half a point at most."""
+
+NEARLY_ALL = 0.9
+"""The share of its rounds after which a row that has converged gains no more than its spread over seeds."""
+
+FEW = 5
+"""Test examples in which two rows must differ, all in one direction, to be told apart (sign test: .5 ** 5 < .05)."""
+
+Ceiling: TypeAlias = Share | Literal["auto"] | None
+"""From which mean on rows are too good to differ; "auto": by CEILING and FEW; None: never."""
+
+BEST_ONE = frozenset(metric.column for metric in METRICS.values() if metric.per == 100)
+"""The metrics with a best value of 1."""
+
+
+class Sizes(NamedTuple):
+    """Test examples of a setting, nan if unknown, and their number for each training example, by split."""
+
+    tests: Mapping[str, float]
+    ratio: Mapping[str, float]
+
+
+def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
+    """Return setting -> its test examples, from a tidy table; settings whose data it does not describe are missing.
+
+    A shared test set counts as at most RATIO for each training example: an official one may be larger, but it is the
+    same with every seed, and training examples drawn from a large set have little in common.
+    """
+    found = {}
+    for setting, rows in table[table["split"] == "data"].groupby("setting"):
+        means = rows.groupby(["metric", "device"])["value"].mean()
+        devices = dict.fromkeys(map(str, rows["device"].unique()), 1.0)
+        tests = float(means["test_examples"].sum()) if "test_examples" in means else math.nan
+        shared = float(means["shared_examples"].mean()) if "shared_examples" in means else math.nan
+        own = ratio_of_test(rows, "test", devices)
+        ratio = {"test": own, "val": own, "shared": min(ratio_of_test(rows, "shared", devices), RATIO)}
+        found[str(setting)] = Sizes({"test": tests, "shared": shared}, ratio)
+    return found
+
+
+def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int | None = None) -> dict[str, str]:
+    """Return the settings in which no claim can be tested, each with the reason: a gate that fails there.
+
+    A gate fails in a setting if its rule fails for the means over seeds, or if any seed has no value for it. at: the
+    round whose values count, as for a claim; what a run says once counts whenever it says it.
+    """
+    found: dict[str, str] = {}
+    for gate in gates:
+        rule, seen = gate.parts, set()
+        for setting, _, difference in find_places(rule, gate.metric, gate.where, table, points, at, once=True):
+            values = difference.astype(float).dropna()
+            if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
+                seen.add(setting)
+                mean = float(values.mean())
+                if not rule.holds(mean, 0.0):
+                    found.setdefault(setting, f"{gate.reason} ({_measured(rule, mean)})")
+        for setting in points:
+            if setting not in seen and admits(gate.where, points[setting]):
+                found.setdefault(setting, f"no values for {gate.require} ({gate.metric}); otherwise: {gate.reason}")
+    return found
+
+
+def _measured(rule: Rule, difference: float) -> str:
+    """Say the value that a gate's rule found, and the value that it needs."""
+    if rule.key:
+        needs = f"within {rule.room}" if rule.room else f"{rule.way}"
+        return f"{rule.a} changes by {-difference if rule.way == 'falls' else difference:+.3g}, needs: {needs}"
+    other = rule.below or rule.near
+    assert other is not None
+    low, high = number_of(rule.a), number_of(other)
+    if low is not None:
+        subject, value, bound = other, low - difference, f"{low:g}"
+    elif high is not None:
+        subject, value, bound = rule.a, high + difference, f"{high:g}"
+    else:
+        subject, value, bound = f"{rule.a} minus {other}", difference, "0"
+    sign = f"~ {bound} within {rule.margin}" if rule.near else f"{'<' if low is not None else '>'} {bound}"
+    return f"{subject} = {value:.3g}, needs {sign}"
+
+
+def at_ceiling(
+    claim: Claim, places: Iterable[Place], table: pd.DataFrame, points: Points, ceiling: Ceiling,
+    sizes: Mapping[str, Sizes],
+) -> dict[str, str]:  # fmt: skip
+    """Return the places where all rows of a claim are too good to differ, each with the reason."""
+    rule, found = claim.parts, METRIC.fullmatch(claim.metric)
+    assert found is not None
+    split, metric = found["split"], found["metric"]
+    if ceiling is None or not rule.compares_rows or rule.tolerance is not None or rule.paired:
+        return {}
+    if split not in SCORED or metric not in BEST_ONE:
+        return {}
+    here = table[table["setting"].isin([setting for place in places for setting in place.settings])]
+    turns = last_turn(select_rows(f"{split}.{metric}", claim.where, here, claim.round, once=False, by_device=False))
+    means = turns.groupby(["setting", "method"]).mean().unstack("method")  # noqa: PD010
+    reached = {}
+    for place in places:
+        values = means.reindex(index=[*place.settings], columns=sorted(rule.labels)).to_numpy()
+        if (least := float(values.min())) >= min(_limit(ceiling, sizes.get(name), split) for name in place.settings):
+            reached[place.name] = least
+    are = f"{' and '.join(sorted(rule.labels))} {'are' if len(rule.labels) > 1 else 'is'}"
+    return dict.fromkeys(reached, f"{are} at the ceiling: {min(reached.values(), default=1.0):.4g} of 1")
+
+
+def _limit(ceiling: float | Literal["auto"], sizes: Sizes | None, split: str) -> float:
+    """Return from which mean on rows are at the ceiling of a metric whose best value is 1."""
+    if ceiling != "auto":
+        return ceiling
+    tests = sizes.tests.get(split, math.nan) if sizes else math.nan
+    return min(CEILING, 1 - FEW / tests) if tests > 0 else CEILING
+
+
+def not_converged(claim: Claim, places: Iterable[Place], table: pd.DataFrame) -> dict[str, str]:
+    """Return the places where a row of a claim about the end still gains, each with the reason."""
+    rule, found = claim.parts, METRIC.fullmatch(claim.metric)
+    assert found is not None
+    if claim.round is not None or not rule.compares_rows or rule.paired or found["split"] not in SCORED:
+        return {}
+    here = table[table["method"].isin(rule.labels)]
+    scores = select_rows(f"{found['split']}.{found['metric']}", claim.where, here, None, once=False, by_device=False)
+    curves = count_rounds(scores.dropna().rename("value").reset_index(), here)
+    sign = -1 if found["metric"] in LESS else 1
+    reasons: dict[str, str] = {}
+    for (method, setting), curve in curves.groupby(["method", "setting"]):
+        why = _gain(curve.pivot_table("value", "step", "seed"), sign)
+        for place in places:
+            if (
+                why
+                and setting in place.settings
+                and method in _behind(rule, place, sign if found["how"] is None else 0)
+            ):
+                reasons.setdefault(place.name, f"not converged: {method} {why}")
+    return reasons
+
+
+def _behind(rule: Rule, place: Place, sign: int) -> set[str]:
+    """Return the rows whose further gain could change a verdict. sign: 1, -1 where less is better, 0 if unknown."""
+    if rule.below not in rule.labels or rule.a not in rule.labels or not sign:
+        return rule.labels
+    return {str(rule.below) if sign * float(place.difference.mean()) > 0 else rule.a}
+
+
+def _gain(curve: pd.DataFrame, sign: int) -> str:
+    """Say how a row still gains in its last rounds; an empty text if it has converged. curve: by round and seed."""
+    end = curve.index[-1]
+    before = curve.index[curve.index <= NEARLY_ALL * end]
+    if end == 1:
+        return ""
+    if before.empty:
+        return "was scored at its end alone"
+    gain = sign * float((curve.loc[end] - curve.loc[before[-1]]).mean())
+    spread = float(curve.loc[end].std())
+    if not gain > (0.0 if math.isnan(spread) else spread) + 1e-12:
+        return ""
+    return f"gains {gain:.2g} from round {before[-1]:g} to {end:g}, its spread over seeds is {spread:.2g}"

@@ -1,0 +1,170 @@
+"""Claims are judged as stated over tables of known numbers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from claim_tables import POINTS, drawn, table
+
+from fedcore.results.claims import Claim
+from fedcore.results.criterion import RATIO
+from fedcore.results.intervals import SHARED_DATA, half_width
+from fedcore.results.judging import LEVEL, judge
+
+
+def verdict(rule, **words):
+    return judge(Claim("said", rule, **words), table(), POINTS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "word"),
+    [
+        ("good > fair", "holds"),
+        ("fair > good", "does not hold"),
+        ("even > fair", "does not hold"),  # within the interval
+        ("even ~ fair within 0.01", "holds"),
+        ("good ~ fair within 0.09", "does not hold"),
+        ("good ~ fair within 0.11", "holds"),
+        ("good falls with federation.alpha", "holds"),
+        ("good rises with federation.alpha", "does not hold"),
+        ("good rises with net", "does not hold"),  # equal
+        ("good stays within 0.001 with net", "holds"),
+        ("good stays within 0.01 with federation.alpha", "does not hold"),
+        ("good rises with round", "holds"),
+        ("good - fair rises with federation.alpha", "does not hold"),
+        ("good - fair ~ good - even within 0.01", "holds"),
+        ("good > single", "not tested"),  # one common seed
+        ("good > absent", "not tested"),
+        ("good rises with federation.devices", "not tested"),
+        ("good - fair rises with round", "not tested"),
+        ("good > 0.6", "holds"),  # .7 and .8, half of the interval .041
+        ("good > 0.69", "does not hold"),  # within the interval where alpha is 1
+        ("0.9 > good", "holds"),
+        ("0.75 > good", "does not hold"),
+        ("good - fair > 5e-2", "holds"),
+        ("0.05 > good - fair", "does not hold"),
+        ("good ~ .75 within 0.06", "holds"),
+        ("single > 0.1", "not tested"),
+    ],
+)
+def test_rules(rule, word):
+    assert verdict(rule).word == word
+
+
+def test_the_evidence_is_the_difference_seed_by_seed():
+    found = verdict("good > even").evidence
+    assert [one.place for one in found] == list(POINTS)
+    for one in found:
+        assert one.difference == pytest.approx(0.1)
+        assert one.spread == pytest.approx(0.005)  # what all methods share cancels
+        assert one.seeds == 3
+
+
+def test_a_trend_is_put_to_every_group_that_differs_in_the_key_alone():
+    found = verdict("good falls with federation.alpha").evidence
+    assert [one.place for one in found] == ["net=mlp", "net=cnn"]
+    assert [one.difference for one in found] == pytest.approx([0.1, 0.1])
+    found = verdict("good rises with net").evidence  # from mlp to cnn, as the grid has them
+    assert [one.place for one in found] == ["alpha=1.0", "alpha=0.1"]
+    assert [one.difference for one in found] == pytest.approx([0.0, 0.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_a_null_effect_passes_in_at_most_five_of_a_hundred_cases(seeds):
+    """In 3,000 settings of independent normal differences; one standard deviation passed .11 of them with 3 seeds."""
+    values = np.random.default_rng(seeds).standard_normal((3000, seeds))
+    found = judge(Claim("said", "a > b"), *drawn(values))
+    assert len(found.evidence) == 3000
+    assert found.held <= 150
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize(("shared", "rates"), [(0.0, (0.043, 0.035, 0.020)), (SHARED_DATA * RATIO, (0.05,) * 3)])
+def test_how_often_a_null_effect_passes(seeds, shared, rates):
+    """docs/pipeline.md has these rates. shared: variance that all seeds of a setting have in common, of one seed's."""
+    draw = np.random.default_rng(seeds)
+    values = draw.standard_normal((200_000, seeds)) + shared**0.5 * draw.standard_normal((200_000, 1))
+    margins = half_width(1.0, seeds, RATIO, LEVEL) * values.std(axis=1, ddof=1)
+    assert np.mean(values.mean(axis=1) > margins) == pytest.approx(rates[[3, 5, 10].index(seeds)], abs=0.002)
+
+
+@pytest.mark.parametrize("rule", ["a > b", "a ~ b within 1", "a stays within 1 with round"])
+def test_two_seeds_test_nothing(rule):
+    rows, points = drawn([[0.1, 0.1]])
+    rows = pd.concat([rows, rows.assign(round=2)])
+    verdict = judge(Claim("said", rule), rows, points)
+    assert (verdict.word, verdict.numbers) == ("not tested", "2 seeds, a rule needs three")
+
+
+def test_a_setting_with_two_seeds_is_out_of_the_verdict():
+    verdict = judge(Claim("said", "a > b"), *drawn([[0.1, 0.1, 0.1], [0.1, 0.1]]))
+    assert verdict.word == "holds"
+    assert verdict.numbers.endswith("(3 seeds); not tested in 1 of 2: 2 seeds, a rule needs three")
+
+
+def test_a_tolerance_is_compared_with_the_mean_and_its_interval_is_shown():
+    """Mean 0, standard deviation .02: t = 2.920 of two degrees of freedom, times .02 sqrt(1 / 3 + 1 / 6)."""
+    verdict = judge(Claim("said", "a ~ b within 0.01"), *drawn([[-0.02, 0.0, 0.02]]))
+    assert verdict.numbers == "in 1 of 1 setting; largest: +0 [-0.0369, +0.0369] (3 seeds)"
+    assert verdict.word == "holds"
+
+
+def solved(changes, level=lambda seed, reg, device: 100.0 * (1 + seed) + 1000 * reg, devices=("a",)):
+    """Iterations of a solver at two tolerances on problems of three seeds and two regularisations, in the "transport"
+    of each device. changes: what the finer tolerance adds to a problem's level, (seed, reg, device) -> number."""
+    points = {f"reg={reg} tol={tol}": {"reg": reg, "tol": tol} for reg in (1, 2) for tol in (0.1, 0.01)}
+    rows = [
+        (name, "ot", seed, 0, 1, device, "transport", "iterations",
+         level(seed, at["reg"], device) + (at["tol"] < 0.1) * changes(seed, at["reg"], device))
+        for name, at in points.items()
+        for seed in range(3)
+        for device in devices
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(table().columns)), points
+
+
+def paired(rule, *args, **words):
+    return judge(Claim("said", rule, metric="transport.iterations", **words), *solved(*args))
+
+
+def test_noise_between_problems_does_not_hide_a_fall_in_each():
+    """Ten iterations more or fewer than a level of 1,100 to 2,300: 10, 12 and 14 by seed."""
+    verdict = paired("ot falls with tol pairwise", lambda seed, *_: 10 + 2 * seed)
+    assert verdict.word == "holds"
+    (one,) = verdict.evidence
+    assert (one.difference, one.seeds, one.agree) == (pytest.approx(12), 6, 6)
+    assert one.spread == pytest.approx(pd.Series([10, 12, 14] * 2).std() / 6**0.5)
+    assert verdict.numbers == "in 6 of 6 problems; mean +12, standard error 0.73"
+    assert paired("ot rises with tol pairwise", lambda seed, *_: 10 + 2 * seed).word == "does not hold"
+
+
+def test_seeds_that_differ_in_size_hide_a_fall_only_without_pairing():
+    """By setting, the spread over seeds exceeds the mean; over all problems the mean is 2.9 standard errors."""
+    change = lambda seed, reg, _: {1: (10, 10, 100), 2: (100, 10, 100)}[reg][seed]  # noqa: E731
+    assert paired("ot falls with tol", change).word == "does not hold"
+    assert paired("ot falls with tol pairwise", change).word == "holds"
+
+
+def test_changes_in_both_directions_are_no_fall():
+    verdict = paired("ot falls with tol pairwise", lambda seed, *_: (-10, 0, 11)[seed])
+    assert verdict.word == "does not hold"
+    assert verdict.evidence[0].agree == 2
+
+
+def test_one_problem_is_not_enough():
+    rows, points = solved(lambda *_: 10)
+    rows = rows[rows["seed"] == 0]
+    claim = Claim("said", "ot falls with tol pairwise", {"reg": 1}, "transport.iterations")
+    assert judge(claim, rows, points).word == "not tested"
+    assert judge(Claim("said", claim.rule, {}, claim.metric), rows, points).evidence[0].seeds == 2
+
+
+def test_devices_are_problems_only_where_their_values_differ():
+    """A number of the server stands in the rows of every device and is one observation, not three."""
+    of = {"ot falls with tol pairwise": None}
+    for level, problems in ((lambda s, r, d: 100.0 * r, 6), (lambda s, r, d: 100.0 * r + ord(d), 18)):
+        rows, points = solved(lambda seed, *_: 10 + seed, level, ("a", "b", "c"))
+        for rule in of:
+            found = judge(Claim("said", rule, metric="transport.iterations"), rows, points)
+            assert found.evidence[0].seeds == problems
+            worst = judge(Claim("said", rule, metric="worst of transport.iterations"), rows, points)
+            assert worst.evidence[0].seeds == 6
