@@ -149,9 +149,14 @@ class Result:
             models = {name: deploy(*inputs) for names, (deploy, *inputs) in groups for name in names}
         return {
             name: DeployedModel(
-                models[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name),
-                TASKS[fed.task], fed.scoring.label_scale,
-            )  # fmt: skip
+                models[name],
+                device.net,
+                tuple(device.data.train.x.shape[1:]),
+                self._scale(name),
+                self._encode(name),
+                TASKS[fed.task],
+                fed.scoring.label_scale,
+            )
             for name, device in fed.devices.items()
         }
 

@@ -57,7 +57,8 @@ class ServedModels:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
         Where labels are numbers `label` is the predicted number, in the unit of those learnt from, and there is no
-        other column. With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
+        other column. With a threshold, `label` is decided by it, and there are also the `probability` of that label and
+        `threshold`.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
@@ -133,7 +134,7 @@ class ServedModels:
         return self._answers(0 if owner is None else self.devices[owner], encode(rows, self.schema, owner))
 
     def _answers(self, which: int, x: Tensor) -> Tensor:
-        """Return what one of the models says of prepared examples: log-probabilities, or numbers in the label's unit."""
+        """Return what one of the models says of prepared examples: log-probabilities, or numbers in the unit."""
         model, net = self.models[which]
         with one_thread():
             return in_unit(outputs(model, net, x, self.task), self.schema)

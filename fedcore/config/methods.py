@@ -40,9 +40,7 @@ class MethodConfig:
     def builder(self) -> Callable[..., Method]:
         return builder(self.name) if isinstance(self.name, str) else self.name
 
-    def build(
-        self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None, task: str | None = None
-    ) -> Method:
+    def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None, task: str | None = None) -> Method:
         """Build the method; raises InputError, naming its label, if these nets do not allow it.
 
         sizes: device -> labelled training examples; task: the name of what labels are. With them also if these data do

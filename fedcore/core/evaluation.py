@@ -40,7 +40,10 @@ BINS = 10
 MOST_CLASSES = 50
 """The most classes whose confusions are counted."""
 
-NAMES = {"classification": ("accuracy", "balanced_accuracy", "macro_f1", "loss"), "regression": ("mae", "rmse", "r2", "loss")}
+NAMES = {
+    "classification": ("accuracy", "balanced_accuracy", "macro_f1", "loss"),
+    "regression": ("mae", "rmse", "r2", "loss"),
+}
 """The metrics that every model is measured by, by task."""
 
 

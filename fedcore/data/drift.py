@@ -1,9 +1,9 @@
 """Drift: whether new rows look like those that a model was trained on, by column and device.
 
 A :class:`Reference` is kept with the models: of each device and column the ten bins that hold equally many of its
-training rows, how many each holds, how many cells are missing; and how many rows the models predict of each class, or the
-bins of the numbers that they predict. New rows are put into the bins of their own device. Devices with few new rows are compared together: bins of several devices
-are added, and their shares in training weighted by the new rows of each.
+training rows, how many each holds, how many cells are missing; and how many rows the models predict of each class, or
+the bins of the numbers that they predict. New rows are put into the bins of their own device. Devices with few new rows
+are compared together: bins of several devices are added, and their shares in training weighted by the new rows of each.
 
 A column has moved if its population stability index is at least :data:`MOVED`, and the change is too large for chance:
 p < :data:`ALPHA` divided by the number of tests of the batch (Bonferroni), by Kolmogorov and Smirnov for numbers, by
@@ -82,8 +82,8 @@ class Reference:
 class Change:
     """A column that moved, or classes.
 
-    of: "column 'heat'", "the predicted classes", "the predictions" or "the labels". where: on which device, or in which rows. psi: the
-    population stability index. p: of the test. what: new rows and those of training, in words.
+    of: "column 'heat'", "the predicted classes", "the predictions" or "the labels". where: on which device, or in which
+    rows. psi: the population stability index. p: of the test. what: new rows and those of training, in words.
     """
 
     of: str

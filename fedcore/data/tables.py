@@ -167,7 +167,10 @@ def table(
         split=None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
         schema=schema,
         notes=(
-            *form_notes(rows), *describe(sources), *exclude_note(excluded), *marker_notes(rows, schema),
+            *form_notes(rows),
+            *describe(sources),
+            *exclude_note(excluded),
+            *marker_notes(rows, schema),
             *task_note(label, labels, found_task),
         ),
         ids=named_rows,

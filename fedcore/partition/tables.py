@@ -19,7 +19,8 @@ from fedcore.partition.schemes import device_names
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     """Return class counts: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
 
-    Where labels are no classes there is one column in place of these, with all labelled training examples. The last column is n_unlabelled if any label is hidden.
+    Where labels are no classes there is one column in place of these, with all labelled training examples. The last
+    column is n_unlabelled if any label is hidden.
     """
     frame = counts_of(dataset, partition, "train")
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
@@ -78,9 +79,9 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     """Return device -> numbers of its data: labelled training examples, their classes, the largest class's fraction.
 
     Where labels are no classes only the first of these is there, test_classes counts different labels, and label_std is
-    the deviation of all training labels. Further: test_examples and their test_classes; and, the same for all devices, shared_examples, the size of the
-    shared test set, and largest_class, the largest class's fraction of all examples of all devices; for a dataset that
-    marks its test examples same_test, 1: every seed tests them.
+    the deviation of all training labels. Further: test_examples and their test_classes; and, the same for all devices,
+    shared_examples, the size of the shared test set, and largest_class, the largest class's fraction of all examples of
+    all devices; for a dataset that marks its test examples same_test, 1: every seed tests them.
 
     For a dataset with domains they include in_<domain>, the fraction of the device's training examples, with or without
     label, from that domain. A device in a group (see :func:`groups`) also has similarity_same, the least cosine of its

@@ -114,7 +114,9 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     else:
         what = f"{' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
-    labels = f"{len(dataset.classes)} classes{label}" if dataset.task.has_classes else f"the number {dataset.classes[0]}"
+    labels = (
+        f"{len(dataset.classes)} classes{label}" if dataset.task.has_classes else f"the number {dataset.classes[0]}"
+    )
     return (
         f"{len(dataset.train):,} examples, {what}, "
         f"{labels}, {len(divided.devices)} devices, "
@@ -202,7 +204,8 @@ def _devices(
     heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else []), *amounts]
     numbers = [
         [
-            *(f"{row[name]:,}" for name in parts), *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else []),
+            *(f"{row[name]:,}" for name in parts),
+            *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else []),
             *(of[str(who)] for of in amounts.values()),
         ]
         for who, row in rows.iterrows()

@@ -1,7 +1,8 @@
 """Why a row is no better than always guessing: the likely cause, by a rule on what every comparison stores.
 
 L is the loss of the row and G that of the guess, in nats, after the last round, means over devices and seeds; with K
-classes the loss of an untrained net is about ln K (of a number, whose loss is the squared error, G alone tells). The first that applies is the likely cause:
+classes the loss of an untrained net is about ln K (of a number, whose loss is the squared error, G alone tells). The
+first that applies is the likely cause:
 
 1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
    trains alone, is better than guessing: averages of models that start from different values are spoilt.

@@ -34,8 +34,9 @@ RankBy: TypeAlias = Literal["classes", "validation", "test"]
 """How models are ranked: by the accuracy that devices report of their own model on each class (:func:`class_scores`),
 by their accuracy on their own validation split, or by the accuracy on the server's test set.
 
-Where labels are no classes, the first is the second, by `Task.score`. The last is the CODE paper's setting; it selects a model on the same examples that evaluate it. The second prefers a
-device with a single class, whose model is hardly ever wrong about it.
+Where labels are no classes, the first is the second, by `Task.score`. The last is the CODE paper's setting; it selects
+a model on the same examples that evaluate it. The second prefers a device with a single class, whose model is hardly
+ever wrong about it.
 """
 
 CLASS_HITS = "class_hits"
