@@ -125,8 +125,8 @@ def summarise(
         if not TASKS[schema.task].has_classes:
             label, prediction = (_summarise(NUMBER, values) for values in both)
             return Rows(found, label=label, prediction=prediction)
-        counts = [np.bincount(values, minlength=len(schema.classes)) for values in both]
-        return Rows(found, *(tuple(one.tolist()) for one in counts))
+        of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
+        return Rows(found, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
 
     most = MOST_PARTS // max(len(columns), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}

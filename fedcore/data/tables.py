@@ -142,7 +142,8 @@ def table(
     x = torch.cat(inputs)[torch.from_numpy(keep)]
     labels = labels[keep]
     if found_task == "regression":
-        classes, y = (label,), amounts_of[keep]
+        classes: tuple[str, ...] = (label,)
+        y = amounts_of[keep]
         if len({*y.tolist()}) < 2:
             raise InputError(f"data.path = {path}: one value in column {label!r}; at least two are needed")
     else:

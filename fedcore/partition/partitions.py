@@ -115,8 +115,8 @@ def partition(
         InputError: for invalid settings, and for a class without a labelled training example.
     """
     if name == AUTO:
-        without = "dirichlet" if dataset.task.has_classes else "iid"
-        name = without if dataset.device is None else "by_device"
+        drawn = "dirichlet" if dataset.task.has_classes else "iid"
+        name = drawn if dataset.device is None else "by_device"
     shared_classes = unlabelled_classes == "shared"
     _check_choices(name, domains, unlabelled_classes, hold_out)
     _check_task(dataset, name, unlabelled, hidden)
