@@ -54,6 +54,19 @@ def simulation_only(reason: str, *settings: str) -> Callable[[F], F]:
     return mark
 
 
+def needs_classes(reason: str, **settings: Any) -> Callable[[F], F]:
+    """Mark what labels that are no classes do not allow: the whole method, or settings with these values.
+
+    reason: what it does with them, e.g. "averages outputs by label".
+    """
+
+    def mark(build: F) -> F:
+        build.needs_classes = reason, settings  # type: ignore[attr-defined]
+        return build
+
+    return mark
+
+
 def training_defaults(**changes: Any) -> Callable[[F], F]:
     """Set a method's own defaults of local training: settings of `Training`."""
 

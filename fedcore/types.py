@@ -93,7 +93,10 @@ def _no_data() -> Data:
 
 @dataclass(frozen=True)
 class Data:
-    """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y (N,) int64 class numbers."""
+    """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y: their labels.
+
+    y is (N,) int64, the numbers of classes, or float32, quantities, see :mod:`fedcore.data.task`.
+    """
 
     x: Tensor
     y: Tensor
@@ -101,6 +104,8 @@ class Data:
     def __post_init__(self) -> None:
         if self.y.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
             object.__setattr__(self, "y", self.y.long())
+        if self.y.dtype in (torch.float64, torch.float16, torch.bfloat16):
+            object.__setattr__(self, "y", self.y.float())
 
     def __len__(self) -> int:
         return len(self.y)
@@ -194,7 +199,11 @@ class Threats:
 
 
 OwnMetric: TypeAlias = Callable[[Tensor, Tensor], float]
-"""A metric of one's own: probabilities (N, K) and labels (N,) of at least one example -> a number."""
+"""A metric of one's own: probabilities (N, K), or predicted numbers (N, 1), and labels (N,) of at least one example ->
+a number."""
+
+LabelScale: TypeAlias = tuple[float, float]
+"""The mean and the deviation by which a number as label was standardised; (0, 1): it is as it was loaded."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +212,8 @@ class Scoring:
 
     metric: f1, precision, recall, roc_auc, average_precision or cost; None: nothing. positive: the class that the first
     three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K). own: names and
-    functions of a script's metrics. train: whether training examples are scored, too.
+    functions of a script's metrics. train: whether training examples are scored, too. label_scale: of a number as
+    label, whose errors are measured in its own unit.
     """
 
     metric: str | None = None
@@ -211,18 +221,19 @@ class Scoring:
     costs: tuple[tuple[float, ...], ...] | None = None
     own: tuple[tuple[str, OwnMetric], ...] = field(default=(), metadata={"optional": True})
     train: bool = field(default=False, metadata={"optional": True})
+    label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})
 
     def __bool__(self) -> bool:
-        """Tell whether anything is measured beside what always is."""
-        return bool(self.metric or self.own or self.train)
+        """Tell whether anything is measured beside what always is, or in another unit."""
+        return bool(self.metric or self.own or self.train or self.label_scale != (0.0, 1.0))
 
 
 @dataclass(frozen=True)
 class Federation:
-    """The devices in the order of their names, the shared test set and the number of classes.
+    """The devices in the order of their names, the shared test set and the number of classes, or of a net's outputs.
 
     server_data: training examples held by the server; most methods need none. threats: None where nobody misbehaves.
-    scoring: further metrics.
+    scoring: further metrics. task: the name of what labels are, see :mod:`fedcore.data.task`.
     """
 
     devices: Mapping[str, Device]
@@ -231,6 +242,7 @@ class Federation:
     server_data: Data = field(default_factory=_no_data)
     threats: Threats | None = None
     scoring: Scoring = Scoring()
+    task: str = "classification"
 
     @property
     def public(self) -> Public:
@@ -297,7 +309,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Model:
-    r"""A deployed model: its members' class probabilities combined (one member: that model).
+    r"""A deployed model: its members' class probabilities combined (one member: that model); of numbers their mean.
 
     p_c(x) = sum_i w_i p_ic(x)            weights by member, (M,), on the simplex
     p_c(x) ~ sum_i w_ic p_ic(x)^power     weights by member and class, (M, K), or a power; normalised over the classes

@@ -33,6 +33,7 @@ def said(program: Path, folder: Path) -> str:
     [
         ("quick_start", ["code_ot", "fedavg", "local_only", "bytes_up", "shared_mean"]),
         ("own_table", ["fedper > local_only", "press-2 now: ['"]),
+        ("own_number", ["Decided by root mean squared error", "press-2, hours left: ["]),
         ("own_method", ["fedavg", "median"]),
         ("server_momentum", ["fedavg", "fedavgm"]),
     ],

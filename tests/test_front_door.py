@@ -425,7 +425,6 @@ def test_own_arrays_become_a_dataset():
         ([0.0, np.nan, 1.0], r"y\[1\] = nan: a label is missing"),
         ([0, 1, -1], r"y\[2\] = -1: a label is missing"),
         (np.array(["a", None, "b"], object), r"y\[1\] = None: a label is missing"),
-        ([1.0, 2.0, 2.5], r"y\[2\] = 2.5: labels must be classes"),
     ],
 )
 def test_what_is_no_class_is_refused_by_its_place(labels: Any, words: str):

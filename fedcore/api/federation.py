@@ -20,6 +20,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
+from fedcore.data.task import task_of
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -27,9 +28,10 @@ from fedcore.nets.custom import custom
 from fedcore.nets.inputs import largest_integer, require_integers, takes_integers
 from fedcore.nets.weights import with_weights
 from fedcore.partition import PARTITIONS, Partition
+from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
-from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Splits, Threats
+from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Scoring, Splits, Threats
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,9 @@ class DividedDataset:
             held = {name: Splits(*(unscaled(part) for part in vars(parts).values())) for name, parts in held.items()}
             shared, own = unscaled(shared), unscaled(own)
         devices = {name: Device(name, nets[name], held[name]) for name in held}
-        return Federation(devices, shared, len(self.dataset.classes), own, self.threats)
+        scoring = Scoring(label_scale=label_scale(self.dataset, division))
+        classes, task = len(self.dataset.classes), self.dataset.task.name
+        return Federation(devices, shared, classes, own, self.threats, scoring, task)
 
 
 def unscaled(data: Data) -> Data:
@@ -226,7 +230,8 @@ def federate(
 
     Args:
         dataset: from `load` or `from_arrays`.
-        partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default.
+        partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default; `iid()` where labels are no
+            classes.
         net: of all devices, or several that they have in turn; an MLP by default.
         scale: "device": each device standardises features by its own training examples; "common": by the mean and
             deviation of all devices' training examples, from numbers that each sends once (docs/data.md).
@@ -240,7 +245,8 @@ def federate(
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
-    chosen = partitioner if partitioner is not None else Partitioner("dirichlet", {})
+    default = Partitioner("dirichlet" if dataset.task.has_classes else "iid", {})
+    chosen = partitioner if partitioner is not None else default
     if not isinstance(chosen, Partitioner):
         word, known = describe(chosen) if callable(chosen) else repr(chosen), ", ".join(PARTITIONS)
         raise InputError(
@@ -292,7 +298,14 @@ def _present(
 
 def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:
     """Return the devices with their examples, divided with the seed where they are not yet."""
-    return fed.federation(seed) if isinstance(fed, DividedDataset) else fed
+    return fed.federation(seed) if isinstance(fed, DividedDataset) else replace(fed, task=task_name(fed))
+
+
+def task_name(fed: DividedDataset | Federation) -> str:
+    """Return the name of what labels are."""
+    if isinstance(fed, DividedDataset):
+        return fed.dataset.task.name
+    return next((task_of(one.data.train.y).name for one in fed.devices.values()), fed.task)
 
 
 def classes_of(fed: DividedDataset | Federation) -> list[str]:

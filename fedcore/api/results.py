@@ -20,6 +20,7 @@ from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import RoundResult, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
+from fedcore.data.task import CLASSIFICATION, TASKS, Task, require_classes
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -28,9 +29,9 @@ from fedcore.report import latex
 from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
-from fedcore.results.criterion import METRICS, Metric
+from fedcore.results.criterion import METRICS, Criterion, Metric
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
-from fedcore.types import Data, Federation, InputError, Method, Model, Net
+from fedcore.types import Data, Federation, InputError, LabelScale, Method, Model, Net
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +42,8 @@ class DeployedModel:
     """The model deployed on a device.
 
     shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
-    data frame, by the names of its columns; None for data that are not a table.
+    data frame, by the names of its columns; None for data that are not a table. task: what labels are. label_scale: the
+    mean and the deviation by which a number as label was standardised.
     """
 
     model: Model
@@ -49,6 +51,8 @@ class DeployedModel:
     shape: tuple[int, ...]
     scale: Callable[[Data], Data]
     encode: Callable[[pd.DataFrame], Tensor] | None = None
+    task: Task = CLASSIFICATION
+    label_scale: LabelScale = (0.0, 1.0)
 
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
@@ -61,12 +65,18 @@ class DeployedModel:
         """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
 
         x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
-        another shape or that are not numbers, and for a frame that lacks a column or has a cell of another kind.
+        another shape or that are not numbers, for a frame that lacks a column or has a cell of another kind, and where
+        labels are no classes.
         """
+        require_classes(self.task.name, "probabilities:")
+        probabilities: NDArray[np.float32] = self._answers(x).exp().numpy()
+        return probabilities
+
+    def _answers(self, x: ArrayLike | pd.DataFrame) -> Tensor:
+        """Return what the model says of examples: log-probabilities, or standardised numbers."""
         inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
         with one_thread():
-            probabilities: NDArray[np.float32] = outputs(self.model, self.net, inputs).exp().numpy()
-        return probabilities
+            return outputs(self.model, self.net, inputs, self.task)
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
@@ -82,10 +92,14 @@ class DeployedModel:
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         return self.scale(data).inputs()
 
-    def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.int64]:
-        """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`."""
-        classes: NDArray[np.int64] = self.probabilities(x).argmax(1)
-        return classes
+    def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
+        """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
+
+        Where labels are numbers themselves, it returns these, float32, in the unit of those learnt from.
+        """
+        answers, (mean, std) = self._answers(x), self.label_scale
+        found: NDArray[Any] = (answers.argmax(1) if self.task.has_classes else answers[:, 0] * std + mean).numpy()
+        return found
 
 
 @dataclass(frozen=True)
@@ -108,13 +122,14 @@ class Result:
     table: pd.DataFrame
 
     def __repr__(self) -> str:
-        """Name the method, and give its accuracies after the last round."""
+        """Name the method, and give its accuracies, or errors in the label's unit, after the last round."""
         last = last_round(self.table)
-        scores = []
+        scores, metric = [], Criterion().of_table(self.table).metric
         for split, where in SPLITS.items():
-            values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
+            values = last["value"][(last["split"] == split) & (last["metric"] == metric.column)].dropna()
             if len(values):
-                scores.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
+                worst = values.max() if metric.less else values.min()
+                scores.append(f"{where} {metric.named(values.mean())}, worst device {metric.value(worst)}")
         return "; ".join([f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}", *scores])
 
     @property
@@ -130,7 +145,13 @@ class Result:
             models = {name: deploy(*inputs) for names, (deploy, *inputs) in groups for name in names}
         return {
             name: DeployedModel(
-                models[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name)
+                models[name],
+                device.net,
+                tuple(device.data.train.x.shape[1:]),
+                self._scale(name),
+                self._encode(name),
+                TASKS[fed.task],
+                fed.scoring.label_scale,
             )
             for name, device in fed.devices.items()
         }
@@ -170,9 +191,10 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
+        metric = METRICS[self.summary["metric"].iloc[0]]
         scores = self.summary[[f"{split}_{part}" for split in SPLITS for part in ("mean", "worst")]]
         shown = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
-        shown = shown.join(scores.dropna(axis=1, how="all").map("{:.1%}".format))
+        shown = shown.join(scores.dropna(axis=1, how="all").map(metric.value))
         shown["all send"], shown["all receive"] = (
             self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
         )

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from fedcore.api.executor import Accelerator, executor
-from fedcore.api.federation import DividedDataset, classes_of, federation_of
+from fedcore.api.federation import DividedDataset, classes_of, federation_of, task_name
 from fedcore.api.left_out import leave_out
 from fedcore.api.method_settings import method
 from fedcore.api.results import Comparison, Result
@@ -24,6 +24,7 @@ from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
+from fedcore.data.task import TASKS
 from fedcore.partition import final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -169,10 +170,12 @@ def compare(
         ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         converged: whether claims about the end are tested only where no row that they compare still gains.
         metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
-            than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy.
+            than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy. Of a number as label
+            mae, rmse or r2; rmse if none is named.
         positive: the label that f1, precision, recall and average_precision are of.
         costs: of metric "cost": true label -> predicted label -> cost; what is not listed costs nothing.
-        min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
+        min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row; of mae and rmse
+            a share of the label's deviation.
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
             devices; 0: all have.
         weigh: "devices": each device counts alike in means; "examples": by its test examples.
@@ -219,6 +222,7 @@ def compare(
         if word not in known:
             raise unknown_value(f"compare.{key}", word, known)
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
+    decides.require_task(task_name(fed), "compare")
     extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
     extra = {**extra, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
@@ -235,8 +239,11 @@ def compare(
     return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), found, left_out)
 
 
-def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
-    """Raise InputError for what is not a method, a federation or a count. where: the function that the user called."""
+def _check(methods: Sequence[MethodConfig], fed: object, counts: Mapping[str, int | None], where: str) -> None:
+    """Raise InputError for what is not a method, a federation or a count, and for methods that the labels do not allow.
+
+    where: the function that the user called.
+    """
     for config in methods:
         if not isinstance(config, MethodConfig):
             raise InputError(
@@ -245,6 +252,8 @@ def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | No
             )
     if not isinstance(fed, DividedDataset | Federation):
         raise InputError(f"{where}.fed: {describe(fed)} is not a federation; make one with federate(data, ...)")
+    for config in methods:
+        config.require_task(task_name(fed))
     for key, count in counts.items():
         if count is not None and count < 1:
             raise InputError(f"{where}.{key} = {count!r}: must be at least 1")
@@ -297,9 +306,10 @@ def _run_one(
 ) -> Result:
     federation = federation_of(fed, seed)
     if extra is not None:
-        federation = replace(federation, scoring=scoring(**extra, classes=classes_of(fed)))
+        scored = scoring(**extra, classes=classes_of(fed))
+        federation = replace(federation, scoring=replace(scored, label_scale=federation.scoring.label_scale))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
-    method = config.build(federation.public.nets, sizes)
+    method = config.build(federation.public.nets, sizes, federation.task)
     if state is not None:
         require_state(method, federation, state)
     steps = rounds(method, federation, seed, execute, state, every)
@@ -339,6 +349,9 @@ def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) 
 
 def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     """Return the numbers of training_numbers that say which devices count."""
+    beside = {}
+    if not TASKS[task_name(fed)].has_classes:
+        beside["label_std"] = torch.cat([one.data.train.y for one in fed.devices.values()]).std(correction=0).item()
     return {
         name: {
             "examples": float(len(device.data.train)),
@@ -346,6 +359,7 @@ def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
             "test_classes": float(len(torch.unique(device.data.test.y))),
             "shared_examples": float(len(fed.test)),
             "same_test": 1.0,
+            **beside,
         }
         for name, device in fed.devices.items()
     }

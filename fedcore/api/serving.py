@@ -26,8 +26,9 @@ from torch import Tensor
 
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode, from_json, words
-from fedcore.data.prepare import fill_and_scale
+from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
+from fedcore.data.task import TASKS, Task
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
@@ -55,7 +56,9 @@ class ServedModels:
     ) -> pd.DataFrame:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
-        With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
+        Where labels are numbers `label` is the predicted number, in the unit of those learnt from, and there is no
+        other column. With a threshold, `label` is decided by it, and there are also the `probability` of that label and
+        `threshold`.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
@@ -68,32 +71,44 @@ class ServedModels:
         owners = self._owners(rows, device)
         if len(set(owners)) > 1:
             encode(rows, self.schema)  # an error names the row by its number among all rows
-        log_probabilities = torch.zeros(len(rows), len(self.schema.classes))
+        answers = torch.zeros(len(rows), len(self.schema.classes))
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            log_probabilities[torch.from_numpy(own_rows)] = self._outputs(part, owner)
-        label = self._decide(log_probabilities)
+            answers[torch.from_numpy(own_rows)] = self._outputs(part, owner)
+        index = getattr(rows, "index", None)
+        if not self.task.has_classes:
+            return pd.DataFrame({LABEL: answers[:, 0].numpy()}, index=index)
+        label = self._decide(answers)
         found = pd.DataFrame(
             {
                 LABEL: np.array(self.schema.classes, dtype=object)[label.numpy()],
-                PROBABILITY: log_probabilities.gather(1, label[:, None])[:, 0].exp().numpy(),
+                PROBABILITY: answers.gather(1, label[:, None])[:, 0].exp().numpy(),
             },
-            index=getattr(rows, "index", None),
+            index=index,
         )
         if every_class:
-            found[self.class_columns] = log_probabilities.exp().numpy()
+            found[self.class_columns] = answers.exp().numpy()
         return found if self.threshold is None else found.assign(**{THRESHOLD: self.threshold.value})
 
-    def classes_of(self, inputs: Tensor, device: str) -> Tensor:
-        """Return the class that a device predicts for each example, (N,). inputs: as they are loaded, (N, *shape)."""
-        model, net = self.models[self.devices[device]]
-        with one_thread():
-            return self._decide(outputs(model, net, fill_and_scale(inputs, self.schema.devices[device])))
+    def labels_of(self, inputs: Tensor, device: str) -> Tensor:
+        """Return the class, or the number, that a device predicts for each example, (N,).
+
+        inputs: as they are loaded, (N, *shape).
+        """
+        answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]))
+        return self._decide(answers) if self.task.has_classes else answers[:, 0]
+
+    @property
+    def task(self) -> Task:
+        """What labels are."""
+        return TASKS[self.schema.task]
 
     @property
     def output_columns(self) -> list[str]:
         """The columns of a prediction with every class."""
+        if not self.task.has_classes:
+            return [LABEL]
         return [LABEL, PROBABILITY, *self.class_columns, *([THRESHOLD] if self.threshold else [])]
 
     @property
@@ -116,9 +131,13 @@ class ServedModels:
         return torch.where(log_probabilities[:, positive].exp() >= self.threshold.value, positive, 1 - positive)
 
     def _outputs(self, rows: pd.DataFrame | NDArray[Any], owner: str | None) -> Tensor:
-        model, net = self.models[0 if owner is None else self.devices[owner]]
+        return self._answers(0 if owner is None else self.devices[owner], encode(rows, self.schema, owner))
+
+    def _answers(self, which: int, x: Tensor) -> Tensor:
+        """Return what one of the models says of prepared examples: log-probabilities, or numbers in the unit."""
+        model, net = self.models[which]
         with one_thread():
-            return outputs(model, net, encode(rows, self.schema, owner))
+            return in_unit(outputs(model, net, x, self.task), self.schema)
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | None) -> list[str | None]:
         """Return whose model predicts each row; None: the model of all."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from fedcore.api.federation import DividedDataset
+from fedcore.api.federation import DividedDataset, task_name
 from fedcore.api.runs import run_all
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.new_device import NEVER
@@ -68,6 +68,7 @@ def tune(
     if not grid:
         raise InputError("tune: needs values to try, such as lr=[0.003, 0.01, 0.03]")
     decides = criterion(metric, positive, costs, where="tune")
+    decides.require_task(task_name(fed), "tune")
     values = {name: [*given] for name, given in grid.items()}
     for name in (name for name, given in values.items() if not given):
         raise InputError(f"tune.{name} = []: must have values to try")

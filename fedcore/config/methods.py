@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from fedcore.builders import CONTEXT, describe
 from fedcore.config.signatures import check, model
 from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
+from fedcore.data.task import TASKS, require_classes
 from fedcore.methods import builder
 from fedcore.methods import method as build_method
 from fedcore.types import InputError, Method, Net
@@ -38,11 +40,14 @@ class MethodConfig:
     def builder(self) -> Callable[..., Method]:
         return builder(self.name) if isinstance(self.name, str) else self.name
 
-    def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
+    def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None, task: str | None = None) -> Method:
         """Build the method; raises InputError, naming its label, if these nets do not allow it.
 
-        sizes: device -> labelled training examples; with them also if these data do not.
+        sizes: device -> labelled training examples; task: the name of what labels are. With them also if these data do
+        not.
         """
+        if task is not None:
+            self.require_task(task)
         try:
             made = build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
         except InputError as refused:
@@ -50,6 +55,26 @@ class MethodConfig:
         if (rounds := max((stage.rounds for stage in made.stages), default=0)) > ROUNDS:
             raise InputError(f"{rounds:,} rounds: at most {ROUNDS:,} are allowed (method {self.label})")
         return made
+
+    def require_task(self, name: str) -> None:
+        """Refuse a method, or a setting of it, that the labels do not allow. name: of their task."""
+        task = TASKS[name]
+        loss, weights = self.training.loss, self.training.class_weights
+        trains = "training" in signature(self.builder).parameters
+        if trains and isinstance(loss, str) and loss not in task.losses:
+            allowed = f"{', '.join(task.losses)} or package.module:function"
+            raise InputError(
+                f"training.loss = {loss!r}: is not for these data, whose label is {task.words}; allowed: {allowed} "
+                f"(method {self.label})"
+            )
+        if trains and weights != "none":
+            require_classes(name, f"{self.label}: training.class_weights = {weights!r}")
+        reason, settings = getattr(self.builder, "needs_classes", ("", {}))
+        for key, value in settings.items():
+            if self.settings[key] == value:
+                require_classes(name, f"{self.label}.{key} = {value!r}: it {reason}, which")
+        if reason and not settings:
+            require_classes(name, f"{self.label}: it {reason}, which")
 
     def flat(self) -> dict[str, Any]:
         """Return every setting under one name each, for the record."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedcore.core.flat_nets import FlatNet
+from fedcore.core.losses import own_loss
 from fedcore.core.prediction import SCORING_BATCH, predict
 from fedcore.core.training_settings import Training
 from fedcore.types import Data, InputError
@@ -44,8 +44,8 @@ def descend_until_best(
 
 
 def validation_loss(flat: FlatNet, data: Data) -> float:
-    """Return the mean cross-entropy of a model, nats; its own batch statistics stay as they are."""
-    return cross_entropy(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
+    """Return the mean loss of a model, of classes in nats; its own batch statistics stay as they are."""
+    return own_loss(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
 
 
 def refuse_patience(name: str, training: Training) -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, nll_loss, one_hot
+from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.core.prediction import predict
+from fedcore.data.task import CLASSIFICATION, Task, task_of
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
 from fedcore.types import (
@@ -26,7 +27,6 @@ from fedcore.types import (
     Scores,
     Scoring,
     Splits,
-    Weights,
     is_handle,
     naming,
     step_word,
@@ -40,53 +40,54 @@ BINS = 10
 MOST_CLASSES = 50
 """The most classes whose confusions are counted."""
 
+NAMES = {
+    "classification": ("accuracy", "balanced_accuracy", "macro_f1", "loss"),
+    "regression": ("mae", "rmse", "r2", "loss"),
+}
+"""The metrics that every model is measured by, by task."""
 
-def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
-    """Return a model's log-probabilities (N, K) for examples (N, *shape).
 
-    net: the device's, for a model that has none of its own.
+def outputs(model: Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
+    """Return a model's answers for examples (N, *shape): log-probabilities (N, K), or predicted numbers (N, 1).
+
+    net: the device's, for a model that has none of its own. task: what the net was trained for.
     """
-    logits = [answers(member, model.net or net, x) for member in model.members]
-    return combine(logits, model.weights, model.power, model.head)
+    members = [answers(member, model.net or net, x, task) for member in model.members]
+    return task.combine(members, model.weights, model.power, model.head)
 
 
-def answers(member: Params | Model, net: Net, x: Tensor) -> Tensor:
-    """Return a member's logits (N, K), which are a model's log-probabilities."""
-    return outputs(member, net, x) if isinstance(member, Model) else predict(member, net, x, BATCH)
+def answers(member: Params | Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
+    """Return a member's outputs (N, K), which are a model's answers."""
+    return outputs(member, net, x, task) if isinstance(member, Model) else predict(member, net, x, BATCH)
 
 
-def combine(logits: Sequence[Tensor], weights: Weights, power: float = 1.0, head: Params | None = None) -> Tensor:
-    """Return the log-probabilities (N, K) of M members' logits (N, K), as :class:`fedcore.types.Model` defines them.
-
-    A single member's are exact log-softmax, so that its loss does not saturate.
-    """
-    if head is not None:
-        return linear(torch.cat([*logits], 1), head["weight"], head["bias"]).log_softmax(1)
-    members = [z.log_softmax(1) for z in logits]
-    share = torch.tensor(weights, dtype=members[0].dtype).log()
-    if share.ndim == 1 and power == 1:
-        return members[0] if len(members) == 1 else torch.logsumexp(torch.stack(members) + share[:, None, None], dim=0)
-    by_class = share[:, None, :] if share.ndim == 2 else share[:, None, None]
-    return torch.logsumexp(power * torch.stack(members) + by_class, dim=0).log_softmax(1)
-
-
-def metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
-    """Return accuracy, balanced accuracy, macro F1 (fractions), mean loss (nats), and what `scoring` adds.
+def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
+    """Return the metrics of a task, and what `scoring` adds; see :func:`class_metrics` and :func:`number_metrics`.
 
     Metrics of one's own see examples on the CPU, and are nan where there are none.
+
+    answers: (N, K), of a model; y: (N,). Without examples all are nan.
+    """
+    task = task_of(y)
+    if len(y) == 0:
+        more = (() if scoring.metric is None else (scoring.metric,)) + tuple(name for name, _ in scoring.own)
+        return dict.fromkeys((*NAMES[task.name], *more), math.nan)
+    found = class_metrics(answers, y, scoring) if task.has_classes else number_metrics(answers, y, scoring)
+    shown, labels = (answers.exp(), y) if task.has_classes else in_unit(answers, y, scoring)
+    for name, function in scoring.own:
+        found[name] = _own(name, function, shown, labels)
+    return found
+
+
+def class_metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> dict[str, float]:
+    """Return accuracy, balanced accuracy, macro F1 (fractions), mean loss (nats), and the metric that `scoring` names.
 
     Definitions are scikit-learn's: balanced accuracy is the mean recall of the classes that occur in y, macro F1 the
     mean over classes that occur in y or in the predictions. One departure: what is not defined is nan, not 0. These are
     F1, recall and average precision of a label that does not occur in y, and the area under the ROC curve unless all
     classes occur (for more than two the mean over classes, one against the rest). Precision is 0 if nothing is
     predicted.
-
-    log_probabilities: (N, K); y: (N,). Without examples all are nan.
     """
-    names = ("accuracy", "balanced_accuracy", "macro_f1", "loss")
-    if len(y) == 0:
-        more = (() if scoring.metric is None else (scoring.metric,)) + tuple(name for name, _ in scoring.own)
-        return dict.fromkeys((*names, *more), math.nan)
     guess = log_probabilities.argmax(1)
     classes = log_probabilities.shape[1]
     hits = torch.bincount(y[guess == y], minlength=classes).double()
@@ -112,15 +113,38 @@ def metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring = Scoring()) 
             found["f1"] = (2 * hits[k] / occurs[k]).item() if truth[k] else math.nan
         case "roc_auc" | "average_precision":
             found[scoring.metric] = _ranked(log_probabilities, y, scoring)
-    for name, function in scoring.own:
-        found[name] = _own(name, function, log_probabilities, y)
     return found
 
 
-def _own(name: str, function: OwnMetric, log_probabilities: Tensor, y: Tensor) -> float:
+def number_metrics(predicted: Tensor, y: Tensor, scoring: Scoring) -> dict[str, float]:
+    """Return the mean absolute and the root mean squared error in the label's unit, R2, and the loss.
+
+    Definitions are scikit-learn's, but R2 is nan, not 0 or 1, where all of y are equal. The loss is the mean squared
+    error of the standardised label.
+
+    predicted: (N, 1) and y: (N,), both standardised by `scoring.label_scale`.
+    """
+    error = predicted[:, 0].double() - y.double()
+    squares, about_mean = error.square().mean().item(), y.double().var(correction=0).item()
+    unit = scoring.label_scale[1]
+    return {
+        "mae": unit * error.abs().mean().item(),
+        "rmse": unit * math.sqrt(squares),
+        "r2": 1 - squares / about_mean if about_mean else math.nan,
+        "loss": squares,
+    }
+
+
+def in_unit(predicted: Tensor, y: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+    """Return predicted numbers and labels in the label's unit."""
+    mean, std = scoring.label_scale
+    return predicted * std + mean, y * std + mean
+
+
+def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
     """Return the value of a metric of one's own; raises InputError if it is no number."""
     with naming(f"in metric {name}"):
-        value = function(log_probabilities.exp().cpu(), y.cpu())
+        value = function(answers.cpu(), y.cpu())
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -162,7 +186,7 @@ def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -
     """Return the metrics of a model on some examples."""
     if len(data) == 0:
         return metrics(torch.empty(0, 1), data.y, scoring)
-    return metrics(outputs(model, net, data.inputs()), data.y, scoring)
+    return metrics(outputs(model, net, data.inputs(), task_of(data.y)), data.y, scoring)
 
 
 def confusion(log_probabilities: Tensor, y: Tensor) -> Tensor:
@@ -189,7 +213,7 @@ def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
 def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Params:
     """Return "confusion" and "calibration" of a model on the test examples of devices, summed over these.
 
-    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0).
+    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is counted.
     """
     counted = classes if classes <= MOST_CLASSES else 0
     total = {
@@ -197,7 +221,7 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Par
         "calibration": torch.zeros(BINS, 3, dtype=torch.float64),
     }
     for device in devices:
-        if len(y := device.data.test.y):
+        if len(y := device.data.test.y) and task_of(y).has_classes:
             log_probabilities = outputs(model, device.net, device.data.test.inputs())
             total["calibration"] += calibration(log_probabilities, y)
             if counted:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedcore.core.flat_nets import FlatNet
-from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, parts_of, require_scalar
+from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient, parts_of, require_scalar
 from fedcore.core.precision import Precision, computing_in
 from fedcore.core.training_settings import Training
+from fedcore.data.task import cross_entropy_grad
 from fedcore.nets.inputs import forward_features
 from fedcore.nets.mlp import ManualGradients
 from fedcore.types import Data, InputError, Params
@@ -36,7 +37,7 @@ def gradient_step(
     `Training`.
     """
     module = flat.module
-    known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
+    known = logit_grad or (own_gradient if loss == "ce" else None)
     if parts_of(loss) is not None and "parts" not in getattr(batch_of, "keywords", {}):
         raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
     if isinstance(module, ManualGradients) and known is not None and precision == "float32":
@@ -80,12 +81,6 @@ def manual_step(
     with torch.no_grad():
         activations = module.activations(leaves, x)
         module.backward(leaves, activations, logit_grad(activations[-1], y), into, keep=keep, scale=scale / len(y))
-
-
-def cross_entropy_grad(logits: Tensor, y: Tensor) -> Tensor:
-    """Return softmax(logits) - onehot(y), the gradient of cross-entropy at the logits."""
-    logit_grad = logits.softmax(1)
-    return logit_grad.scatter_add_(1, y[:, None], logit_grad.new_full((len(y), 1), -1.0))
 
 
 def class_weights(y: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, l1_loss
 
 from fedcore.builders import import_builder, unknown_value
+from fedcore.data.task import squared_loss, task_of
 from fedcore.nets import shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
@@ -30,7 +31,7 @@ class Batch:
         net: the device's net.
         module: the net as a module, in training mode, with the parameters that are trained.
         x: inputs (B, *shape).
-        y: labels (B,), int64.
+        y: labels (B,), int64; of a number as label float32, standardised.
         logits: the module's outputs (B, K).
         last_input: see `features`; None if the net does not call its last layer as a module.
         message: what the server sent: `message.params` is the model that training starts from, if it sent one.
@@ -132,8 +133,25 @@ def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits.softmax(1), y)
 
 
+def own_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of the labels' own task: cross-entropy of classes, squared error of a number."""
+    return task_of(y).loss(outputs, y)
+
+
+def own_gradient(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the derivative of the summed `own_loss` at the outputs, (B, K)."""
+    return task_of(y).gradient(outputs, y)
+
+
+def absolute_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Absolute error of a number, whose best constant is the median: mean |z - y|."""
+    return l1_loss(outputs[:, 0], y)
+
+
 LOSSES: dict[str, Loss] = {
-    "ce": cross_entropy,
+    "ce": own_loss,
+    "squared": squared_loss,
+    "absolute": absolute_loss,
     "fedasa_eq12": fedasa_eq12_loss,
     "fedasa_table3": fedasa_table3_loss,
     "softmax_twice": softmax_twice,

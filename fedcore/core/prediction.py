@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from fedcore.data.task import task_of
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
 from fedcore.types import Data, Net, Params
@@ -46,8 +47,10 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
 
 
 def accuracy(params: Params, net: Net, data: Data) -> float:
-    """Return the fraction of examples that the model classifies correctly, nan without examples."""
+    """Return the fraction of examples that the model classifies correctly, nan without examples.
+
+    Where labels are no classes it is the score of their task, in [0, 1] (:class:`fedcore.data.task.Task`).
+    """
     if len(data) == 0:
         return math.nan
-    hits = predict(params, net, data.x, SCORING_BATCH).argmax(1) == data.y
-    return hits.double().mean().item()
+    return task_of(data.y).score(predict(params, net, data.x, SCORING_BATCH), data.y)

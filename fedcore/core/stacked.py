@@ -19,9 +19,11 @@ from torch.func import functional_call, vmap
 
 from fedcore import nets
 from fedcore.core.flat_nets import flatten_net
+from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import OPTIMISERS, learning_rates
 from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
+from fedcore.data.task import task_of
 from fedcore.types import Net, Params, generator
 
 WARM_UP = 3
@@ -215,6 +217,8 @@ class _Rows:
     def _at_logits(self, logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
         """Return the gradient of each batch's summed loss at its logits, (A, B, K); anything where there is filling."""
         if all(descent.logit_grad is None for descent in self.descents):
+            if not task_of(y).has_classes:
+                return own_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
             classes = torch.arange(logits.shape[2], device=logits.device)
             return logits.softmax(2) - (y[:, :, None] == classes).float()
         found = torch.zeros_like(logits)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedcore.core.flat_nets import FlatNet
-from fedcore.core.gradients import LogitGrad, Step, clip_norm, cross_entropy_grad, gradient_step, manual_step
-from fedcore.core.losses import Batch
+from fedcore.core.gradients import LogitGrad, Step, clip_norm, gradient_step, manual_step
+from fedcore.core.losses import Batch, own_gradient
 from fedcore.core.optimisers import WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.training_settings import Training
 from fedcore.nets.mlp import ManualGradients
@@ -67,7 +67,7 @@ def plain_step(
     replaces `training.loss`. batch_of: makes the `Batch` for a loss of one's own.
     """
     rates = iter(learning_rates(training, steps))
-    known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
+    known = logit_grad or (own_gradient if training.loss == "ce" else None)
     bare = training.optimiser == "sgd" and training.momentum == 0 and grad_hook is None and len(pieces) == 1
     bare = bare and training.clip is None and training.precision == "float32"
     if isinstance(flat.module, ManualGradients) and bare and known is not None:

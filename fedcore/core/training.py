@@ -23,7 +23,6 @@ from fedcore.core.gradients import (
     Step,
     balanced_grad,
     clip_norm,
-    cross_entropy_grad,
     gradient_step,
     proximal_grad_hook,
 )
@@ -33,6 +32,7 @@ from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, opti
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.steps import count_steps, descend, minibatches, plain_step
 from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
+from fedcore.data.task import cross_entropy_grad
 from fedcore.types import Data, Device, Message, Params, StepId, Update
 
 __all__ = [

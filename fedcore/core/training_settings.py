@@ -28,7 +28,8 @@ class Training:
         batch: examples per step; the last batch of an epoch may be smaller.
         epochs: passes over a device's examples in each round; each pass has its own order.
         steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
-        loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it),
+        loss: "ce" (cross-entropy of classes; of a number as label its squared error), "squared" and "absolute" (of a
+            number), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it),
             "softmax_twice" (cross-entropy of a net that ends in a softmax), or your own function of a `Batch`, in
             the pipeline by its place, "package.module:function" (docs/losses.md).
         class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k
@@ -44,7 +45,7 @@ class Training:
         nesterov: whether the momentum of sgd looks ahead.
         clip: greatest norm of a step's gradient, above 0; a longer one is shortened to it. None: any.
         round_decay: factor of the learning rate from one round of a stage to the next, above 0, at most 1.
-        patience: a round of local training ends early once the cross-entropy of the device's own validation examples
+        patience: a round of local training ends early once the loss "ce" of the device's own validation examples
             has not fallen for so many epochs, from 1 (Prechelt 1998); the model, and its optimiser's moments, are then
             those after the best epoch. None: all epochs; so do devices without validation examples.
     """

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.data.task import TaskName
 from fedcore.types import Data, InputError
 
 
-def from_arrays(x: ArrayLike, y: ArrayLike, *, device: Sequence[object] | None = None) -> Dataset:
+def from_arrays(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    device: Sequence[object] | None = None,
+    task: TaskName | Literal["auto"] = "auto",
+) -> Dataset:
     """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), strings or
-    whole numbers; the classes are the sorted distinct values. device: the device that recorded each example, for
-    `by_device`.
-    Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, -1) or is a quantity.
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), labels. device:
+    the device that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers,
+    and the classes are the sorted distinct values; "regression": they are quantities; "auto": quantities if some label
+    is no whole number.
+    Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
     """
+    if task not in ("auto", *get_args(TaskName)):
+        raise unknown_value("from_arrays.task", task, ("auto", *get_args(TaskName)))
     inputs, labels = np.asarray(x), np.asarray(y)
     if inputs.ndim < 2 or labels.shape != inputs.shape[:1]:
         raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and (N,)")
@@ -30,11 +41,30 @@ def from_arrays(x: ArrayLike, y: ArrayLike, *, device: Sequence[object] | None =
         inputs = inputs.astype(np.float32)
         if not np.isfinite(inputs).all():
             raise InputError("from_arrays: x has values that are not finite numbers")
+    owners = None if device is None else tuple(map(str, device))
+    examples = torch.from_numpy(np.ascontiguousarray(inputs))
+    if task == "regression" or (task == "auto" and _has_fractions(labels)):
+        _require_numbers(labels)
+        return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float32))), None, ("y",), owners)
     _require_classes(labels)
     classes, numbers = np.unique(labels, return_inverse=True)
-    data = Data(torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(numbers.astype(np.int64)))
-    owners = None if device is None else tuple(map(str, device))
+    data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
+
+
+def _has_fractions(labels: NDArray[Any]) -> bool:
+    """Tell whether some label is a number that is not whole; a missing one does not say it."""
+    return labels.dtype.kind == "f" and bool((labels[np.isfinite(labels)] % 1 != 0).any())
+
+
+def _require_numbers(labels: NDArray[Any]) -> None:
+    """Refuse quantities that are missing, or no finite numbers."""
+    numeric = labels.dtype.kind in "fiu"
+    for number, label in enumerate(labels.tolist()):
+        if label is None or label != label:
+            raise InputError(f"from_arrays: y[{number}] = {label}: a label is missing; leave the example out")
+        if not numeric or not np.isfinite(np.float32(label)):
+            raise InputError(f"from_arrays: y[{number}] = {label!r}: is not a finite number, which regression needs")
 
 
 def _require_classes(labels: NDArray[Any]) -> None:
@@ -46,4 +76,7 @@ def _require_classes(labels: NDArray[Any]) -> None:
                 f"from_arrays: y[{number}] = {label}: a label is missing; leave the example out, or name it"
             )
         if isinstance(label, float) and not label.is_integer():
-            raise InputError(f"from_arrays: y[{number}] = {label}: labels must be classes, whole numbers or strings")
+            raise InputError(
+                f"from_arrays: y[{number}] = {label}: classes must be whole numbers or strings; task='regression' "
+                "learns a quantity"
+            )

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from fedcore.data.schema import Schema
+from fedcore.data.task import Task, task_of
 from fedcore.types import Data
 
 
@@ -13,7 +18,7 @@ class Dataset:
     """Examples before they are divided among devices.
 
     train: all examples to divide. test: the official shared test set, or None if the source has none.
-    classes: names of the classes, classes[k] for y == k.
+    classes: names of the classes, classes[k] for y == k; where labels are numbers the name of the number.
     device: the device that recorded each example of `train` (N names), if the source names it.
     split: "train", "val" or "test" for each example of `train`, if the source fixes it.
     domain: the domain of each example of `train` (N names), if the dataset combines several.
@@ -36,12 +41,24 @@ class Dataset:
     ids: tuple[str, ...] | None = field(default=None, metadata={"optional": True})
     may_lack: bool = field(default=False, metadata={"optional": True})
 
+    @property
+    def task(self) -> Task:
+        """What the labels are."""
+        return task_of(self.train.y)
+
+    @property
+    def strata(self) -> NDArray[np.int64]:
+        """The class of each example of `train`, by which samples are stratified; 0 where labels are no classes."""
+        y = self.train.y
+        classes: NDArray[np.int64] = (y if self.task.has_classes else torch.zeros(len(y), dtype=torch.int64)).numpy()
+        return classes
+
     def __repr__(self) -> str:
         """Say what the examples are, without their numbers."""
         shape, kind = tuple(self.train.x.shape[1:]), str(self.train.x.dtype).removeprefix("torch.")
         few = [*self.classes] if len(self.classes) <= 10 else [*self.classes[:3], "...", self.classes[-1]]
         said = [f"{len(self.train):,} examples of shape {shape}, {kind}"]
-        said += [f"{len(self.classes)} classes ({', '.join(few)})"]
+        said += [f"{len(self.classes)} classes ({', '.join(few)})" if self.task.has_classes else f"a number, {few[0]}"]
         said += [f"{len(set(self.device)):,} devices"] if self.device else []
         said += [f"{len(set(self.domain))} domains"] if self.domain else []
         said += [f"{len(self.test):,} shared test examples"] if self.test is not None else []
@@ -51,4 +68,5 @@ class Dataset:
 def schema_of(dataset: Dataset) -> Schema:
     """Return a dataset's schema; one of arrays if its loader gives none."""
     x = dataset.train.x
-    return dataset.schema or Schema(tuple(x.shape[1:]), str(x.dtype).removeprefix("torch."), dataset.classes)
+    dtype = str(x.dtype).removeprefix("torch.")
+    return dataset.schema or Schema(tuple(x.shape[1:]), dtype, dataset.classes, task=dataset.task.name)

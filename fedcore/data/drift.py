@@ -1,9 +1,9 @@
 """Drift: whether new rows look like those that a model was trained on, by column and device.
 
 A :class:`Reference` is kept with the models: of each device and column the ten bins that hold equally many of its
-training rows, how many each holds, how many cells are missing; and how many rows the models predict of each class. New
-rows are put into the bins of their own device. Devices with few new rows are compared together: bins of several devices
-are added, and their shares in training weighted by the new rows of each.
+training rows, how many each holds, how many cells are missing; and how many rows the models predict of each class, or
+the bins of the numbers that they predict. New rows are put into the bins of their own device. Devices with few new rows
+are compared together: bins of several devices are added, and their shares in training weighted by the new rows of each.
 
 A column has moved if its population stability index is at least :data:`MOVED`, and the change is too large for chance:
 p < :data:`ALPHA` divided by the number of tests of the batch (Bonferroni), by Kolmogorov and Smirnov for numbers, by
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fedcore.data.schema import Column, Schema
+from fedcore.data.task import TASKS
 
 Floats = NDArray[np.float64]
 
@@ -36,6 +37,8 @@ LEAST = 20
 """With fewer new rows nothing is compared."""
 EXPECTED = 5
 """Neighbouring bins are joined until so many new rows are expected in each."""
+NUMBER = Column("label", "number")
+"""What a label that is a number is compared as."""
 MOST_COLUMNS, MOST_PARTS = 500, 5_000
 """The most columns, and the most columns of devices, of which a reference is kept: about a megabyte."""
 
@@ -55,11 +58,16 @@ class Bins:
 
 @dataclass(frozen=True)
 class Rows:
-    """The training rows of a device: of each column its bins; how many have each label, and are predicted as each."""
+    """The training rows of a device: of each column its bins; how many have each label, and are predicted as each.
+
+    label, prediction: the bins of labels that are numbers, and of the numbers that are predicted.
+    """
 
     columns: Mapping[str, Bins]
     labels: tuple[int, ...] = ()
     predicted: tuple[int, ...] = ()
+    label: Bins | None = None
+    prediction: Bins | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,8 @@ class Reference:
 class Change:
     """A column that moved, or classes.
 
-    of: "column 'heat'", "the predicted classes" or "the labels". where: on which device, or in which rows. psi: the
-    population stability index. p: of the test. what: new rows and those of training, in words.
+    of: "column 'heat'", "the predicted classes", "the predictions" or "the labels". where: on which device, or in which
+    rows. psi: the population stability index. p: of the test. what: new rows and those of training, in words.
     """
 
     of: str
@@ -100,26 +108,25 @@ class Counts:
 def summarise(
     schema: Schema,
     x: Mapping[str, NDArray[np.float32]],
-    labels: Mapping[str, NDArray[np.int64]],
-    predicted: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, NDArray[Any]],
+    predicted: Mapping[str, NDArray[Any]],
 ) -> Reference:
     """Return the reference of training rows, at most :data:`MOST_PARTS` columns of devices.
 
     x: device -> its inputs as they are loaded, nan where one is missing, (N, F). labels: of the rows that have one,
-    (N,). predicted: classes of rows as the models predict them.
+    (N,), numbers of classes or float32. predicted: those of rows as the models predict them.
     """
     columns = schema.columns[:MOST_COLUMNS]
 
     def rows(names: Sequence[str]) -> Rows:
         held = np.concatenate([x[name] for name in names])
-        counts = [
-            np.bincount(np.concatenate([of[name] for name in names]), minlength=len(schema.classes))
-            for of in (labels, predicted)
-        ]
-        return Rows(
-            {column.name: _summarise(column, values) for column, values in _by_column(columns, held)},
-            *(tuple(one.tolist()) for one in counts),
-        )
+        found = {column.name: _summarise(column, values) for column, values in _by_column(columns, held)}
+        both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
+        if not TASKS[schema.task].has_classes:
+            label, prediction = (_summarise(NUMBER, values) for values in both)
+            return Rows(found, label=label, prediction=prediction)
+        of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
+        return Rows(found, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
 
     most = MOST_PARTS // max(len(columns), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
@@ -175,16 +182,18 @@ def compare(
     schema: Schema,
     x: NDArray[np.float32],
     devices: Sequence[str],
-    classes: NDArray[np.int64],
+    said: NDArray[Any],
     labels: bool = False,
 ) -> list[Change]:
     """Return what has moved; anything in at most :data:`ALPHA` of the batches of rows like those of training.
 
     x: the new rows' inputs as they are loaded, nan where one is missing, (N, F). devices: of each row; the rows of an
-    unknown one are compared with those of all. classes: of each row as predicted, or if `labels` its label, (N,).
+    unknown one are compared with those of all. said: the class or number of each row as predicted, or if `labels` its
+    label, (N,).
     """
     owners = np.array([name if name in reference.devices else "" for name in devices])
     groups = _groups(owners)
+    has_classes = TASKS[schema.task].has_classes
     columns = [column for column in schema.columns if column.name in reference.everyone.columns]
     by_column = [*_by_column(columns, x)]
     changes: list[Change] = []
@@ -195,9 +204,14 @@ def compare(
         ]
         for column, values in by_column:
             pairs = [(of.columns[column.name], values[rows]) for of, rows in parts]
-            changes += _compare_column(column, pairs, where)
-        changes += _compare_classes(schema.classes, [(of, classes[rows]) for of, rows in parts], where, labels)
-    tests = len(groups) * (2 * len(columns) + 1)
+            changes += _compare_column(column, pairs, where, f"column {column.name!r}")
+        if has_classes:
+            changes += _compare_classes(schema.classes, [(of, said[rows]) for of, rows in parts], where, labels)
+        else:
+            numbers = [(of.label if labels else of.prediction, said[rows]) for of, rows in parts]
+            held = [(bins, values) for bins, values in numbers if bins is not None]
+            changes += _compare_column(NUMBER, held, where, "the labels" if labels else "the predictions")
+    tests = len(groups) * (2 * len(columns) + (1 if has_classes else 2))
     return [one for one in changes if one.psi >= MOVED and one.p < ALPHA / tests]
 
 
@@ -240,9 +254,10 @@ def _groups(owners: NDArray[np.str_]) -> dict[str, NDArray[np.int64]]:
     return groups | ({"in the other rows" if single else "in all rows": others} if len(others) >= LEAST else {})
 
 
-def _compare_column(column: Column, pairs: Sequence[tuple[Bins, NDArray[np.float32]]], where: str) -> Iterator[Change]:
-    """Compare the cells that are there, and how many are missing."""
-    of_column = f"column {column.name!r}"
+def _compare_column(
+    column: Column, pairs: Sequence[tuple[Bins, NDArray[np.float32]]], where: str, of_column: str
+) -> Iterator[Change]:
+    """Compare the cells that are there, and how many are missing. of_column: what it is, in words."""
     gaps = [(np.array([of.gaps, sum(of.counts)]), np.isnan(values)) for of, values in pairs]
     counts = _add([(old, np.array([missing.sum(), (~missing).sum()])) for old, missing in gaps])
     if counts is not None:

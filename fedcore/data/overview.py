@@ -80,7 +80,7 @@ def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float |
     if not any(number):
         return None
     x = pd.DataFrame(dataset.train.x.numpy()[index][:, number].astype(np.float64))
-    x -= x.groupby(dataset.train.y.numpy()[index]).transform("mean")
+    x -= x.groupby(dataset.strata[index]).transform("mean")
     device = np.repeat(np.arange(len(trains)), [len(own) for own in trains.values()])
     between = x.groupby(device).transform("mean").where(x.notna())
     within_class = x.var(ddof=0)

@@ -21,7 +21,8 @@ from torch import Tensor
 from fedcore.builders import unknown_value
 from fedcore.data.dataset import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema
-from fedcore.types import Data
+from fedcore.data.task import TASKS
+from fedcore.types import Data, LabelScale
 
 SCALES = ("none", "device", "common")
 FILLED = ("median", "common_median")
@@ -47,10 +48,13 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
         trains: Each device's training examples, as indices into `dataset.train`.
         scale: "device" standardises every input by the mean and deviation of the device's examples, "common" by those
             of all devices' examples; "none" leaves it.
+
+    A number as label is always standardised by the mean and deviation of all devices' training examples, whose labels
+    must all be known.
     """
     if scale not in SCALES:
         raise unknown_value("federation.scale", scale, SCALES)
-    schema = schema_of(dataset)
+    schema = replace(schema_of(dataset), label_scale=fit_labels(dataset, trains))
     fills: dict[str, Numbers] = dict.fromkeys(trains, ())
     shared_fill: Numbers = ()
     if schema.missing in FILLED:
@@ -73,14 +77,38 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
     return replace(schema, devices=devices, shared=Fit(shared_fill, *_fit_scale(schema, torch.cat([*inputs.values()]))))
 
 
+def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> LabelScale:
+    """Return the mean and deviation of all training labels, 0 and 1 for classes; 1 in place of a deviation of 0."""
+    if dataset.task.has_classes:
+        return 0.0, 1.0
+    y = dataset.train.y[torch.from_numpy(np.concatenate([*trains.values()]))].double()
+    return y.mean().item(), y.std(correction=0).item() or 1.0
+
+
+def standardise_labels(data: Data, schema: Schema) -> Data:
+    """Return examples whose label, if it is a number, is standardised."""
+    if schema.label_scale == (0.0, 1.0):
+        return data
+    mean, std = schema.label_scale
+    return Data(data.x, ((data.y.double() - mean) / std).float())
+
+
+def in_unit(answers: Tensor, schema: Schema) -> Tensor:
+    """Return predicted numbers in the label's unit; the answers of a task with classes as they are."""
+    mean, std = schema.label_scale
+    return answers if schema.label_scale == (0.0, 1.0) else answers * std + mean
+
+
 def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
     """Return the bytes that each device sends and receives, once, before a method's first round; none if it need not.
 
     Of F inputs that are numbers, up go the medians if missing ones are filled, 8 F bytes, the means and variances for
-    scale "common", 16 F, and the number of examples, 8. Down comes what the server makes of them, 8 F and 16 F.
+    scale "common", 16 F, and the number of examples, 8. Down comes what the server makes of them, 8 F and 16 F. The
+    mean and variance of a number as label are 16 bytes each way.
     """
     inputs = int(schema.numeric.sum()) if schema.columns else math.prod(schema.shape)
     down = 8 * inputs * (schema.missing in FILLED) + 16 * inputs * (scale == "common")
+    down += 0 if TASKS[schema.task].has_classes else 16
     return {"prepare_up": float(down + 8), "prepare_down": float(down)} if down else {}
 
 

@@ -13,6 +13,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedcore.data.task import TaskName
+from fedcore.types import LabelScale
+
 Kind: TypeAlias = Literal["number", "boolean", "text"]
 Missing: TypeAlias = Literal["refuse", "median", "common_median", "drop"]
 
@@ -57,7 +60,9 @@ class Schema:
     classes: the names of the labels, classes[k] for y == k. columns: of a table, in the order of their inputs; none for
     arrays. label, device: a table's columns. missing: what is done about a missing cell. left_out: column -> why it is
     not learnt from. dropped: rows left out because a cell was missing. channels: mean and std of each channel of images
-    that were standardised when they were loaded. missing_values: texts that stand for a missing cell.
+    that were standardised when they were loaded. missing_values: texts that stand for a missing cell. task: what labels
+    are, see :mod:`fedcore.data.task`; without classes `classes` names the net's outputs. label_scale: the mean and the
+    deviation by which a number as label is standardised; they are fitted, as what follows is.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -76,6 +81,8 @@ class Schema:
     devices: Mapping[str, Fit] = field(default_factory=dict)
     shared: Fit = Fit()
     missing_values: tuple[str, ...] = field(default=MISSING_VALUES, metadata={"optional": True})
+    task: TaskName = field(default="classification", metadata={"optional": True})
+    label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,11 @@ from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
-from fedcore.data.encoding import ROW, cell_error, cells, check_complete, numbers, row_number, words
+from fedcore.data.encoding import ROW, cell_error, cells, check_complete, finite, numbers, row_number, words
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, Rows, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema
+from fedcore.data.task import TaskName
 from fedcore.types import Count, Data, InputError
 
 SPLITS = ("train", "val", "test")
@@ -51,6 +52,7 @@ def table(
     missing_values: Sequence[str | int | float] = MISSING_VALUES,
     exclude: Sequence[str | int] = (),
     id: str | None = None,
+    task: TaskName | Literal["auto"] = "auto",
 ) -> Dataset:
     """Read a table, x (N, F) float32.
 
@@ -74,17 +76,23 @@ def table(
         exclude: names of devices to leave out, before anything else is read from their rows.
         id: a column that names the rows, such as a number of a part or a patient, which is not learnt from. With
             federation.hold_out: stable, rows of one id are held out together.
+        task: "classification": labels are classes; "regression": they are a number, whatever it is. "auto": a number
+            if it has more than 20 different values and fewer than ten rows for each on average, else classes.
 
     Raises:
-        InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, for a
-            missing label, and for a label that is a quantity. Messages count rows from 1, after the header.
+        InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
+            for a missing label. Messages count rows from 1, after the header.
     """
     lists = {"features": features, "ignore": ignore, "categorical": categorical, "missing_values": missing_values}
     for key, given in (lists | {"exclude": exclude}).items():
         if isinstance(given, str):
             raise InputError(f"data.{key} = {given!r}: must be a list, for example [{given}]")
-    if missing not in get_args(Missing):
-        raise unknown_value("data.missing", missing, get_args(Missing))
+    for key, word, known in (
+        ("missing", missing, get_args(Missing)),
+        ("task", task, ("auto", *get_args(TaskName))),
+    ):
+        if word not in known:
+            raise unknown_value(f"data.{key}", word, known)
     path, markers = Path(path), tuple(map(str, missing_values))
     excluded = tuple(map(str, exclude))
     sources = find_sources(path, " or ".join(READERS))
@@ -104,7 +112,11 @@ def table(
         return np.concatenate([texts(file, frame, name, rows[file]) for file, frame in frames.items()])
 
     labels = all_rows(label)
-    check_classes(path, label, labels)
+    found_task = task if task != "auto" else find_task(labels)
+    if found_task == "regression":
+        amounts_of = np.concatenate([label_numbers(file, frame, label) for file, frame in frames.items()])
+    else:
+        check_classes(path, label, labels)
     marks = find_marks(sources, frames, split)
     seen = frames
     if marks is not None:
@@ -129,7 +141,14 @@ def table(
     keep = np.concatenate(kept)
     x = torch.cat(inputs)[torch.from_numpy(keep)]
     labels = labels[keep]
-    classes = check_classes(path, label, labels)
+    if found_task == "regression":
+        classes: tuple[str, ...] = (label,)
+        y = amounts_of[keep]
+        if len({*y.tolist()}) < 2:
+            raise InputError(f"data.path = {path}: one value in column {label!r}; at least two are needed")
+    else:
+        classes = check_classes(path, label, labels)
+        y = pd.Index(classes).get_indexer(pd.Index(labels)).astype(np.int64)
     named = [str(source.device) for source in sources if source.device is not None]
     owners = np.repeat(named, list(map(len, kept))) if named else None
     if device is not None:
@@ -139,16 +158,22 @@ def table(
     named_rows = None if id is None else tuple(all_rows(id)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float32", classes, tuple(columns), label, device, missing, left_out, len(keep) - len(x),
-        missing_values=markers,
+        missing_values=markers, task=found_task,
     )  # fmt: skip
     return Dataset(
-        train=Data(x, torch.from_numpy(pd.Index(classes).get_indexer(pd.Index(labels)).astype(np.int64))),
+        train=Data(x, torch.from_numpy(y)),
         test=None,
         classes=classes,
         device=None if owners is None else tuple(owners[keep].tolist()),
         split=None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
         schema=schema,
-        notes=(*form_notes(rows), *describe(sources), *exclude_note(excluded), *marker_notes(rows, schema)),
+        notes=(
+            *form_notes(rows),
+            *describe(sources),
+            *exclude_note(excluded),
+            *marker_notes(rows, schema),
+            *task_note(label, labels, found_task),
+        ),
         ids=named_rows,
     )
 
@@ -317,12 +342,39 @@ def check_classes(path: Path, label: str, labels: NDArray[np.str_]) -> tuple[str
             f"data.path = {path}: {len(labels)} rows and {len(found)} different labels in column {label!r}; "
             "at least 2 of each are needed"
         )
-    if len(found) > FEW_CLASSES and len(labels) < FEW_ROWS * len(found):
-        advice = "regression is not supported: put it into classes" if amounts(found) else "choose a column of classes"
+    if has_many_values(labels):
+        advice = "data.task=regression learns the number" if amounts(found) else "choose a column of classes"
         raise InputError(
             f"data.label = {label!r}: {len(found):,} different values in {len(labels):,} rows of {path}; {advice}"
         )
     return in_order(found)
+
+
+def has_many_values(labels: NDArray[np.str_]) -> bool:
+    """Tell whether labels have more values than FEW_CLASSES, and fewer rows for each than FEW_ROWS."""
+    different = len(np.unique(labels))
+    return different > FEW_CLASSES and len(labels) < FEW_ROWS * different
+
+
+def find_task(labels: NDArray[np.str_]) -> TaskName:
+    """Return what labels are: a number if it has many values, else classes."""
+    return "regression" if has_many_values(labels) and amounts(np.unique(labels).tolist()) else "classification"
+
+
+def task_note(label: str, labels: NDArray[np.str_], task: TaskName) -> list[str]:
+    """Return a line about what is learnt, where the label is a number that may be taken for something else."""
+    found = np.unique(labels).tolist()
+    if task == "regression":
+        return [f"task: regression, {label} is a number of {len(found):,} different values (data.task)"]
+    if len(found) > FEW_CLASSES and amounts(found):
+        return [f"task: classification, {label} has {len(found):,} classes; data.task=regression learns the number"]
+    return []
+
+
+def label_numbers(file: Path, frame: pd.DataFrame, label: str) -> NDArray[np.float32]:
+    """Return a label that is a number, (N,)."""
+    with naming(file):
+        return finite(frame, Column(label, "number"))
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def processes(folder: Path, fed: Federation, allowed: Sequence[str]) -> Iterator
 def simulate(config: MethodConfig, fed: Federation, seed: int) -> tuple[Method, list[RoundResult]]:
     """Return the method and its turns in a simulation."""
     sizes = {name: len(device.data.train) for name, device in fed.devices.items()}
-    method = config.build(fed.public.nets, sizes)
+    method = config.build(fed.public.nets, sizes, fed.task)
     return method, list(run(method, fed, seed, Inline()))
 
 

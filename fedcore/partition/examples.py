@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from fedcore.data import Dataset
-from fedcore.data.prepare import FitTensors, fit_schema, fits_by_example, prepare
+from fedcore.data.prepare import FitTensors, fit_labels, fit_schema, fits_by_example, prepare, standardise_labels
 from fedcore.data.schema import Fit, Schema
 from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.schemes import Index
-from fedcore.types import Data, Splits
+from fedcore.types import Data, LabelScale, Splits
 
 
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
@@ -25,14 +25,26 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     schema = fit_schema(dataset, trains, scale)
     held = {
         who: {
-            part: prepare(take(dataset.train, own[part], part != "unlabelled"), schema.devices[who]) for part in PARTS
+            part: prepare_examples(dataset.train, own[part], schema, schema.devices[who], part != "unlabelled")
+            for part in PARTS
         }
         for who, own in partition.devices.items()
     }
     shared = dataset.test
     if shared is None or len(partition.shared):
         shared = take(dataset.train if shared is None else shared, partition.shared)
-    return {who: Splits(**own) for who, own in held.items()}, prepare(shared, _shared_fit(dataset, partition, schema))
+    shared = prepare(standardise_labels(shared, schema), _shared_fit(dataset, partition, schema))
+    return {who: Splits(**own) for who, own in held.items()}, shared
+
+
+def prepare_examples(data: Data, index: Index, schema: Schema, fit: Fit, known: bool = True) -> Data:
+    """Return some examples as a device has them, with numbers as labels standardised."""
+    return prepare(standardise_labels(take(data, index, known), schema), fit)
+
+
+def label_scale(dataset: Dataset, partition: Partition) -> LabelScale:
+    """Return the mean and the deviation by which `splits` standardises a number as label; 0 and 1 for classes."""
+    return fit_labels(dataset, training(partition))
 
 
 def server_examples(dataset: Dataset, partition: Partition, scale: str = "none") -> Data:
@@ -40,6 +52,8 @@ def server_examples(dataset: Dataset, partition: Partition, scale: str = "none")
     own = dataset.server
     if own is None or not len(own):
         return take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
+    if not dataset.task.has_classes:
+        own = standardise_labels(own, fit_schema(dataset, training(partition), "none"))
     if scale == "common":
         return prepare(own, fit_schema(dataset, training(partition), scale).shared)
     alone = Dataset(own, None, dataset.classes)
@@ -49,7 +63,7 @@ def server_examples(dataset: Dataset, partition: Partition, scale: str = "none")
 def take(data: Data, index: Index, known: bool = True) -> Data:
     """Copy some examples; unknown labels become -1."""
     chosen = torch.from_numpy(index)
-    return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
+    return Data(data.x[chosen], data.y[chosen] if known else torch.full_like(data.y[chosen], -1))
 
 
 def owners_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset
-from fedcore.data.prepare import fit_schema, prepare
-from fedcore.partition.examples import owners_of, take
+from fedcore.data.prepare import fit_schema
+from fedcore.partition.examples import owners_of, prepare_examples
 from fedcore.partition.parts import Partition, training
 from fedcore.partition.schemes import Index
 from fedcore.types import Data, InputError
@@ -47,7 +47,8 @@ def new_sites(dataset: Dataset, partition: Partition) -> dict[str, Index]:
 
 def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: str) -> Data:
     """Return examples of a device that took no part, prepared as those of no device. partition: of those that did."""
-    return prepare(take(dataset.train, index), fit_schema(dataset, training(partition), scale).shared)
+    schema = fit_schema(dataset, training(partition), scale)
+    return prepare_examples(dataset.train, index, schema, schema.shared)
 
 
 def without_new(pools: dict[str, Index], marks: NDArray[np.str_]) -> dict[str, Index]:

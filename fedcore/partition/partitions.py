@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.data.task import require_classes
 from fedcore.partition.new_devices import without_new
 from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import (
+    BY_CLASS,
     PARTITIONS,
     Index,
     by_device,
@@ -77,7 +79,7 @@ def partition(
     Args:
         dataset: what is divided.
         name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto",
-            by_device if the data name devices, else dirichlet.
+            by_device if the data name devices, else dirichlet; iid where labels are no classes.
         devices: number of devices, from 1; the data's own with by_device and by_domain.
         alpha: concentration of Dirichlet draws, above 0: small is skewed, 1e20 even.
         min_size: least examples of a device, all parts together, from 1; of a device of the data also those of the
@@ -113,13 +115,15 @@ def partition(
         InputError: for invalid settings, and for a class without a labelled training example.
     """
     if name == AUTO:
-        name = "dirichlet" if dataset.device is None else "by_device"
+        drawn = "dirichlet" if dataset.task.has_classes else "iid"
+        name = drawn if dataset.device is None else "by_device"
     shared_classes = unlabelled_classes == "shared"
     _check_choices(name, domains, unlabelled_classes, hold_out)
+    _check_task(dataset, name, unlabelled, hidden)
     _check_fractions(val, test, shared_test, unlabelled, hidden)
     _check_counts(min_size, examples, shared_examples)
 
-    labels = dataset.train.y.numpy()
+    labels = dataset.strata
     marks = None if dataset.split is None else np.asarray(dataset.split)
     pools = _pools(dataset, name, domains)
     if name == "by_device" and marks is not None:
@@ -174,6 +178,15 @@ def _check_choices(name: str, domains: str, unlabelled_classes: str, hold_out: s
             "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes or "
             "device_dirichlet, and federation.domains is mixed"
         )
+
+
+def _check_task(dataset: Dataset, name: str, unlabelled: float, hidden: float | str) -> None:
+    """Refuse what is by class, where labels are no classes."""
+    if name in BY_CLASS:
+        require_classes(dataset.task.name, f"federation.partition = {name!r}:")
+    for key, value in {"unlabelled": unlabelled, "hidden": hidden}.items():
+        if value:
+            require_classes(dataset.task.name, f"federation.{key} = {value}:")
 
 
 def _check_fractions(val: float, test: float, shared_test: float, unlabelled: float, hidden: float | str) -> None:
@@ -278,7 +291,7 @@ def _call_scheme(
     **settings: Any,
 ) -> dict[str, Index]:
     """Divide a pool among `number` of all devices by a partition function, which is given what it takes."""
-    arguments: dict[str, Any] = {**settings, "labels": dataset.train.y.numpy()[pool], "devices": number, "seed": seed}
+    arguments: dict[str, Any] = {**settings, "labels": dataset.strata[pool], "devices": number, "seed": seed}
     arguments["examples"] = None if examples is None else round(examples * number / devices)
     arguments["owners"] = None if dataset.device is None else np.asarray(dataset.device)[pool]
     shares = scheme(**{name: arguments[name] for name in signature(scheme).parameters})
@@ -535,7 +548,7 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
     A class that the server alone knows may be (CWRU's normal bearings at location C): no device is asked for it. So may
     any class of a dataset that may lack some.
     """
-    if dataset.may_lack:
+    if dataset.may_lack or not dataset.task.has_classes:
         return
     labels = dataset.train.y.numpy()
     everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}

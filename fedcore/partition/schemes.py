@@ -344,3 +344,6 @@ PARTITIONS: dict[str, Callable[..., dict[str, Index]]] = {
     "by_domain": by_domain,
     "by_writer": by_writer,
 }
+
+BY_CLASS = frozenset({"dirichlet", "dirichlet_capped", "few_classes", "device_dirichlet", "label_skew"})
+"""The partitions that divide each class apart."""

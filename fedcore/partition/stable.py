@@ -23,7 +23,8 @@ def row_keys(dataset: Dataset) -> Keys:
     """
     if dataset.ids is not None:
         return np.array([_hash(word.encode()) for word in dataset.ids], dtype=np.uint64)
-    labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
+    y = dataset.train.y.tolist()
+    labels = [dataset.classes[k] for k in y] if dataset.task.has_classes else [*map(str, y)]
     heads = zip(labels, dataset.device or [""] * len(labels), strict=True)
     rows = _contents(dataset)
     return np.array(

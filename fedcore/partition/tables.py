@@ -11,6 +11,7 @@ import pandas as pd
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
 from fedcore.partition import AUTO, PARTS, Partition, training
+from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.schemes import device_names
 
@@ -18,7 +19,8 @@ from fedcore.partition.schemes import device_names
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     """Return class counts: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
 
-    The last column is n_unlabelled if any label is hidden.
+    Where labels are no classes there is one column in place of these, with all labelled training examples. The last
+    column is n_unlabelled if any label is hidden.
     """
     frame = counts_of(dataset, partition, "train")
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
@@ -29,7 +31,7 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
 def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame:
     """Return class counts of one part of each device: a row per device, a column per class."""
-    labels, devices = dataset.train.y.numpy(), partition.devices
+    labels, devices = dataset.strata, partition.devices
     held = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
     return pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
 
@@ -76,9 +78,10 @@ def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
     """Return device -> numbers of its data: labelled training examples, their classes, the largest class's fraction.
 
-    Further: test_examples and their test_classes; and, the same for all devices, shared_examples, the size of the
-    shared test set, and largest_class, the largest class's fraction of all examples of all devices; for a dataset that
-    marks its test examples same_test, 1: every seed tests them.
+    Where labels are no classes only the first of these is there, test_classes counts different labels, and label_std is
+    the deviation of all training labels. Further: test_examples and their test_classes; and, the same for all devices,
+    shared_examples, the size of the shared test set, and largest_class, the largest class's fraction of all examples of
+    all devices; for a dataset that marks its test examples same_test, 1: every seed tests them.
 
     For a dataset with domains they include in_<domain>, the fraction of the device's training examples, with or without
     label, from that domain. A device in a group (see :func:`groups`) also has similarity_same, the least cosine of its
@@ -88,7 +91,7 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     table = counts(dataset, partition)[list(dataset.classes)]
     examples = table.sum(axis=1)
     tested = counts_of(dataset, partition, "test")
-    everything = np.bincount(dataset.train.y.numpy()[partition.indices], minlength=1)
+    everything = np.bincount(dataset.strata[partition.indices], minlength=1)
     shared = len(dataset.test) if dataset.test is not None and not len(partition.shared) else len(partition.shared)
     found = {
         "examples": examples,
@@ -99,6 +102,11 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
         "shared_examples": shared,
         "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
     }
+    if not dataset.task.has_classes:
+        y = dataset.train.y.numpy()
+        values = {who: len(np.unique(y[own["test"]])) for who, own in partition.devices.items()}
+        found = {name: found[name] for name in ("examples", "test_examples", "shared_examples")}
+        found |= {"test_classes": pd.Series(values), "label_std": label_scale(dataset, partition)[1]}
     if dataset.split is not None:
         found["same_test"] = 1.0
     numbers = pd.DataFrame(found, index=table.index).astype(float).fillna(0.0)

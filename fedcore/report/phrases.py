@@ -185,7 +185,8 @@ def _decision(
     metric = criterion.metric
     guess = ""
     if advice.over_guess:
-        own = " each device's own class" if advice.guess == "majority_per_device" else ""
+        mine = "class" if criterion.label_std is None else "mean"
+        own = f" each device's own {mine}" if advice.guess == "majority_per_device" else ""
         guess = f"{_change(metric, advice.over_guess)} against always guessing{own}"
     right = _named(criterion, advice.value) if advice.value is not None else ""
     be = "is" if metric.name == "accuracy" else "has"
@@ -224,7 +225,8 @@ def _decision(
 def _named(criterion: Criterion, value: float) -> str:
     """Return a value with the name of what it is."""
     metric = criterion.metric
-    less = " (less is better)" if metric.name == "log_loss" else ""
+    less = {"log_loss": " (less is better)"}.get(metric.name, "")
+    less = " (in the label's unit, less is better)" if metric.in_label_unit else less
     return metric.named(value) if metric.name == "accuracy" else f"{criterion.words} {metric.value(value)}{less}"
 
 

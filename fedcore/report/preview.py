@@ -82,7 +82,8 @@ def print_preview(
     for line in _advice(setting, dataset, divided, refusing):
         console.print(Text(line))
     console.print()
-    console.print(_devices(counts(dataset, divided), gaps, dataset.classes, console.width))
+    classes = dataset.classes if dataset.task.has_classes else ()
+    console.print(_devices(counts(dataset, divided), gaps, classes, console.width, _amounts(dataset, divided)))
     for line in _problems(dataset, divided, gaps, held):
         console.print(Text(line))
     if section["drop_small"]:
@@ -113,9 +114,12 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     else:
         what = f"{' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
+    labels = (
+        f"{len(dataset.classes)} classes{label}" if dataset.task.has_classes else f"the number {dataset.classes[0]}"
+    )
     return (
         f"{len(dataset.train):,} examples, {what}, "
-        f"{len(dataset.classes)} classes{label}, {len(divided.devices)} devices, "
+        f"{labels}, {len(divided.devices)} devices, "
         f"{len(divided.shared) if dataset.test is None else len(dataset.test):,} shared test examples"
     )
 
@@ -167,10 +171,28 @@ def _list(words: Sequence[str], room: int) -> str:
     return few[0]
 
 
-def _devices(held: pd.DataFrame, gaps: pd.DataFrame, classes: tuple[str, ...], width: int) -> Table:
+def _amounts(dataset: Dataset, divided: Partition) -> dict[str, dict[str, str]]:
+    """Return the mean and the deviation of a number as label in each device's training rows: what -> device -> text."""
+    if dataset.task.has_classes:
+        return {}
+    y = {who: dataset.train.y.numpy()[own["train"]].astype(float) for who, own in divided.devices.items()}
+    return {
+        f"mean {dataset.classes[0]}": {who: _amount(values.mean()) for who, values in y.items()},
+        "deviation": {who: _amount(values.std()) for who, values in y.items()},
+    }
+
+
+def _devices(
+    held: pd.DataFrame,
+    gaps: pd.DataFrame,
+    classes: tuple[str, ...],
+    width: int,
+    amounts: Mapping[str, Mapping[str, str]],
+) -> Table:
     """Return the table of each device's examples, and the shares of its training examples by class.
 
     Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
+    amounts: further columns, by device.
     """
     parts = [name for name in held.columns if name.startswith("n_") and name not in classes]
     rows, labels = held, [*map(str, held.index)]
@@ -179,9 +201,13 @@ def _devices(held: pd.DataFrame, gaps: pd.DataFrame, classes: tuple[str, ...], w
         rows = held.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
         labels = [f"{said}: {who}" for said, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
     lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
-    heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else [])]
+    heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else []), *amounts]
     numbers = [
-        [*(f"{row[name]:,}" for name in parts), *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else [])]
+        [
+            *(f"{row[name]:,}" for name in parts),
+            *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else []),
+            *(of[str(who)] for of in amounts.values()),
+        ]
         for who, row in rows.iterrows()
     ]
     names = shorten(labels, width // 4)
@@ -223,7 +249,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     found = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
-        "one class only": sizes.index[labelled == 1],
+        "one class only": sizes.index[(labelled == 1) & dataset.task.has_classes],
         f"fewer than {LEAST_TEST} test examples, so not in means": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in held if lacks[who]],
@@ -272,6 +298,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
 
 def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     """Return what to decide by where one class has most of the examples."""
+    if not dataset.task.has_classes:
+        return []
     counts_of = np.bincount(dataset.train.y.numpy(), minlength=len(dataset.classes))
     largest = counts_of.max() / max(counts_of.sum(), 1)
     if largest <= LARGEST:

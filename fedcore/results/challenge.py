@@ -31,7 +31,10 @@ PARTS = 20
 
 @dataclass(frozen=True)
 class Paired:
-    """What two models say of a device's N rows: log-probabilities (N, K). y: (N,). part: of each row, below PARTS."""
+    """What two models say of a device's N rows: answers (N, K). y: (N,). part: of each row, below PARTS.
+
+    Where labels are numbers answers and y are in their unit.
+    """
 
     challenger: Tensor
     champion: Tensor

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MetricName: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
-    "log_loss", "cost",
+    "log_loss", "cost", "mae", "rmse", "r2",
 ]  # fmt: skip
 
 Place: TypeAlias = tuple[str, str, str]
@@ -31,8 +31,11 @@ OF_POSITIVE = frozenset({"f1", "precision", "recall", "average_precision"})
 LEFT_OUT = "left_out"
 """The split of scores on all labelled rows of devices that took no part: left out one by one, or new sites."""
 
-ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"})
-"""The metrics that every model is measured by."""
+OF_NUMBERS = frozenset({"mae", "rmse", "r2"})
+"""The metrics of labels that are numbers; all others are of classes."""
+
+ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"} | OF_NUMBERS)
+"""The metrics that every model of such labels is measured by."""
 
 LARGEST = 0.8
 """Where the largest class has more than this share, a study whose metric is auto takes balanced accuracy."""
@@ -52,7 +55,8 @@ class Metric:
     """A metric of the tidy table, and how it is written.
 
     column: its name in the tidy table. words: its name in sentences. less: whether less is better. per: what a value is
-    multiplied by to be shown: 100 (per cent and points) or 1,000 (cost); 1 for a plain number.
+    multiplied by to be shown: 100 (per cent and points) or 1,000 (cost); 1 for a plain number. in_label_unit: whether
+    it is in the unit of a number as label.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Metric:
     words: str
     less: bool = False
     per: int = 100
+    in_label_unit: bool = False
 
     @property
     def sign(self) -> int:
@@ -70,6 +75,8 @@ class Metric:
         """Return a value without its name: 87.3%, 0.412, 143 per 1,000 rows."""
         if self.per == 100:
             return f"{value:.1%}"
+        if self.in_label_unit:
+            return _digits(value)
         return f"{1000 * value:.3g} per 1,000 rows" if self.per == 1000 else f"{value:.3f}"
 
     def named(self, value: float) -> str:
@@ -79,6 +86,8 @@ class Metric:
     def difference(self, gain: float) -> str:
         """Return the difference that a gain stands for, with its sign: +4.3 (points), -0.041, -12 (per 1,000 rows)."""
         shown = self.sign * self.per * gain
+        if self.in_label_unit:
+            return f"{'-' if shown < 0 else '+'}{_digits(abs(shown))}"
         return f"{round(shown, 1) + 0.0:+.1f}" if self.per == 100 else f"{shown + 0.0:+.3g}"
 
     def width(self, gain: float) -> str:
@@ -92,8 +101,15 @@ class Metric:
 
     def amount(self, gain: float) -> str:
         """Return a difference that matters, with its unit: 1 point, 0.01, 10 per 1,000 rows."""
+        if self.in_label_unit:
+            return _digits(gain)
         unit = "point" if self.per == 100 and gain == 0.01 else self.unit
         return f"{self.per * gain:g} {unit}".strip()
+
+
+def _digits(value: float) -> str:
+    """Return a number with three digits, and all that stand before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 METRICS: Mapping[str, Metric] = {
@@ -109,21 +125,26 @@ METRICS: Mapping[str, Metric] = {
         Metric("average_precision", "average_precision", "average precision"),
         Metric("log_loss", "loss", "log loss", less=True, per=1),
         Metric("cost", "cost", "cost", less=True, per=1000),
+        Metric("mae", "mae", "mean absolute error", less=True, per=1, in_label_unit=True),
+        Metric("rmse", "rmse", "root mean squared error", less=True, per=1, in_label_unit=True),
+        Metric("r2", "r2", "R2", per=1),
     )
 }
 
-ACCURACY = METRICS["accuracy"]
+ACCURACY, RMSE = METRICS["accuracy"], METRICS["rmse"]
 
 
 @dataclass(frozen=True)
 class Criterion:
     """What decides.
 
-    metric: what is compared. min_effect: the least difference in it that matters, in its own unit (a fraction, nats,
-    or cost per row). least_test: a device with fewer test examples, or with test examples of one class only, has no
-    part in means over devices; 0: all count. weigh: "devices": each device counts alike; "examples": by its test
-    examples. positive: the label that f1, precision, recall and average precision are of. auto: the metric is balanced
-    accuracy where one class has more than LARGEST of all examples. reason: why the metric was chosen, if it was.
+    metric: what is compared. min_effect: the least difference in it that matters, in its own unit (a fraction, nats, or
+    cost per row; of an error in a label's unit a share of the label's deviation, until this is known). least_test: a
+    device with fewer test examples, or with test examples of one class only, has no part in means over devices; 0: all
+    count. weigh: "devices": each device counts alike; "examples": by its test examples. positive: the label that f1,
+    precision, recall and average precision are of. auto: the metric is balanced accuracy where one class has more than
+    LARGEST of all examples. reason: why the metric was chosen, if it was. label_std: the deviation of a number as
+    label, once it is known.
     """
 
     metric: Metric = ACCURACY
@@ -133,18 +154,44 @@ class Criterion:
     positive: str | None = None
     auto: bool = False
     reason: str = ""
+    label_std: float | None = None
 
     def __post_init__(self) -> None:
         if not self.min_effect > 0 or (self.metric.per == 100 and self.min_effect >= 1):
             raise InputError(f"run.min_effect = {self.min_effect!r}: must be a fraction, above 0 and below 1")
 
     def of_table(self, table: pd.DataFrame) -> Criterion:
-        """Return the criterion of one setting's table: its metric, if that depends on the data."""
+        """Return the criterion of one setting's table: its metric, if that depends on the data.
+
+        Of labels that are numbers it is the root mean squared error, unless it was chosen.
+        """
+        std = label_std(table)
+        if not math.isnan(std):
+            return self.of_numbers(std)
         largest = largest_class(table) if self.auto else math.nan
         if not self.auto or math.isnan(largest) or largest <= LARGEST:
             return replace(self, auto=False)
         reason = f"one class has {largest:.0%} of the examples"
         return replace(self, auto=False, metric=METRICS["balanced_accuracy"], reason=reason)
+
+    def of_numbers(self, std: float) -> Criterion:
+        """Return the criterion of labels that are numbers. std: their deviation."""
+        if self.label_std is not None:
+            return self
+        chosen = self if self.metric.name in OF_NUMBERS else replace(self, metric=RMSE, reason="the label is a number")
+        unit = std if chosen.metric.in_label_unit else 1.0
+        return replace(chosen, auto=False, min_effect=unit * self.min_effect, label_std=std)
+
+    def require_task(self, name: str, where: str = "run") -> None:
+        """Refuse a metric, or the label that it is of, which are not for the labels. name: of their task."""
+        from fedcore.data.task import TASKS, require_classes  # imports PyTorch, which `fedcore show` does not need
+
+        if self.metric.name in OF_NUMBERS and TASKS[name].has_classes:
+            raise InputError(f"{where}.metric = {self.metric.name!r}: is of a number as label; these data have classes")
+        if self.metric.name not in {*OF_NUMBERS, "accuracy"}:
+            require_classes(name, f"{where}.metric = {self.metric.name!r}:")
+        if self.positive is not None:
+            require_classes(name, f"{where}.positive = {self.positive!r}:")
 
     @property
     def words(self) -> str:
@@ -309,6 +356,12 @@ def largest_class(table: pd.DataFrame) -> float:
     """Return the largest class's share of all labelled examples, nan if a table does not hold it."""
     numbers = _data_numbers(table)
     return float(numbers["largest_class"].mean()) if "largest_class" in numbers else math.nan
+
+
+def label_std(table: pd.DataFrame) -> float:
+    """Return the deviation of labels that are numbers, mean over seeds; nan for classes."""
+    held = table[(table["split"] == "data") & (table["metric"] == "label_std")]["value"]
+    return float(held.mean()) if len(held) else math.nan
 
 
 def _data_numbers(table: pd.DataFrame) -> pd.DataFrame:

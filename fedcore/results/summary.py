@@ -22,7 +22,7 @@ TRAFFIC = ("bytes_up", "bytes_down", "prepare_up", "prepare_down")
 The latter are the same for every method, so that a row without `bytes_up` is still one that trains alone.
 """
 LESS = frozenset(
-    {"loss", "cost", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
+    {"loss", "cost", "mae", "rmse", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
     | {*TRAFFIC, "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""

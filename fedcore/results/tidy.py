@@ -121,7 +121,7 @@ def headline(table: pd.DataFrame, metric: Metric = ACCURACY) -> dict[str, dict[s
 
 def has(table: pd.DataFrame, split: str) -> bool:
     """Return whether every device has examples of a split."""
-    values = table[(table["split"] == split) & (table["metric"] == "accuracy")]["value"]
+    values = table[(table["split"] == split) & (table["metric"] == "loss")]["value"]
     return len(values) > 0 and bool(values.notna().all())
 
 

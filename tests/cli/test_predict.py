@@ -153,7 +153,7 @@ def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 
 def test_rows_are_compared_with_those_of_training(tmp_path: Path):
     rng = np.random.default_rng(0)
     x = {name: rng.normal((5 * i, 0), 1, (300, 2)).astype(np.float32) for i, name in enumerate("AB")}
-    classes = {name: SHARED.classes_of(torch.from_numpy(own), name).numpy() for name, own in x.items()}
+    classes = {name: SHARED.labels_of(torch.from_numpy(own), name).numpy() for name, own in x.items()}
     reference = summarise(SCHEMA, x, classes, classes)
     assert drifts(tmp_path, reference, 0.0) == (False, [])
     moved, (line, *_) = drifts(tmp_path, reference, 1.5)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcore.core.losses import LOSSES, entropies
+from fedcore.data.task import TASKS
 
 
 def test_the_losses_computed_by_hand():
@@ -25,7 +26,9 @@ def test_the_losses_computed_by_hand():
         "fedasa_eq12": (sum(twice) + sum(map(exp, entropy))) / 2,
         "softmax_twice": sum(twice) / 2,
     }
-    assert {name: loss(logits, y).item() for name, loss in LOSSES.items()} == pytest.approx(expected, rel=1e-6)
+    of_numbers = {*TASKS["regression"].losses} - {"ce"}
+    found = {name: loss(logits, y).item() for name, loss in LOSSES.items() if name not in of_numbers}
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 EXAMPLES = {

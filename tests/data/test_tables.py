@@ -110,11 +110,15 @@ REFUSED = {
     "dates": ("a,t,y\n1,2024-01-31,0\n2,2024-02-01,1\n", {}, ["column 't' holds times", "data.ignore=[t]"]),
     "dates and times": ("a,t,y\n1,31.1.2024 10:00,0\n2,,1\n", {"features": ["t"]}, ["column 't' holds times"]),
     "times of day": ("a,t,y\n1,10:00,0\n2,09:30:01,1\n", {}, ["column 't' holds times"]),
-    "an amount as label": (
+    "an amount as classes": (
         "a,y\n" + "".join(f"{i},{i / 7}\n" for i in range(60)),
-        {},
-        ["data.label = 'y'", "60 different values in 60 rows", "regression is not supported"],
+        {"task": "classification"},
+        ["data.label = 'y'", "60 different values in 60 rows", "data.task=regression learns the number"],
     ),
+    "a word as a number": ("a,y\n1,0\n2,b\n", {"task": "regression"}, ["column 'y', row 2: 'b'", "a finite number"]),
+    "a missing number": ("a,y\n1,0\n2,\n", {"task": "regression"}, ["column 'y', row 2: the cell is missing"]),
+    "one number": ("a,y\n1,3\n2,3\n", {"task": "regression"}, ["one value in column 'y'"]),
+    "an unknown task": ("a,y\n1,0\n2,1\n", {"task": "counts"}, ["data.task = 'counts'", "regression"]),
     "a name as label": (
         "a,y\n" + "".join(f"{i},n{i % 30}\n" for i in range(60)),
         {},

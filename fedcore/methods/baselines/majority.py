@@ -1,10 +1,11 @@
-"""Controls: always guess the commonest label. A model that is not above them has learnt nothing.
+"""Controls: always guess the commonest label, or the mean of a number. A model not above them has learnt nothing.
 
 `majority` guesses that of all labelled training examples together, as usual for a majority-class baseline, and
 `majority_per_device` each device's own, which is right more often where devices differ.
 
 The guess is a model of the device's own net, so that it is sent, scored and recorded like any other: every parameter is
-zero but the bias of the output, which holds the logarithms of the labels' frequencies, whatever the input.
+zero but the bias of the output, which holds the logarithms of the labels' frequencies, or the mean of numbers, whatever
+the input.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.prediction import predict
+from fedcore.data.task import task_of
 from fedcore.nets import init, key, shapes
 from fedcore.types import (
     Device,
@@ -37,7 +39,8 @@ from fedcore.types import (
 __all__ = ["majority", "majority_per_device"]
 
 COUNTS = "counts"
-"""The entry of an update: how many labelled training examples a device has of each class, (K,) int64."""
+"""The entry of an update: how many labelled training examples a device has of each class, (K,) int64; of numbers their
+sum and how many they are, (2,) float64 (`Task.tally`)."""
 
 UNUSABLE = "majority: this net does not end in the bias of its output, which the control sets; drop this row"
 
@@ -67,7 +70,7 @@ def majority_per_device(*, nets: Mapping[str, Net]) -> Method:
 def guess_own(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Keep the model whose outputs are the frequencies of the device's own labels, (n_k + 1) / (N + K)."""
     _, update = count_labels(memory, message, device, step_id)
-    return {}, Update(constant_model(device.net, log_frequencies(update.extra[COUNTS])))
+    return {}, Update(constant_model(device.net, guess_of(update.extra[COUNTS])))
 
 
 def keep_model(memory: Params, message: Message) -> Model:
@@ -84,23 +87,23 @@ def count_labels(memory: Params, message: Message, device: Device, step_id: Step
         logits = predict(constant_model(device.net, trial), device.net, examples.inputs(slice(0, 1)), 1)
         if logits.shape != (1, classes) or not torch.equal(logits[0], trial):
             raise InputError(UNUSABLE)
-    counts = torch.bincount(device.data.train.y, minlength=classes)
-    return {}, Update(extra={COUNTS: counts}, size=len(device.data.train))
+    y = device.data.train.y
+    return {}, Update(extra={COUNTS: task_of(y).tally(y, classes)}, size=len(y))
 
 
 def guess(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the model whose outputs are the frequencies of the labels, (n_k + 1) / (N + K)."""
-    logits = log_frequencies(torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0))
+    logits = guess_of(torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0))
     distinct = {key(net): net for net in nets.values()}
     messages = {k: Message(constant_model(net, logits)) for k, net in distinct.items()}
     return server, {name: messages[key(nets[name])] for name in round_info.names}
 
 
-def log_frequencies(counts: Tensor) -> Tensor:
-    """Return the logarithms of the labels' frequencies, (K,), each label counted once more than it occurs."""
-    return (counts + 1.0).log() - (counts + 1.0).sum().log()
+def guess_of(tally: Tensor) -> Tensor:
+    """Return the outputs of the guess, (K,): counts are of classes, other sums of numbers."""
+    return task_of(tally).guess(tally)
 
 
 def constant_model(net: Net, logits: Tensor) -> Params:

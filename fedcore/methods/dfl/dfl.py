@@ -15,7 +15,7 @@ from functools import partial
 
 from torch import Tensor
 
-from fedcore.builders import control, training_defaults
+from fedcore.builders import control, needs_classes, training_defaults
 from fedcore.core.aggregation import apply_changes, by_size, subtract
 from fedcore.core.messages import begin_with_memory, received_model, require_shared_init, to_everyone, to_memory
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
@@ -72,6 +72,7 @@ class SoftTargets:
     weighting: Weighting = "counts"
 
 
+@needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
 def dfl(
     *,
@@ -91,6 +92,7 @@ def dfl(
     return _build("dfl", nets, training, rounds, fraction, soft, likelihoods)
 
 
+@needs_classes("averages outputs by label")
 @control
 @training_defaults(shared_init=True)
 def dfl_diagonal(

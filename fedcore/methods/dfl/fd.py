@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedcore.builders import training_defaults
+from fedcore.builders import needs_classes, training_defaults
 from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl.soft_targets import (
@@ -53,6 +53,7 @@ CHOSEN = "chosen/"
 """Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
 
 
+@needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
 def fd(
     *,

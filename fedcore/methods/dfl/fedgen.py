@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedcore.builders import training_defaults
+from fedcore.builders import needs_classes, training_defaults
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
@@ -114,6 +114,7 @@ class GeneratorTraining:
         return Training("adam", rate, 0.0, self.weight_decay, "constant", self.batch, 1)
 
 
+@needs_classes("draws examples by label")
 @training_defaults(shared_init=True)
 def fedgen(
     *,

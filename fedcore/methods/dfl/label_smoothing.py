@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.builders import control, training_defaults
+from fedcore.builders import control, needs_classes, training_defaults
 from fedcore.core.aggregation import average_models
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
@@ -33,6 +33,7 @@ from fedcore.types import (
 )
 
 
+@needs_classes("smooths labels")
 @control
 @training_defaults(shared_init=True)
 def label_smoothing(

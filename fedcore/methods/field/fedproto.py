@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
-from fedcore.builders import training_defaults
+from fedcore.builders import needs_classes, training_defaults
 from fedcore.core.losses import Batch
 from fedcore.core.messages import (
     begin_with_memory,
@@ -54,6 +54,7 @@ PROTOTYPES, COUNTS = "prototypes", "counts"
 """Entries of updates and messages: (K, d), and how many examples each class has, (K,) float32."""
 
 
+@needs_classes("averages features by label")
 @training_defaults(shared_init=True)
 def fedproto(
     *,

@@ -22,7 +22,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging
-from fedcore.core.losses import Batch, OwnLoss
+from fedcore.core.losses import Batch, OwnLoss, own_loss
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.nets import require_equal
@@ -73,5 +73,5 @@ def contrastive_loss(batch: Batch, *, mu: float, tau: float) -> Tensor:
     sent = batch.message.params
     last = {name: batch.memory.get(f"{LAST}{name}", leaf) for name, leaf in sent.items()}
     likeness = [cosine_similarity(batch.features, batch.with_params(one).features) / tau for one in (sent, last)]
-    contrast = cross_entropy(torch.stack(likeness, 1), torch.zeros_like(batch.y))
-    return cross_entropy(batch.logits, batch.y) + mu * contrast
+    first = torch.zeros(len(batch.y), dtype=torch.int64, device=batch.y.device)
+    return own_loss(batch.logits, batch.y) + mu * cross_entropy(torch.stack(likeness, 1), first)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH
+from fedcore.data.task import task_of
 from fedcore.nets import init, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import linear_layers
@@ -55,8 +55,8 @@ def clip_rows(phi: Tensor, bound: float) -> Tensor:
 
 
 def class_sums(phi: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Return B = phi' Y, (F, K), with Y the one-hot labels y (N,)."""
-    return phi.T @ one_hot(y, classes).to(phi.dtype)
+    """Return B = phi' Y, (F, K), with Y the one-hot labels y (N,), or the numbers that they are."""
+    return phi.T @ task_of(y).targets(y, classes).to(phi.dtype)
 
 
 def triangle(matrix: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import needs_classes
 from fedcore.core.messages import initial_messages, to_everyone
 from fedcore.core.training import Training, train
 from fedcore.methods.one_shot.ensembles import (
@@ -27,6 +28,7 @@ from fedcore.methods.one_shot.ensembles import (
 from fedcore.types import Message, Method, Net, Params, RoundInfo, Stage, Update
 
 
+@needs_classes("weighs by the entropy of labels", weights="entropy")
 def ensemble(
     *, nets: Mapping[str, Net], training: Training, weights: Voting = "counts", personal: bool = False
 ) -> Method:

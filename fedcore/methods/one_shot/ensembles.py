@@ -24,9 +24,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.evaluation import combine, outputs
+from fedcore.core.evaluation import outputs
 from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
 from fedcore.core.prediction import predict
+from fedcore.data.task import task_of
 from fedcore.nets import key
 from fedcore.types import Deploy, Device, Message, Model, Net, Params, RoundInfo, StepId, Update, step_word
 
@@ -55,9 +56,10 @@ def send_model(
 
 
 def count_labels(params: Params, device: Device) -> Tensor:
-    """Return the labelled training examples of each class, (K,) int64. params: a model of the device's net."""
+    """Return the labelled training examples of each class, or output, (K,) int64. params: of the device's net."""
     classes = predict(params, device.net, device.data.train.x[:1], 1).shape[1]
-    return torch.bincount(device.data.train.y, minlength=classes)
+    y = device.data.train.y
+    return task_of(y).counts(y, classes)
 
 
 @step_word("personalise")
@@ -73,17 +75,19 @@ def personalise(
     odds = prior_odds(count_labels(memory, device), message.extra[COUNTS])
     x, y = device.data.val.inputs(), device.data.val.y
     own, other = Model((memory,)), adapted_model(common(memory, message), odds)
-    share = best_share(outputs(own, device.net, x), outputs(other, device.net, x), y)
+    task = task_of(y)
+    share = best_share(outputs(own, device.net, x, task), outputs(other, device.net, x, task), y)
     return {}, Update(memory | {SHARE: torch.tensor(share), ODDS: odds})
 
 
 def best_share(own: Tensor, other: Tensor, y: Tensor) -> float:
-    """Return the share of `other` with the most correct answers: the median of those that tie.
+    """Return the share of `other` with the best score (`Task.score`), of classes the most correct answers.
 
-    own, other: log-probabilities (N, K); y (N,).
+    It is the median of those that tie. own, other: answers (N, K); y (N,).
     """
-    hits = [int((combine([own, other], (1 - s, s)).argmax(1) == y).sum()) for s in SHARES]
-    return median(s for s, count in zip(SHARES, hits, strict=True) if count == max(hits))
+    task = task_of(y)
+    scores = [task.score(task.combine([own, other], (1 - s, s), 1.0, None), y) for s in SHARES]
+    return median(s for s, score in zip(SHARES, scores, strict=True) if score == max(scores))
 
 
 def prior_odds(own_counts: Tensor, all_counts: Tensor) -> Tensor:

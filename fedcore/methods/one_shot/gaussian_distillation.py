@@ -19,9 +19,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedcore.core.evaluation import combine
+from fedcore.builders import needs_classes
 from fedcore.core.messages import initial_messages, to_weights
 from fedcore.core.training import SCORING_BATCH, Training, predict, train
+from fedcore.data.task import mix_probabilities
 from fedcore.methods.one_shot.ensembles import (
     COUNTS,
     Voting,
@@ -56,6 +57,7 @@ CHUNK = 8192
 """Draws that the ensemble answers at a time; bounds memory."""
 
 
+@needs_classes("sends a Gaussian of each label")
 def gaussian_distillation(
     *,
     nets: Mapping[str, Net],
@@ -87,6 +89,7 @@ def gaussian_distillation(
     return Method(begin, (*stages, last), deploy, check=check, held_out=("val",))
 
 
+@needs_classes("sends a Gaussian of each label")
 def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketches: Sketches) -> Method:
     """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
 
@@ -130,10 +133,11 @@ def distil(
     check_sizes(dict(zip(round_info.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
     x, y = draw(gaussians, counts, sketches.draws, round_info.generator("draws"))
     voters, votes = elect(updates, round_info, weights)
-    answers = torch.cat([
-        combine([predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters], to_weights(votes))
+    parts = [
+        [predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters]
         for part in torch.split(x, CHUNK)
-    ])  # fmt: skip
+    ]
+    answers = torch.cat([mix_probabilities(part, to_weights(votes), 1.0, None) for part in parts])
     targets = targets_of(y, answers.exp(), sketches.hard)
     extra = {COUNTS: counts.sum(0)} if personal else {}
     kinds = {key(nets[name]): nets[name] for name in round_info.names}

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import torch
 
-from fedcore.builders import control, simulation_only, training_defaults
+from fedcore.builders import control, needs_classes, simulation_only, training_defaults
 from fedcore.core.messages import WEIGHTS
 from fedcore.core.training import Training, accuracy
 from fedcore.methods.st_lf import adversaries, heuristics
@@ -62,6 +62,8 @@ __all__ = [
     "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "psi_fedavg", "rnd_alpha",
     "rnd_psi", "single_match", "st_lf",
 ]  # fmt: skip
+
+BY_WRONG_LABELS = "links devices by shares of wrong labels"
 
 # rules for weights
 
@@ -101,6 +103,7 @@ def one_to_one(inputs: LinkInputs, round_info: RoundInfo) -> Array:
 def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method with the program's sources and targets."""
 
+    @needs_classes(BY_WRONG_LABELS)
     @training_defaults(shared_init=True)
     def build(
         *,
@@ -137,6 +140,7 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
 def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method that draws sources and targets."""
 
+    @needs_classes(BY_WRONG_LABELS)
     @training_defaults(shared_init=True)
     def build(
         *,
@@ -170,6 +174,7 @@ psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, by_size)
 single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_to_one)
 
 
+@needs_classes(BY_WRONG_LABELS)
 @training_defaults(shared_init=True)
 def fada(
     *,
@@ -192,6 +197,7 @@ def fada(
     return adversaries.method("fada", nets, training, links, links.stages(nets, evenly), rounds, alignment)
 
 
+@needs_classes(BY_WRONG_LABELS)
 @training_defaults(shared_init=True)
 def psi_fada(
     *,
@@ -218,6 +224,7 @@ def psi_fada(
 # the ceiling
 
 
+@needs_classes(BY_WRONG_LABELS)
 @simulation_only("its links come from test labels, which no server gets")
 @control
 @training_defaults(shared_init=True)

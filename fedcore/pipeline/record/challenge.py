@@ -21,11 +21,11 @@ from fedcore.api.serving import ServedModels
 from fedcore.core.evaluation import outputs
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
-from fedcore.data.prepare import prepare
+from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.schema import Schema
 from fedcore.execute.threads import one_thread
 from fedcore.partition import Index, Partition
-from fedcore.partition.examples import owners_of
+from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.stable import Keys, row_keys, uniform
 from fedcore.pipeline.cache.store import DamagedBlob, Ref
 from fedcore.pipeline.files import TRAINED
@@ -101,6 +101,8 @@ def judge(
     """
     schema = champion.schema
     require_same(dataset, schema)
+    if not dataset.task.has_classes:
+        criterion = criterion.of_numbers(label_scale(dataset, partition)[1])
     x = lay_out(dataset, schema)
     keys = row_keys(dataset)
     part = (uniform(keys, "part") * PARTS).astype(np.int64)
@@ -151,6 +153,10 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
         raise InputError(f"column {new[0]!r} is new, which divides all rows anew (set data.id)")
     if not held and (now.shape, now.dtype) != (schema.shape, schema.dtype):
         raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")
+    if dataset.task.name != schema.task:
+        raise InputError(
+            f"column {now.label or 'label'!r}: its task is {dataset.task.name} today, for the champion {schema.task}"
+        )
     if changed := {*dataset.classes} ^ {*schema.classes}:
         what = "new" if min(changed) in dataset.classes else "no longer there"
         raise InputError(f"column {now.label or 'label'!r}: class {min(changed)!r} is {what}")
@@ -169,14 +175,17 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
 
 
 def say(served: ServedModels, device: str, data: Data) -> Tensor:
-    """Return the log-probabilities of a device's model, or of all devices', for rows as they are in the data."""
+    """Return the answers of a device's model, or of all devices', for rows as they are in the data.
+
+    They are log-probabilities, or numbers in the label's unit.
+    """
     model, net = served.models[served.devices.get(device, 0)]
     x = prepare(data, served.schema.devices.get(device, served.schema.shared)).inputs()
     if x.isnan().any():
         name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
         raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
     with one_thread():
-        return outputs(model, net, x)
+        return in_unit(outputs(model, net, x, served.task), served.schema)
 
 
 def read_models(version: ModelVersion) -> ServedModels:

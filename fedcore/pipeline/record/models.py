@@ -31,6 +31,7 @@ from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRE
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
+from fedcore.data.task import TASKS
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.types import Model, Threshold
@@ -38,7 +39,7 @@ from fedcore.types import Model, Threshold
 CODE = (
     "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
     "core/prediction.py", "core/evaluation.py", "data/__init__.py",
-    "data/dataset.py", "data/registry.py", "data/schema.py", "data/encoding.py", "data/prepare.py",
+    "data/dataset.py", "data/registry.py", "data/schema.py", "data/task.py", "data/encoding.py", "data/prepare.py",
     "execute/__init__.py", "execute/threads.py", "execute/accelerator.py", "api/__init__.py", "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
@@ -89,7 +90,7 @@ def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> Non
     served, rows = serving.load(folder), training(partition)
     every = max(1, sum(map(len, rows.values())) // MOST_PREDICTED)
     predicted = {
-        name: served.classes_of(dataset.train.inputs(torch.from_numpy(index[::every])), name).numpy()
+        name: served.labels_of(dataset.train.inputs(torch.from_numpy(index[::every])), name).numpy()
         for name, index in rows.items()
     }
     labels = {name: dataset.train.y[torch.from_numpy(own["train"])].numpy() for name, own in partition.devices.items()}
@@ -148,6 +149,8 @@ def _distributions() -> Mapping[str, list[str]]:
 def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     """Return what a model takes and returns: columns by name, or arrays; a label, its probability, and any threshold.
 
+    A label that is a number comes alone.
+
     The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
     """
     if schema.columns:
@@ -156,6 +159,8 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
+    if not TASKS[schema.task].has_classes:
+        outputs = [ColSpec(DataType.float, LABEL)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
     return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
 

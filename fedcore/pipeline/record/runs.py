@@ -365,7 +365,7 @@ class Record:
         held, made = store.get((result.prepared.dataset, result.prepared.partition))
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(held, made)
-        if (now.columns, now.shape, now.classes) != (schema.columns, schema.shape, schema.classes):
+        if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
             return [Told(f"{beside}: other columns or classes, so that drift cannot be told")]
         said = drift.lines(models.compare_training(reference, schema, held, made))
         return [Told(f"{beside}: {'; '.join(said) or 'nothing has moved'}", "drifted" if said else None)]

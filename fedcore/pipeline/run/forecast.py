@@ -204,6 +204,7 @@ def forecast(
             divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
             prepared = PreparedData(sources[setting.source], divided)
             fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
+            job.criterion.require_task(fed.task)
             before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
@@ -221,7 +222,7 @@ def forecast(
             finals: list[tuple[str, Expected, str]] = []
             for row, *others in rows:
                 try:
-                    method = row.build(fed.public.nets, sizes)
+                    method = row.build(fed.public.nets, sizes, fed.task)
                     look.sent = message_bytes(row, fed, sizes, store)
                 except InputError:
                     if job.optional:

@@ -12,7 +12,9 @@ import pandas as pd
 from fedcore.config.studies import NewDeviceFrom
 from fedcore.core.new_device import NEVER, has_model_for_new, score_new
 from fedcore.core.rounds import State
-from fedcore.partition.examples import owners_of
+from fedcore.data.task import CLASSIFICATION
+from fedcore.partition.examples import label_scale, owners_of
+from fedcore.partition.new_devices import leave_out as leave_out_of
 from fedcore.partition.new_devices import new_sites
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.session import Session
@@ -122,6 +124,10 @@ def federation_without(
 ) -> tuple[Federation, Ref]:
     """Return the federation without a device, and all labelled examples of that device, as references."""
     distributed = partial(distribute_without, device=device, scale=scale)
+    if fed.task != CLASSIFICATION.name:
+        dataset, made = steps.store.get((prepared.dataset, prepared.partition))
+        others, _ = leave_out_of(dataset, made, device)
+        fed = replace(fed, scoring=replace(fed.scoring, label_scale=label_scale(dataset, others)))
     held, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)
     devices = {name: replace(fed.devices[name], data=data) for name, data in held.items()}
     return replace(fed, devices=devices, test=shared, server_data=servers), examples

@@ -16,10 +16,12 @@ from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
+from fedcore.data.task import CLASSIFICATION, require_classes
 from fedcore.nets import net
 from fedcore.nets.copies import template
 from fedcore.nets.inputs import require_integers, takes_integers
 from fedcore.partition import Partition
+from fedcore.partition.examples import label_scale
 from fedcore.partition.tables import counts, dropped_devices, dropped_note, from_frame, to_frame
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.orchestration.steps import Steps
@@ -141,7 +143,11 @@ def build_federation(
     if final_fit is not None and "shared" not in final_fit:
         shared = steps.run_inline(take_none, shared)
     card = steps.run_inline(describe, prepared.dataset)
+    task = card.get("task", CLASSIFICATION.name)
+    if setting.scoring:
+        require_classes(task, f"run.metric = {setting.scoring['metric']!r}:")
     if setting.threshold is not None:
+        require_classes(task, "run.threshold = 'validation':")
         require_two(card["classes"], setting.threshold)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     for module in map(template, nets):
@@ -149,4 +155,6 @@ def build_federation(
             require_integers(module, card["largest"], setting.federation["scale"])
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
     scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
-    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored)
+    if task != CLASSIFICATION.name:
+        scored = replace(scored, label_scale=label_scale(*steps.store.get((prepared.dataset, prepared.partition))))
+    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored, task)

@@ -97,10 +97,11 @@ class Run:
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
         data = self._stage_outputs(job, setting) if self.request.prepared else self._divide(job, setting)
         federation = partitions.build_federation(self.session.steps, setting, data)
+        job.criterion.require_task(federation.task)
         accepted, sizes = [], run_method.count_examples(self.session.store, data)
         for method in setting.methods:
             try:
-                require_devices(method.build(federation.public.nets, sizes), federation)
+                require_devices(method.build(federation.public.nets, sizes, federation.task), federation)
             except InputError as refused:
                 self.leave_out(job, method, refused)
             else:

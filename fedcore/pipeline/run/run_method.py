@@ -16,6 +16,7 @@ from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
+from fedcore.data.task import TASKS
 from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
@@ -74,7 +75,7 @@ def run_method(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
         models, played[-1].state, tuple(turn_reports), method.figures, tuple(show), plane,
-        outcomes=total(session.store.get(counted), classes),
+        outcomes=total(session.store.get(counted), classes) if TASKS[fed.task].has_classes else None,
     )  # fmt: skip
     if validated is None:
         return result
@@ -105,7 +106,7 @@ def config_digest(
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *hardware, *([fed.threats] if fed.threats else []),
-        *([fed.scoring] if fed.scoring.metric else []), *([setting.metric] if setting.metric != "accuracy" else []),
+        *([fed.scoring] if fed.scoring else []), *([setting.metric] if setting.metric != "accuracy" else []),
         *([setting.threshold] if setting.threshold else []),
     )  # fmt: skip
     return Digest().of(words)

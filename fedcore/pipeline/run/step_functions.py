@@ -54,10 +54,11 @@ def prepare_sites(dataset: Dataset, made: Partition, *, scale: str) -> dict[str,
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """Return the shape of an example, the names of the classes, and the largest number if all are whole."""
+    """Return the shape of an example, the names of the classes, the largest number if all are whole, and the task."""
     x = dataset.train.x
     largest = None if x.dtype == torch.uint8 else largest_integer(x)
-    return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest}
+    task = {} if dataset.task.has_classes else {"task": dataset.task.name}
+    return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest, **task}
 
 
 def deploy(

@@ -11,10 +11,10 @@ import torch
 from federations import NBYTES, NET, NETS, SGD, bits, device_of, federation, last, model
 
 from fedcore import nets
-from fedcore.core.evaluation import combine
 from fedcore.core.messages import to_weights
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
+from fedcore.data.task import mix_probabilities
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensembles import voting_weights
@@ -40,7 +40,7 @@ def test_it_is_its_parts_one_after_the_other():
         models.append(alone[name])
     x, y = draw(parts, torch.stack(counts), 200, round_info.generator("draws"))
     votes = to_weights(voting_weights(torch.stack(counts), "counts").float())
-    answers = combine([predict(params, NET, x, 200) for params in models], votes).exp()
+    answers = mix_probabilities([predict(params, NET, x, 200) for params in models], votes, 1.0, None).exp()
     training = replace(SGD, optimiser="adam", lr=0.01, schedule="cosine", batch=16, epochs=2)
     expected = learn(NET, x, targets_of(y, answers, 0.5), training, round_info)
     torch.testing.assert_close(dict(sent.params), expected)

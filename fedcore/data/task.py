@@ -1,0 +1,171 @@
+r"""Tasks: what labels are, and all that follows from it.
+
+The labels themselves say it, as PyTorch's losses have it:
+
+    y (N,) int64      classification   the number of a class; a net has an output for each of K classes, its logits
+    y (N,) float32    regression       a quantity; a net has one output
+
+A :class:`Task` holds what differs: the loss and its gradient, how the outputs of several models become one answer, the
+score by which devices rank models, and the guess that is the control. Everything else is the same code: a method that
+needs only parameters, sums or features knows no task. Metrics by task are in :mod:`fedcore.core.evaluation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear, mse_loss, one_hot
+
+from fedcore.types import InputError, Params, Weights
+
+TaskName: TypeAlias = Literal["classification", "regression"]
+
+Combined: TypeAlias = Callable[[Sequence[Tensor], Weights, float, Params | None], Tensor]
+"""The outputs of M members (N, K), their weights, a power and a head, as `fedcore.types.Model` has them -> answers."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What labels are.
+
+    name: in settings and files. words: in sentences, of the data. loss: outputs (B, K) and labels -> the mean loss.
+    gradient: the derivative of the summed loss at the outputs, (B, K). combine: the members' outputs -> the model's
+    answers (N, K). targets: labels as numbers to regress on, (N, K). score: of answers, in [0, 1], the greater the
+    better. counts: how many examples speak for each output, (K,). tally: sums over labels, from which `guess` makes the
+    outputs (K,) that are best where no input is known. losses: the names that `training.loss` may have.
+    has_classes: whether a label is a class, which partitions by label, class weights and some methods need.
+    """
+
+    name: TaskName
+    words: str
+    loss: Callable[[Tensor, Tensor], Tensor]
+    gradient: Callable[[Tensor, Tensor], Tensor]
+    combine: Combined
+    targets: Callable[[Tensor, int], Tensor]
+    score: Callable[[Tensor, Tensor], float]
+    counts: Callable[[Tensor, int], Tensor]
+    tally: Callable[[Tensor, int], Tensor]
+    guess: Callable[[Tensor], Tensor]
+    losses: tuple[str, ...]
+    has_classes: bool = False
+
+
+# classification
+
+
+def cross_entropy_grad(logits: Tensor, y: Tensor) -> Tensor:
+    """Return softmax(logits) - onehot(y), the gradient of cross-entropy at the logits."""
+    logit_grad = logits.softmax(1)
+    return logit_grad.scatter_add_(1, y[:, None], logit_grad.new_full((len(y), 1), -1.0))
+
+
+def mix_probabilities(logits: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:
+    """Return log-probabilities (N, K) of M members' logits (N, K).
+
+    A single member's are exact log-softmax, so that its loss does not saturate.
+    """
+    if head is not None:
+        return linear(torch.cat([*logits], 1), head["weight"], head["bias"]).log_softmax(1)
+    members = [z.log_softmax(1) for z in logits]
+    share = torch.tensor(weights, dtype=members[0].dtype).log()
+    if share.ndim == 1 and power == 1:
+        return members[0] if len(members) == 1 else torch.logsumexp(torch.stack(members) + share[:, None, None], dim=0)
+    by_class = share[:, None, :] if share.ndim == 2 else share[:, None, None]
+    return torch.logsumexp(power * torch.stack(members) + by_class, dim=0).log_softmax(1)
+
+
+def right(outputs: Tensor, y: Tensor) -> float:
+    """Return the fraction of examples whose class has the greatest output."""
+    return (outputs.argmax(1) == y).double().mean().item()
+
+
+def count_classes(y: Tensor, classes: int) -> Tensor:
+    """Return the examples of each class, (K,) int64."""
+    return torch.bincount(y, minlength=classes)
+
+
+def log_frequencies(counts: Tensor) -> Tensor:
+    """Return the logarithms of the labels' frequencies, (K,), each label counted once more than it occurs."""
+    return (counts + 1.0).log() - (counts + 1.0).sum().log()
+
+
+# regression
+
+
+def squared_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the mean squared error of outputs (B, 1)."""
+    return mse_loss(outputs[:, 0], y)
+
+
+def squared_grad(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return 2 (z - y), the gradient of the squared error at the outputs (B, 1)."""
+    return 2 * (outputs - y[:, None])
+
+
+def mean_of_members(outputs: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:
+    """Return the weighted mean of M members' outputs (N, K), or what a head makes of them.
+
+    A power is of probabilities, which these are not: it has no effect.
+    """
+    if head is not None:
+        return linear(torch.cat([*outputs], 1), head["weight"], head["bias"])
+    if len(outputs) == 1:
+        return outputs[0]
+    share = torch.tensor(weights, dtype=outputs[0].dtype).view(len(outputs), 1, -1)
+    return (torch.stack([*outputs]) * share).sum(0) / share.sum(0)
+
+
+def closeness(outputs: Tensor, y: Tensor) -> float:
+    """Return 1 / (1 + mean squared error): 1 for the truth, about .5 for the mean, since labels have deviation 1."""
+    return 1 / (1 + squared_loss(outputs, y).item())
+
+
+def sum_and_count(y: Tensor, outputs: int) -> Tensor:
+    """Return the sum of the labels and their number, (2,) float64."""
+    return torch.stack([y.double().sum(), torch.tensor(float(len(y)), dtype=torch.float64)])
+
+
+CLASSIFICATION = Task(
+    "classification",
+    "classes",
+    cross_entropy,
+    cross_entropy_grad,
+    mix_probabilities,
+    one_hot,
+    right,
+    count_classes,
+    count_classes,
+    log_frequencies,
+    ("ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"),
+    has_classes=True,
+)
+REGRESSION = Task(
+    "regression",
+    "a number",
+    squared_loss,
+    squared_grad,
+    mean_of_members,
+    lambda y, outputs: y[:, None],
+    closeness,
+    lambda y, outputs: torch.tensor([len(y)]),
+    sum_and_count,
+    lambda tally: (tally[:1] / tally[1:].clamp(min=1)).float(),
+    ("ce", "squared", "absolute"),
+)
+
+TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION)}
+
+
+def task_of(y: Tensor) -> Task:
+    """Return the task whose labels these are; there may be none of them."""
+    return REGRESSION if y.is_floating_point() else CLASSIFICATION
+
+
+def require_classes(name: str, what: str) -> None:
+    """Refuse `what`, such as "run.positive = 'a':", for data whose labels are no classes. name: of their task."""
+    if not TASKS[name].has_classes:
+        raise InputError(f"{what} needs classes; the label of these data is {TASKS[name].words} (data.task = {name})")
