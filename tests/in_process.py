@@ -11,16 +11,27 @@ from federations import federation
 from fedcore.config.methods import MethodConfig
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import Plan, plan_of
+from fedcore.field.recipe import NUMBERS
+from fedcore.field.rows import Rows
 from fedcore.field.server import Field, federation_of
 from fedcore.methods import METHODS
 from fedcore.types import Federation
 
 
 class InProcess:
-    """Devices in folders under `root`. change: what becomes of an answer on its way, None if it is lost."""
+    """Devices in folders under `root`. rows: those with rows in place of examples.
 
-    def __init__(self, fed: Federation, root: Path, allowed: Collection[str] = tuple(METHODS)) -> None:
-        self.fed, self.root, self.allowed = fed, root, allowed
+    change: what becomes of an answer on its way, None if it is lost.
+    """
+
+    def __init__(
+        self,
+        fed: Federation,
+        root: Path,
+        allowed: Collection[str] = (*METHODS, NUMBERS),
+        rows: Mapping[str, Rows] | None = None,
+    ) -> None:
+        self.fed, self.root, self.allowed, self.rows = fed, root, allowed, rows or {}
         self.devices: dict[str, FieldDevice] = {}
         self.sent: list[tuple[str, bytes, bytes]] = []
         self.away: set[str] = set()
@@ -30,9 +41,8 @@ class InProcess:
 
     def start(self, name: str, allowed: Collection[str] | None = None) -> None:
         """Start a device, or start it again: all that it knows is in its folder."""
-        self.devices[name] = FieldDevice(
-            name, self.fed.devices[name].data, self.root / name, self.allowed if allowed is None else allowed
-        )
+        data = self.rows.get(name, self.fed.devices[name].data)
+        self.devices[name] = FieldDevice(name, data, self.root / name, self.allowed if allowed is None else allowed)
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         if name in self.away:

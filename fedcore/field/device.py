@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
+from secrets import token_bytes
 from threading import Lock
 from typing import Any
 
@@ -22,7 +23,8 @@ import torch
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.execute.threads import one_thread
-from fedcore.field.plan import Plan, check_leaves, check_plan
+from fedcore.field.plan import VERSIONS, Plan, check_leaves, check_plan
+from fedcore.field.recipe import NUMBERS, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import Data, Device, InputError, Message, Method, Net, Params, Scoring, Splits, StepId
 
@@ -37,12 +39,15 @@ class NotJoined(InputError):
 
 
 class FieldDevice:
-    """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to."""
+    """A device with its examples, or its rows. folder: where its memory is kept. allowed: what its owner agrees to."""
 
-    def __init__(self, name: str, data: Splits, folder: Path, allowed: Collection[str], wait: float = WAIT) -> None:
+    def __init__(
+        self, name: str, data: Splits | Source, folder: Path, allowed: Collection[str], wait: float = WAIT
+    ) -> None:
         self.name, self.data, self.folder, self.allowed = name, data, folder, frozenset(allowed)
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
+        self._data: dict[str, Splits] = {}
         self._jobs: dict[Any, Future[bytes]] = {}
         self._lock = Lock()
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="fedcore-field")
@@ -51,7 +56,9 @@ class FieldDevice:
         """Return the answer to a call: a result, that it is still at work, or why it refuses. Any thread may call."""
         try:
             words, tensors = unpack(call, "call")
-            ask = {"join": self._join, "visit": self._visit, "score": self._score}.get(str(words.get("ask")))
+            ask = {"join": self._join, "numbers": self._numbers, "visit": self._visit, "score": self._score}.get(
+                str(words.get("ask"))
+            )
             if ask is None:
                 raise InputError("call: must ask to join, visit or score")
             key = hashlib.blake2b(call, digest_size=16).hexdigest()
@@ -83,12 +90,52 @@ class FieldDevice:
             raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
         self._agree(plan)
         path.parent.mkdir(parents=True, exist_ok=True)
+        data = self._data[plan.run]
+        write_file(path.with_name("data"), self._fingerprint(data).encode())
         write_file(path, plan.to_json().encode())
-        return pack({"reply": "joined", "examples": len(self.data.train), "versions": dict(plan.versions)})
+        return pack(
+            {
+                "reply": "joined", "examples": len(data.train), "test_examples": len(data.test),
+                "test_classes": len(data.test.y.unique()), "data": self._fingerprint(data), "versions": VERSIONS,
+            }
+        )  # fmt: skip
+
+    def _numbers(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Return medians, or means and variances, of this device's training rows, if its owner allows that."""
+        plan = Plan.from_json(str(words.get("plan")))
+        check_plan(plan, self.name, self.allowed)
+        recipe = plan.read_recipe()
+        if recipe is None or recipe.lacks is None or isinstance(self.data, Splits):
+            raise InputError(f"run {plan.run}: no numbers are wanted")
+        if NUMBERS not in self.allowed:
+            what = "medians" if recipe.lacks == "fill" else "means and variances"
+            raise InputError(
+                f"{self.name}: {what} of its columns may not leave it; its owner has not allowed {NUMBERS}"
+            )
+        raw = self.data.splits(recipe, plan.seed)
+        return pack({"reply": "numbers", "examples": len(raw.train)}, {"numbers": recipe.numbers(raw)})
+
+    def _fingerprint(self, data: Splits) -> str:
+        """Return a digest of examples, by which others can tell whether they are the same, and nothing else."""
+        salt = self.folder / "salt"
+        if not salt.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_file(salt, token_bytes(16))
+        parts = {f"{part}/{axis}": leaf for part, of in vars(data).items() for axis, leaf in vars(of).items()}
+        return hashlib.blake2b(digest(parts).encode(), key=salt.read_bytes(), digest_size=16).hexdigest()
 
     def _agree(self, plan: Plan) -> None:
         check_plan(plan, self.name, self.allowed)
-        for part in (self.data.train, self.data.val, self.data.test):
+        recipe = plan.read_recipe()
+        if recipe is not None and recipe.lacks is not None:
+            raise InputError(f"run {plan.run}: its recipe lacks numbers")
+        data = self.data if isinstance(self.data, Splits) else self.data.prepared(recipe, plan.seed)
+        known = self.folder / plan.run / "data"
+        if known.is_file() and known.read_text("utf-8") != self._fingerprint(data):
+            raise InputError(
+                f"run {plan.run}: the rows of {self.name} are others than when it joined; give another name"
+            )
+        for part in (data.train, data.val, data.test):
             if len(part) and tuple(part.x.shape[1:]) != plan.shape:
                 raise InputError(
                     f"{self.name}: its examples have shape {tuple(part.x.shape[1:])}, the run's {plan.shape}"
@@ -96,7 +143,7 @@ class FieldDevice:
             if len(part) and int(part.y.max()) >= plan.classes:
                 raise InputError(f"{self.name}: it has class {int(part.y.max())}, the run has {plan.classes} classes")
         method, nets = plan.build()
-        self._plans[plan.run] = plan, method, nets[self.name]
+        self._plans, self._data = {plan.run: (plan, method, nets[self.name])}, {plan.run: data}  # others are on disk
 
     def _visit(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Take the device's part in a turn, unless it has: then give the same answer."""
@@ -114,7 +161,9 @@ class FieldDevice:
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
         with one_thread():
-            kept, update = visit(method.stages[turn[0]], memory, message, Device(self.name, net, self.data), at)  # type: ignore[arg-type]
+            kept, update = visit(
+                method.stages[turn[0]], memory, message, Device(self.name, net, self._data[plan.run]), at
+            )  # type: ignore[arg-type]
         check(self.name, update, net)
         after = {
             "call": key, "memory": digest(kept), "nbytes": sum(leaf.nbytes for leaf in kept.values()),
@@ -133,8 +182,9 @@ class FieldDevice:
         _, method, net = self._run(words)
         plan = self._plans[str(words["run"])][0]
         memory = self._memory(plan.run, words["memory"])[0] if words.get("memory") else {}
-        none = Data(self.data.test.x[:0], self.data.test.y[:0])
-        device = Device(self.name, net, self.data)
+        data = self._data[plan.run]
+        none = Data(data.test.x[:0], data.test.y[:0])
+        device = Device(self.name, net, data)
         scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
         with one_thread():
             found = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)

@@ -15,10 +15,24 @@ from typing import Any, Protocol
 
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import RoundResult, State, check, receive, run
+from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves
 from fedcore.field.wire import pack, unpack
-from fedcore.types import Data, Device, Federation, Handle, InputError, Message, Net, Params, Public, Splits, Update
+from fedcore.types import (
+    Data,
+    Device,
+    Federation,
+    Handle,
+    InputError,
+    Message,
+    Net,
+    Params,
+    Public,
+    Splits,
+    TooFew,
+    Update,
+)
 
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""
@@ -85,12 +99,16 @@ class Field:
     """Runs the devices' steps on real devices: an `execute` of :mod:`fedcore.core.rounds`.
 
     seconds: how long devices have for a step. said: called with one line for each device that is absent, and why.
+    facts: of each device that has joined, numbers of its test examples. data: a digest of its examples, which tells
+    whether they are those of another run and nothing else.
     """
 
     def __init__(
         self, link: Link, plan: Plan, fed: Federation, seconds: float, said: Callable[[str], None] = lambda line: None
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
+        self.facts: dict[str, dict[str, int]] = {}
+        self.data: dict[str, str] = {}
         self._here = Inline()
         self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
@@ -105,6 +123,8 @@ class Field:
             try:
                 words, _ = _read(answer, name, "joined")
                 joined[name] = _number(words, "examples", name)
+                self.facts[name] = {key: _number(words, key, name) for key in ("test_examples", "test_classes")}
+                self.data[name] = str(words.get("data"))[:64]
             except InputError as error:
                 refused.append(str(error))
         if refused:
@@ -163,6 +183,39 @@ class Field:
             except InputError as refused:
                 self.said(str(refused)[:1000])
         return found
+
+
+def exchange(
+    link: Link, plan: Plan, seconds: float, least: int, said: Callable[[str], None] = lambda line: None
+) -> tuple[Plan, dict[str, dict[str, float]]]:
+    """Return a plan whose recipe has the numbers that devices share, and the bytes that each device sent and received.
+
+    Each device sends its medians, or its means and variances, once. Raises InputError with the reason of each device
+    that refuses, and TooFew if less than `least` answer: the scale of those that were away would be another.
+    """
+    recipe = plan.read_recipe()
+    if recipe is None or recipe.lacks is None:
+        return plan, {}
+    schema, heard = recipe.schema, set(plan.nets)
+    while recipe.lacks is not None:
+        call = pack({"ask": "numbers", "plan": plan.to_json()})
+        answers, refused, numbers, sizes = ask(link, dict.fromkeys(plan.nets, call), seconds), [], {}, {}
+        for name in sorted(answers):
+            try:
+                words, tensors = _read(answers[name], name, "numbers")
+                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, _number(words, "examples", name))
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            raise InputError("; ".join(refused))
+        for name in sorted(plan.nets.keys() - numbers.keys()):
+            said(f"{name}: no answer in {seconds:g} s")
+        heard &= numbers.keys()
+        if len(numbers) < least:
+            raise TooFew(f"{len(numbers)} of {len(plan.nets)} devices sent their numbers, at least {least} must")
+        recipe = recipe.with_numbers({name: numbers[name] for name in plan.nets if name in numbers}, sizes)
+        plan = replace(plan, recipe=recipe.to_words())
+    return plan, dict.fromkeys(sorted(heard), preparation_bytes(schema, recipe.scale))
 
 
 def run_in_field(
