@@ -14,6 +14,7 @@ from fedcore.field.plan import Plan, plan_of
 from fedcore.field.recipe import NUMBERS
 from fedcore.field.rows import Rows
 from fedcore.field.server import Field, federation_of
+from fedcore.field.wire import unpack
 from fedcore.methods import METHODS
 from fedcore.types import Federation
 
@@ -43,6 +44,10 @@ class InProcess:
         """Start a device, or start it again: all that it knows is in its folder."""
         data = self.rows.get(name, self.fed.devices[name].data)
         self.devices[name] = FieldDevice(name, data, self.root / name, self.allowed if allowed is None else allowed)
+
+    def asked(self, what: str) -> list[str]:
+        """Return the devices of all calls of a kind, in order."""
+        return [name for name, call, _ in self.sent if unpack(call, "call")[0]["ask"] == what]
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         if name in self.away:

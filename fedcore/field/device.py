@@ -96,7 +96,7 @@ class FieldDevice:
         return pack(
             {
                 "reply": "joined", "examples": len(data.train), "test_examples": len(data.test),
-                "test_classes": len(data.test.y.unique()), "data": self._fingerprint(data), "versions": VERSIONS,
+                "test_classes": len(torch.unique(data.test.y)), "data": self._fingerprint(data), "versions": VERSIONS,
             }
         )  # fmt: skip
 
@@ -160,10 +160,9 @@ class FieldDevice:
         memory, source = self._memory(plan.run, str(words.get("memory")))
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
+        device = Device(self.name, net, self._data[plan.run])
         with one_thread():
-            kept, update = visit(
-                method.stages[turn[0]], memory, message, Device(self.name, net, self._data[plan.run]), at
-            )  # type: ignore[arg-type]
+            kept, update = visit(method.stages[turn[0]], memory, message, device, at)  # type: ignore[arg-type]
         check(self.name, update, net)
         after = {
             "call": key, "memory": digest(kept), "nbytes": sum(leaf.nbytes for leaf in kept.values()),

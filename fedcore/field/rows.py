@@ -42,6 +42,11 @@ class Rows:
         if not needed:
             self.examples = read_examples(path)
 
+    def __str__(self) -> str:
+        if self.examples is not None:
+            return f"{len(self.examples.train)} examples"
+        return f"rows of {self.path}"
+
     def splits(self, recipe: Recipe | None, seed: int) -> Splits:
         """Return the device's examples, not prepared, as a run's recipe asks for."""
         if self.examples is not None:

@@ -9,8 +9,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, Protocol
 
 from fedcore.core.evaluation import score
@@ -37,6 +38,9 @@ from fedcore.types import (
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""
 
+SAY = 15.0
+"""Seconds between two lines about whom the server waits for."""
+
 PATIENCE = 15.0
 """Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
 
@@ -60,16 +64,24 @@ class Elsewhere:
     nbytes: int = 0
 
 
-def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes | None = None) -> dict[str, bytes]:
+def ask(
+    link: Link,
+    calls: Mapping[str, bytes],
+    seconds: float,
+    joining: bytes | None = None,
+    said: Callable[[str], None] = lambda line: None,
+) -> dict[str, bytes]:
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
-    joining: the call that a device gets first which does not know the run, as it came late or lost its folder.
+    joining: the call that a device gets first which does not know the run, as it came late or lost its folder. said:
+    called with a line now and then about whom the server waits for.
     """
-    end = time.monotonic() + seconds
+    start = time.monotonic()
+    end, over = start + seconds, Event()
 
     def one(name: str) -> bytes | None:
         patience = PATIENCE
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0 and not over.is_set():
             answer = link.send(name, calls[name], min(left, patience))
             reply = None if answer is None else _reply(answer)
             if answer is None and time.monotonic() > end - left + patience:
@@ -83,9 +95,33 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes |
                 return answer
         return None
 
-    with ThreadPoolExecutor(max(1, len(calls)), thread_name_prefix="fedcore-ask") as threads:
-        answers = dict(zip(calls, threads.map(one, calls), strict=True))
-    return {name: answer for name, answer in answers.items() if answer is not None}
+    done: SimpleQueue[tuple[str, bytes | Exception | None]] = SimpleQueue()
+
+    def put(name: str) -> None:
+        try:
+            done.put((name, one(name)))
+        except Exception as error:
+            done.put((name, error))
+
+    for name in calls:  # threads that end with this process, so that Ctrl-C waits for no device
+        Thread(target=put, args=(name,), daemon=True, name="fedcore-ask").start()
+    answers: dict[str, bytes] = {}
+    waiting = set(calls)
+    try:
+        while waiting:
+            try:
+                name, answer = done.get(timeout=SAY)
+            except Empty:
+                said(f"waiting for {', '.join(sorted(waiting))}: {time.monotonic() - start:.0f} s")
+                continue
+            waiting.discard(name)
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                answers[name] = answer
+    finally:
+        over.set()
+    return {name: answers[name] for name in calls if name in answers}
 
 
 def _reply(answer: bytes) -> str:
@@ -173,7 +209,7 @@ class Field:
         return {name: {name: scores | shared[name]} for name, scores in found.items()}
 
     def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, found = ask(self.link, packed, self.seconds, self._joining), {}
+        answers, found = ask(self.link, packed, self.seconds, self._joining, self.said), {}
         for name in packed:
             if name not in answers:
                 self.said(f"{name}: no answer in {self.seconds:g} s")
