@@ -123,7 +123,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     answer = None
     known = registry.read()
     if known is not None and registry.CANDIDATE in getattr(known.get(setting.task), "aliases", {}):
-        answer = Record().find_source(setting.task, registry.CANDIDATE)[0].row.label
+        origin, _ = Record().find_source(setting.task, registry.CANDIDATE)
+        answer, job = origin.row, job.model_copy(update={"seed": origin.seed})
     return setup_of(job, setting, dataset, devices, answer)
 
 
