@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,8 +54,8 @@ def setup_of(
     metric = "balanced_accuracy" if decides.auto and counts.max() > LARGEST * counts.sum() else decides.metric.name
     study = Study(
         job.study, job.title.format(devices=len(names)), job.size, setting.data_name, setting.task, rows, job.seed,
-        answer and answer.label, metric, decides.positive, setting.scoring.get("costs"), decides.min_effect,
-        decides.least_test, decides.weigh,
+        None if answer is None else answer.label, metric, decides.positive, setting.scoring.get("costs"),
+        decides.min_effect, decides.least_test, decides.weigh,
     )  # fmt: skip
     more = scoring(**setting.scoring, classes=dataset.classes) if setting.scoring else Scoring()
     recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset.test is not None)
@@ -105,6 +105,7 @@ def run_study(
     tables, left, refused = [], [], dict[str, str]()
     for seed in seeds:
         recipe = setup.recipe
+        prepare: Mapping[str, Mapping[str, float]] = {}
         for number, row in enumerate(rows):
             if row.label in refused:
                 continue
@@ -120,8 +121,8 @@ def run_study(
                 said(f"{row.label} is left out: {why}")
                 continue
             kept = read_run(place)
-            recipe = kept.plan.read_recipe()
-            tables.append(table_of(kept, setup, row.label))
+            recipe, prepare = kept.plan.read_recipe(), prepare or kept.prepare
+            tables.append(table_of(replace(kept, prepare=prepare), setup, row.label))
             left.append(left_devices(kept, row.label))
     if not tables:
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))
