@@ -32,14 +32,14 @@ def plant() -> pd.DataFrame:
     return rows
 
 
-def load_plant(folder: Path) -> Dataset:
+def load_plant(folder: Path, missing: str = "median") -> Dataset:
     plant().to_csv(folder / "all.csv", index=False)
-    return load("table", path=folder / "all.csv", label="fault", device="site", ignore=["part"], missing="median")
+    return load("table", path=folder / "all.csv", label="fault", device="site", ignore=["part"], missing=missing)
 
 
-def on_devices(folder: Path) -> tuple[DividedDataset, Setup, InProcess]:
+def on_devices(folder: Path, missing: str = "median") -> tuple[DividedDataset, Setup, InProcess]:
     """A study of a table, and a link to devices that have the same rows, each in a table of its own."""
-    study = load_plant(folder)
+    study = load_plant(folder, missing)
     fed = federate(study, partitioner("by_device")(), min_size=5, shared_test=0.1, scale="common")
     rows = {}
     for site, part in plant().groupby("site"):

@@ -72,7 +72,7 @@ def job_of(**federation):
     return job, setting
 
 
-def test_a_setup_has_the_studys_schema_and_methods_and_no_number_of_its_rows(tmp_path):
+def test_a_setup_has_the_studys_schema_and_methods_and_no_number_of_rows(tmp_path):
     dataset = load_plant(tmp_path)
     tuned = replace(ROWS[1], training=replace(ROWS[1].training, lr=0.5))
     made = setup_of(*job_of(), dataset, (), tuned)
