@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from federations import federation
@@ -19,8 +20,14 @@ from fedcore.types import Federation
 class InProcess:
     """Devices in folders under `root`. change: what becomes of an answer on its way, None if it is lost."""
 
-    def __init__(self, fed: Federation, root: Path, allowed: Collection[str] = tuple(METHODS)) -> None:
-        self.fed, self.root, self.allowed = fed, root, allowed
+    def __init__(
+        self,
+        fed: Federation,
+        root: Path,
+        allowed: Collection[str] = tuple(METHODS),
+        keys: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fed, self.root, self.allowed, self.keys = fed, root, allowed, keys or {}
         self.devices: dict[str, FieldDevice] = {}
         self.sent: list[tuple[str, bytes, bytes]] = []
         self.away: set[str] = set()
@@ -31,8 +38,9 @@ class InProcess:
     def start(self, name: str, allowed: Collection[str] | None = None) -> None:
         """Start a device, or start it again: all that it knows is in its folder."""
         self.devices[name] = FieldDevice(
-            name, self.fed.devices[name].data, self.root / name, self.allowed if allowed is None else allowed
-        )
+            name, self.fed.devices[name].data, self.root / name, self.allowed if allowed is None else allowed,
+            keys=self.keys.get(name),
+        )  # fmt: skip
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         if name in self.away:
@@ -48,10 +56,15 @@ def plan_for(row: MethodConfig, fed: Federation, seed: int = 0) -> Plan:
 
 
 def field_of(
-    row: MethodConfig, root: Path, names: str = "abcd", seconds: float = 20.0, said: list[str] | None = None
+    row: MethodConfig,
+    root: Path,
+    names: str = "abcd",
+    seconds: float = 20.0,
+    said: list[str] | None = None,
+    keys: Mapping[str, Any] | None = None,
 ) -> tuple[Field, InProcess]:
     fed = federation(names)
-    link = InProcess(fed, root)
+    link = InProcess(fed, root, keys=keys)
     lines: Callable[[str], None] = (said if said is not None else []).append
     return Field(link, plan_for(row, fed), federation_of(fed.public), seconds, lines), link
 

@@ -48,11 +48,12 @@ def start(kit: Path, data: Path, allow: tuple[str, ...], memory: Path | None, wi
 
     from fedcore.field.cells import DeviceCell
     from fedcore.field.device import FieldDevice
+    from fedcore.field.keys import Keys
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     folder = memory or kit / "memory"
     folder.mkdir(parents=True, exist_ok=True)
-    cell = DeviceCell(found, FieldDevice(found.name, examples, folder, allow))
+    cell = DeviceCell(found, FieldDevice(found.name, examples, folder, allow, keys=Keys(found)))
     print(
         f"{found.name}: {len(examples.train)} examples, allows {', '.join(allow)}; server {found.address}", flush=True
     )

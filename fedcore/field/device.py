@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
+from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.execute.threads import one_thread
 from fedcore.field.plan import Plan, check_leaves, check_plan
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import Data, Device, InputError, Message, Method, Net, Params, Scoring, Splits, StepId
+
+if TYPE_CHECKING:
+    from fedcore.field.keys import Keys, Masks
+
+LEAST = 3
+"""Devices of which a masked sum must consist at least: of two, each learns the other's part."""
 
 WAIT = 5.0
 """Seconds after which a device says that it is still at work; the server asks again."""
@@ -37,10 +45,23 @@ class NotJoined(InputError):
 
 
 class FieldDevice:
-    """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to."""
+    """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to.
 
-    def __init__(self, name: str, data: Splits, folder: Path, allowed: Collection[str], wait: float = WAIT) -> None:
+    keys: for masked sums, which are refused without. least: how many devices must be in such a sum.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Splits,
+        folder: Path,
+        allowed: Collection[str],
+        wait: float = WAIT,
+        keys: Keys | None = None,
+        least: int = LEAST,
+    ) -> None:
         self.name, self.data, self.folder, self.allowed = name, data, folder, frozenset(allowed)
+        self.keys, self.least = keys, least
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
         self._jobs: dict[Any, Future[bytes]] = {}
@@ -51,9 +72,12 @@ class FieldDevice:
         """Return the answer to a call: a result, that it is still at work, or why it refuses. Any thread may call."""
         try:
             words, tensors = unpack(call, "call")
-            ask = {"join": self._join, "visit": self._visit, "score": self._score}.get(str(words.get("ask")))
-            if ask is None:
-                raise InputError("call: must ask to join, visit or score")
+            asks = {
+                "join": self._join, "card": self._card, "visit": self._visit, "reveal": self._reveal,
+                "score": self._score,
+            }  # fmt: skip
+            if (ask := asks.get(str(words.get("ask")))) is None:
+                raise InputError(f"call: must ask to {', '.join(asks)}")
             key = hashlib.blake2b(call, digest_size=16).hexdigest()
             with self._lock:  # one step at a time, and none twice
                 if key not in self._jobs or _failed(self._jobs[key]):
@@ -95,38 +119,104 @@ class FieldDevice:
                 )
             if len(part) and int(part.y.max()) >= plan.classes:
                 raise InputError(f"{self.name}: it has class {int(part.y.max())}, the run has {plan.classes} classes")
+        if plan.masked and self.keys is None:
+            raise InputError(f"method {plan.method}: masked sums need the keys of a kit, {self.name} has none")
         method, nets = plan.build()
         self._plans[plan.run] = plan, method, nets[self.name]
 
     def _visit(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Take the device's part in a turn, unless it has: then give the same answer."""
         plan, method, net = self._run(words)
-        turn = _whole(words, "stage"), _whole(words, "round")
-        if turn[0] >= len(method.stages):
-            raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
+        turn = self._turn(words)
+        masks = self._masks(plan, turn, words)
         known = self._turns(plan.run)
+        sums: dict[str, str] = {}
         if turn in known:
             before, parts = self._read(known[turn])
-            if before["call"] != key:
+            if before["call"] == key:
+                return _visited(before, parts)
+            sums = before["sums"]
+            if masks is None or before["revealed"] or sums.get(masks.context, key) != key:
                 raise InputError(f"{_turn_word(turn)}: {self.name} has answered another call for it")
-            return _visited(before, parts)
+        elif known and turn < max(known):  # another answer to it would tell more than one
+            raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
         memory, source = self._memory(plan.run, str(words.get("memory")))
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
-        with one_thread():
+        with one_thread(), _own_secrets(masks):
             kept, update = visit(method.stages[turn[0]], memory, message, Device(self.name, net, self.data), at)  # type: ignore[arg-type]
         check(self.name, update, net)
+        if masks is not None:
+            update = masks.hide(update)
+            sums = {**sums, masks.context: key}
         after = {
             "call": key, "memory": digest(kept), "nbytes": sum(leaf.nbytes for leaf in kept.values()),
-            "size": update.size, "score": update.score,
+            "size": update.size, "score": update.score, "sums": sums, "revealed": False,
+            "own": "" if masks is None else masks.own().hex(), "context": "" if masks is None else masks.context,
         }  # fmt: skip
         parts = {"memory": kept, "params": update.params, "extra": update.extra}
-        path = self.folder / plan.run / f"turn-{turn[0]}-{turn[1]}"
-        write_file(path, pack(after, parts))
+        write_file(self._turn_file(plan.run, turn), pack(after, parts))
         for other in known.values():  # the memory before stays, in case that the server never gets this answer
-            if other != source:
+            if other not in (source, self._turn_file(plan.run, turn)):
                 other.unlink()
         return _visited(after, parts)
+
+    def _card(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Tell the public key of a run, and which sum of a turn is complete, if one is."""
+        plan, _, _ = self._run(words)
+        if not plan.masked or self.keys is None:
+            raise InputError(f"run {plan.run}: has no masked sums")
+        file = self._turns(plan.run).get(self._turn(words))
+        before = self._read(file)[0] if file is not None else {"revealed": False}
+        return pack(
+            {
+                "reply": "card",
+                "card": self.keys.card(plan.run, self._secret(plan.run)),
+                "revealed": before["context"] if before["revealed"] else "",
+            }
+        )
+
+    def _reveal(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Tell the key of the device's own mask in the last sum of a turn; no other sum of it follows."""
+        plan, _, _ = self._run(words)
+        turn = self._turn(words)
+        file = self._turns(plan.run).get(turn)
+        before, parts = self._read(file) if file is not None else ({"context": ""}, {})
+        if not before["context"] or before["context"] != words.get("context"):
+            raise InputError(f"{_turn_word(turn)}: {self.name} has not answered for these devices last")
+        if not before["revealed"]:  # on disk first: after a kill it still knows that no other sum may follow
+            write_file(self._turn_file(plan.run, turn), pack({**before, "revealed": True}, parts))
+        return pack({"reply": "revealed", "own": before["own"]})
+
+    def _masks(self, plan: Plan, turn: tuple[int, int], words: Mapping[str, Any]) -> Masks | None:
+        """Return the masks of a sum; without a list of the devices in it nothing leaves that must be masked."""
+        if not plan.masked or self.keys is None:
+            return None
+        cards = words.get("cards")
+        if not isinstance(cards, dict) or not cards.keys() <= plan.nets.keys() or len(cards) < self.least:
+            told = len(cards) if isinstance(cards, dict) else 0
+            raise InputError(f"{_turn_word(turn)}: a masked sum of {told} devices, {self.name} wants {self.least}")
+        return self.keys.masks(plan.run, turn, self._secret(plan.run), cards)
+
+    def _secret(self, run: str) -> bytes:
+        """Return the device's secret key in a run, which is drawn once."""
+        assert self.keys is not None
+        path = self.folder / run / "secret"
+        if not path.is_file():
+            write_file(path, self.keys.new_secret())
+        return path.read_bytes()
+
+    def _turn(self, words: Mapping[str, Any]) -> tuple[int, int]:
+        plan, method, _ = self._run(words)
+        turn = _whole(words, "stage"), _whole(words, "round")
+        if turn[0] >= len(method.stages):
+            raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
+        if turn[1] >= method.stages[turn[0]].rounds:
+            raise InputError(f"run {plan.run}: stage {turn[0] + 1} has {method.stages[turn[0]].rounds} rounds")
+        return turn
+
+    def _turn_file(self, run: str, turn: tuple[int, int]) -> Path:
+        return self.folder / run / f"turn-{turn[0]}-{turn[1]}"
 
     def _score(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Score the model of a message on the device's own examples, with the memory that the server means."""
@@ -174,6 +264,21 @@ class FieldDevice:
 
 def _failed(job: Future[bytes]) -> bool:
     return job.done() and job.exception() is not None
+
+
+@contextmanager
+def _own_secrets(masks: Masks | None) -> Iterator[None]:
+    """Let a step mask, and draw noise, from the device's own secrets in place of the run's seed."""
+    tokens = MASK.set(_no_mask if masks is None else masks.mask), NOISE.set(own_noise if masks is None else masks.noise)
+    try:
+        yield
+    finally:
+        MASK.reset(tokens[0])
+        NOISE.reset(tokens[1])
+
+
+def _no_mask(*args: Any) -> Any:
+    raise InputError("masked sums: this step would be masked by the run's seed, which the server knows")
 
 
 def _visited(words: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:

@@ -12,7 +12,7 @@ import torch
 import fedcore
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.losses import LOSSES
-from fedcore.methods import METHODS, require_real
+from fedcore.methods import METHODS, needs_sums_alone, require_real
 from fedcore.nets import leaves
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.nets.copies import template
@@ -41,6 +41,11 @@ class Plan:
     kinds: tuple[Any, ...]
     versions: Mapping[str, str]
 
+    @property
+    def masked(self) -> bool:
+        """Whether the server gets sums over devices alone."""
+        return needs_sums_alone(self.method, self.settings)
+
     def build(self) -> tuple[Method, dict[str, Net]]:
         """Return the method and every device's net. Raises InputError where the field or these nets do not allow it."""
         loss = self.training.get("loss")
@@ -50,7 +55,7 @@ class Plan:
         nets = {name: kinds[number] for name, number in self.nets.items()}
         config = configure(self.method, self.settings, self.training)
         built = config.build(nets)
-        require_real(self.method, built, config.settings)
+        require_real(self.method, built)
         return built, nets
 
     def to_json(self) -> str:

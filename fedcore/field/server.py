@@ -15,10 +15,24 @@ from typing import Any, Protocol
 
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import RoundResult, State, check, receive, run
+from fedcore.core.secure_sum import ROSTER
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves
 from fedcore.field.wire import pack, unpack
-from fedcore.types import Data, Device, Federation, Handle, InputError, Message, Net, Params, Public, Splits, Update
+from fedcore.types import (
+    Data,
+    Device,
+    Federation,
+    Handle,
+    InputError,
+    Message,
+    Net,
+    Params,
+    Public,
+    Splits,
+    StepId,
+    Update,
+)
 
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""
@@ -92,6 +106,7 @@ class Field:
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
         self._here = Inline()
+        self._roster: tuple[str, ...] = ()
         self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
     def join(self) -> dict[str, int]:
@@ -112,6 +127,7 @@ class Field:
         return joined
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        roster = ROSTER.set(self._roster)
         try:
             return self._here.call(fn, *args)
         except Exception as error:
@@ -122,18 +138,51 @@ class Field:
                 f"round {at.round + 1} of stage {at.stage + 1}: the answers cannot be combined "
                 f"({type(error).__name__}: {error}); unlike most in names, shapes or types: {', '.join(odd)}"
             ) from None
+        finally:
+            ROSTER.reset(roster)
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
         return self._score(calls) if fn is score else self._visit(calls)
 
     def _visit(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Params | Handle, Update]]:
-        packed = {}
-        for name, (memory, message, _, at) in calls.items():
-            words = {"ask": "visit", "run": self.plan.run, "stage": at.stage, "round": at.round}
-            packed[name] = _call(words, memory, message)
-        nets = {name: device.net for name, (_, _, device, _) in calls.items()}
-        return self._answers(packed, lambda name, answer: _visited(answer, name, nets[name]))
+        if self.plan.masked:
+            return self._masked(calls)
+        return self._visited(calls, {})
+
+    def _visited(self, calls: Mapping[str, tuple[Any, ...]], more: Mapping[str, Any]) -> dict[str, Any]:
+        packed = {
+            name: _call({**self._turn("visit", at), **more}, memory, message)
+            for name, (memory, message, _, at) in calls.items()
+        }
+        return self._answers(packed, lambda name, answer: _visited(answer, name, calls[name][2].net))
+
+    def _turn(self, what: str, at: StepId) -> dict[str, Any]:
+        return {"ask": what, "run": self.plan.run, "stage": at.stage, "round": at.round}
+
+    def _masked(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Params | Handle, Update]]:
+        """Return updates whose masks cancel in their sum; who drops out is left out, and the others mask anew.
+
+        Devices tell the masks of their own last, for one sum of a turn: nothing comes back if one of them is away then.
+        """
+        from fedcore.field.keys import context_of, names_in, unmask
+
+        at = next(iter(calls.values()))[3]
+        told = self._answers(dict.fromkeys(calls, pack(self._turn("card", at))), _card)
+        complete = {name for _, context in told.values() for name in names_in(context)}  # before the server was killed
+        roster = {name: told[name][0] for name in sorted(complete or told) if name in told}
+        asked, found = roster, self._visited({name: calls[name] for name in roster}, {"cards": roster})
+        while len(found) < len(asked):  # their masks stay in the sum: once more, among those who answered
+            asked = {name: roster[name] for name in sorted(found)}
+            found = self._visited({name: calls[name] for name in asked}, {"cards": asked})
+        roster = asked
+        context = context_of(self.plan.run, (at.stage, at.round), {name: card["key"] for name, card in roster.items()})
+        own = self._answers(dict.fromkeys(roster, pack({**self._turn("reveal", at), "context": context})), _revealed)
+        if missing := sorted((complete | roster.keys()) - own.keys()):
+            self.said(f"the sum is not complete without {', '.join(missing)}, who must come back")
+            return {}
+        self._roster = tuple(roster)
+        return {name: (memory, unmask(update, own[name])) for name, (memory, update) in found.items()}
 
     def _score(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Score on each device's own examples, and on the shared test set here if the model needs no memory."""
@@ -196,6 +245,25 @@ def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Updat
     check_leaves(update.params, net, f"update of {name}")
     memory = str(words.get("memory"))
     return Elsewhere(memory, _number(words, "nbytes", name)) if memory else {}, update
+
+
+CARD = ("key", "certificate", "signature")
+
+
+def _card(name: str, answer: bytes) -> tuple[dict[str, str], str]:
+    words, _ = _read(answer, name, "card")
+    card = words.get("card")
+    if not isinstance(card, dict) or not all(isinstance(card.get(part), str) for part in CARD):
+        raise InputError(f"answer of {name}: has no key")
+    return {part: card[part] for part in CARD}, str(words.get("revealed"))
+
+
+def _revealed(name: str, answer: bytes) -> bytes:
+    words, _ = _read(answer, name, "revealed")
+    try:
+        return bytes.fromhex(words["own"])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"answer of {name}: tells no mask") from None
 
 
 def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:

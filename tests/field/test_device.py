@@ -1,5 +1,6 @@
 """A device answers what it agreed to, once for each turn, from the memory that the server means."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fedcore.field.device import FieldDevice
 from fedcore.field.wire import pack, unpack
 from fedcore.types import Splits
 
-DITTO = plan_for(ROWS["ditto"], federation("abcd"))
+DITTO = plan_for(replace(ROWS["ditto"], settings={**ROWS["ditto"].settings, "rounds": 4}), federation("abcd"))
 
 
 @pytest.fixture
@@ -98,9 +99,10 @@ def test_a_turn_is_answered_for_one_call_alone(device):
     [
         (b"", "call: damaged or no parcel of fedcore (unpack"),
         (visit_call()[:-1], "call: damaged or no parcel of fedcore ("),
-        (pack({"ask": "run"}), "call: must ask to join, visit or score"),
-        (pack({}), "call: must ask to join, visit or score"),
+        (pack({"ask": "run"}), "call: must ask to join, card, visit, reveal, score"),
+        (pack({}), "call: must ask to join, card, visit, reveal, score"),
         (visit_call(stage=1), "run trial: has 1 stages"),
+        (visit_call(round=4), "run trial: stage 1 has 4 rounds"),
         (visit_call(round=-1), "call: round = -1: must be a whole number"),
         (visit_call(round=True), "call: round = True: must be a whole number"),
         (
