@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -26,7 +27,20 @@ from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.execute.threads import one_thread
 from fedcore.field.plan import Plan, check_leaves, check_plan
 from fedcore.field.wire import digest, pack, unpack, write_file
-from fedcore.types import Data, Device, InputError, Message, Method, Net, Params, Scoring, Splits, StepId
+from fedcore.types import (
+    Data,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    PairStage,
+    Params,
+    Scoring,
+    Splits,
+    Stage,
+    StepId,
+)
 
 if TYPE_CHECKING:
     from fedcore.field.keys import Keys, Masks
@@ -64,6 +78,7 @@ class FieldDevice:
         self.keys, self.least = keys, least
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
+        self._side: tuple[tuple[Any, ...], int, Generator[Params, Params, Params]] | None = None
         self._jobs: dict[Any, Future[bytes]] = {}
         self._lock = Lock()
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="fedcore-field")
@@ -74,7 +89,7 @@ class FieldDevice:
             words, tensors = unpack(call, "call")
             asks = {
                 "join": self._join, "card": self._card, "visit": self._visit, "reveal": self._reveal,
-                "score": self._score,
+                "pair": self._pair, "score": self._score,
             }  # fmt: skip
             if (ask := asks.get(str(words.get("ask")))) is None:
                 raise InputError(f"call: must ask to {', '.join(asks)}")
@@ -128,6 +143,9 @@ class FieldDevice:
         """Take the device's part in a turn, unless it has: then give the same answer."""
         plan, method, net = self._run(words)
         turn = self._turn(words)
+        stage = method.stages[turn[0]]
+        if not isinstance(stage, Stage):
+            raise InputError(f"{_turn_word(turn)}: is a step of pairs")
         masks = self._masks(plan, turn, words)
         known = self._turns(plan.run)
         sums: dict[str, str] = {}
@@ -144,7 +162,7 @@ class FieldDevice:
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
         with one_thread(), _own_secrets(masks):
-            kept, update = visit(method.stages[turn[0]], memory, message, Device(self.name, net, self.data), at)  # type: ignore[arg-type]
+            kept, update = visit(stage, memory, message, Device(self.name, net, self.data), at)
         check(self.name, update, net)
         if masks is not None:
             update = masks.hide(update)
@@ -160,6 +178,39 @@ class FieldDevice:
             if other not in (source, self._turn_file(plan.run, turn)):
                 other.unlink()
         return _visited(after, parts)
+
+    def _pair(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Go on with the device's side of a step of two, with what the other side has sent, see `PairSide`.
+
+        A side lives in memory alone: after a restart the server begins the pair again.
+        """
+        plan, method, net = self._run(words)
+        turn, part, pair = self._turn(words), _whole(words, "part"), cast(list[str], words.get("pair"))
+        stage = method.stages[turn[0]]
+        if not isinstance(stage, PairStage) or stage.sides is None or not _is_pair(pair, plan.nets, self.name):
+            raise InputError(f"{_turn_word(turn)}: has no step of {self.name} and another device")
+        if (over := self._turns(plan.run)) and turn < max(over):
+            raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
+        at = StepId(plan.seed, *turn, (pair[0], pair[1]))
+        if part == 0:
+            memory, _ = self._memory(plan.run, str(words.get("memory")))
+            here, place = Device(self.name, net, self.data), pair.index(self.name)
+            side = stage.sides.side(memory, _message(tensors, net), here, at, place)
+            next(side)
+            self._side = (plan.run, at), 0, side
+        if self._side is None or self._side[:2] != ((plan.run, at), part):
+            return pack({"reply": "lost"})
+        received, side = tensors.get("received", {}), self._side[2]
+        for name, leaf in received.items():
+            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                raise InputError(f"the other device: leaf {name} has values that are not finite")
+        try:
+            with one_thread(), _own_secrets(None):
+                answer = pack({"reply": "part", "over": False}, {"sent": side.send(received)})
+        except StopIteration as end:
+            answer = pack({"reply": "part", "over": True}, {"sent": end.value})
+        self._side = (plan.run, at), part + 1, side
+        return answer
 
     def _card(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the public key of a run, and which sum of a turn is complete, if one is."""
@@ -295,6 +346,11 @@ def _message(tensors: Mapping[str, Params], net: Net) -> Message:
             raise InputError(f"the server's message: leaf {name} has values that are not finite")
     check_leaves(message.params, net, "the server's message")
     return message
+
+
+def _is_pair(pair: Any, names: Collection[str], own: str) -> bool:
+    """Tell whether these are two devices of a run, in its order, of which one is this one."""
+    return isinstance(pair, list) and own in pair and pair in [list(two) for two in combinations(names, 2)]
 
 
 def _whole(words: Mapping[str, Any], name: str) -> int:

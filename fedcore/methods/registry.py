@@ -16,7 +16,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import CONTEXT, group_settings, import_builder, settings_of, unknown_value
+from fedcore.builders import group_settings, import_builder, unknown_value
 from fedcore.core.training import Training
 from fedcore.types import InputError, Method, Net, PairStage, name_of
 
@@ -94,5 +94,5 @@ def require_real(name: str, built: Method) -> None:
     """Refuse a method that runs in a simulation alone: one that sees what no server or no single device gets."""
     if reason := getattr(builder(name), "simulation_only", ""):
         raise InputError(f"method {name}: runs in a simulation only: {reason}")
-    if any(isinstance(stage, PairStage) for stage in built.stages):
+    if any(isinstance(stage, PairStage) and stage.sides is None for stage in built.stages):
         raise InputError(f"method {name}: runs in a simulation only: its steps of pairs see two devices' examples")
