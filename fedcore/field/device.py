@@ -16,6 +16,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
+from secrets import token_bytes
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +26,8 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.execute.threads import one_thread
-from fedcore.field.plan import Plan, check_leaves, check_plan
+from fedcore.field.plan import VERSIONS, Plan, check_leaves, check_plan
+from fedcore.field.recipe import NUMBERS, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import (
     Data,
@@ -59,7 +61,7 @@ class NotJoined(InputError):
 
 
 class FieldDevice:
-    """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to.
+    """A device with its examples, or its rows. folder: where its memory is kept. allowed: what its owner agrees to.
 
     keys: for masked sums, which are refused without. least: how many devices must be in such a sum.
     """
@@ -67,7 +69,7 @@ class FieldDevice:
     def __init__(
         self,
         name: str,
-        data: Splits,
+        data: Splits | Source,
         folder: Path,
         allowed: Collection[str],
         wait: float = WAIT,
@@ -78,6 +80,7 @@ class FieldDevice:
         self.keys, self.least = keys, least
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
+        self._data: dict[str, Splits] = {}
         self._side: tuple[tuple[Any, ...], int, Generator[Params, Params, Params]] | None = None
         self._jobs: dict[Any, Future[bytes]] = {}
         self._lock = Lock()
@@ -88,8 +91,8 @@ class FieldDevice:
         try:
             words, tensors = unpack(call, "call")
             asks = {
-                "join": self._join, "card": self._card, "visit": self._visit, "reveal": self._reveal,
-                "pair": self._pair, "score": self._score,
+                "join": self._join, "numbers": self._numbers, "card": self._card, "visit": self._visit,
+                "reveal": self._reveal, "pair": self._pair, "score": self._score,
             }  # fmt: skip
             if (ask := asks.get(str(words.get("ask")))) is None:
                 raise InputError(f"call: must ask to {', '.join(asks)}")
@@ -122,12 +125,52 @@ class FieldDevice:
             raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
         self._agree(plan)
         path.parent.mkdir(parents=True, exist_ok=True)
+        data = self._data[plan.run]
+        write_file(path.with_name("data"), self._fingerprint(data).encode())
         write_file(path, plan.to_json().encode())
-        return pack({"reply": "joined", "examples": len(self.data.train), "versions": dict(plan.versions)})
+        return pack(
+            {
+                "reply": "joined", "examples": len(data.train), "test_examples": len(data.test),
+                "test_classes": len(torch.unique(data.test.y)), "data": self._fingerprint(data), "versions": VERSIONS,
+            }
+        )  # fmt: skip
+
+    def _numbers(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Return medians, or means and variances, of this device's training rows, if its owner allows that."""
+        plan = Plan.from_json(str(words.get("plan")))
+        check_plan(plan, self.name, self.allowed)
+        recipe = plan.read_recipe()
+        if recipe is None or recipe.lacks is None or isinstance(self.data, Splits):
+            raise InputError(f"run {plan.run}: no numbers are wanted")
+        if NUMBERS not in self.allowed:
+            what = "medians" if recipe.lacks == "fill" else "means and variances"
+            raise InputError(
+                f"{self.name}: {what} of its columns may not leave it; its owner has not allowed {NUMBERS}"
+            )
+        raw = self.data.splits(recipe, plan.seed)
+        return pack({"reply": "numbers", "examples": len(raw.train)}, {"numbers": recipe.numbers(raw)})
+
+    def _fingerprint(self, data: Splits) -> str:
+        """Return a digest of examples, by which others can tell whether they are the same, and nothing else."""
+        salt = self.folder / "salt"
+        if not salt.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_file(salt, token_bytes(16))
+        parts = {f"{part}/{axis}": leaf for part, of in vars(data).items() for axis, leaf in vars(of).items()}
+        return hashlib.blake2b(digest(parts).encode(), key=salt.read_bytes(), digest_size=16).hexdigest()
 
     def _agree(self, plan: Plan) -> None:
         check_plan(plan, self.name, self.allowed)
-        for part in (self.data.train, self.data.val, self.data.test):
+        recipe = plan.read_recipe()
+        if recipe is not None and recipe.lacks is not None:
+            raise InputError(f"run {plan.run}: its recipe lacks numbers")
+        data = self.data if isinstance(self.data, Splits) else self.data.prepared(recipe, plan.seed)
+        known = self.folder / plan.run / "data"
+        if known.is_file() and known.read_text("utf-8") != self._fingerprint(data):
+            raise InputError(
+                f"run {plan.run}: the rows of {self.name} are others than when it joined; give another name"
+            )
+        for part in (data.train, data.val, data.test):
             if len(part) and tuple(part.x.shape[1:]) != plan.shape:
                 raise InputError(
                     f"{self.name}: its examples have shape {tuple(part.x.shape[1:])}, the run's {plan.shape}"
@@ -137,7 +180,7 @@ class FieldDevice:
         if plan.masked and self.keys is None:
             raise InputError(f"method {plan.method}: masked sums need the keys of a kit, {self.name} has none")
         method, nets = plan.build()
-        self._plans[plan.run] = plan, method, nets[self.name]
+        self._plans, self._data = {plan.run: (plan, method, nets[self.name])}, {plan.run: data}  # others are on disk
 
     def _visit(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Take the device's part in a turn, unless it has: then give the same answer."""
@@ -161,8 +204,9 @@ class FieldDevice:
         memory, source = self._memory(plan.run, str(words.get("memory")))
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
+        device = Device(self.name, net, self._data[plan.run])
         with one_thread(), _own_secrets(masks):
-            kept, update = visit(stage, memory, message, Device(self.name, net, self.data), at)
+            kept, update = visit(stage, memory, message, device, at)
         check(self.name, update, net)
         if masks is not None:
             update = masks.hide(update)
@@ -194,7 +238,7 @@ class FieldDevice:
         at = StepId(plan.seed, *turn, (pair[0], pair[1]))
         if part == 0:
             memory, _ = self._memory(plan.run, str(words.get("memory")))
-            here, place = Device(self.name, net, self.data), pair.index(self.name)
+            here, place = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
             side = stage.sides.side(memory, _message(tensors, net), here, at, place)
             next(side)
             self._side = (plan.run, at), 0, side
@@ -274,8 +318,9 @@ class FieldDevice:
         _, method, net = self._run(words)
         plan = self._plans[str(words["run"])][0]
         memory = self._memory(plan.run, words["memory"])[0] if words.get("memory") else {}
-        none = Data(self.data.test.x[:0], self.data.test.y[:0])
-        device = Device(self.name, net, self.data)
+        data = self._data[plan.run]
+        none = Data(data.test.x[:0], data.test.y[:0])
+        device = Device(self.name, net, data)
         scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
         with one_thread():
             found = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)

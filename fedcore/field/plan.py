@@ -12,6 +12,7 @@ import torch
 import fedcore
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.losses import LOSSES
+from fedcore.field.recipe import Recipe
 from fedcore.methods import METHODS, needs_sums_alone, require_real
 from fedcore.nets import leaves
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
@@ -27,7 +28,8 @@ class Plan:
     """All that a device needs to know of a run.
 
     run: its name. method, settings, training: as in params.yaml, complete. nets: device -> the number of its net in
-    `kinds`, which says how each is built. shape, classes: of the examples.
+    `kinds`, which says how each is built. shape, classes: of the examples. recipe: how devices prepare their rows, see
+    :mod:`fedcore.field.recipe`; None: they bring examples as the net takes them.
     """
 
     run: str
@@ -40,6 +42,16 @@ class Plan:
     nets: Mapping[str, int]
     kinds: tuple[Any, ...]
     versions: Mapping[str, str]
+    recipe: Mapping[str, Any] | None = None
+
+    def read_recipe(self) -> Recipe | None:
+        """Return how devices prepare their rows; None: they bring examples. Raises InputError for no recipe."""
+        if self.recipe is None:
+            return None
+        made = Recipe.from_words(self.recipe)
+        if (made.schema.shape, len(made.schema.classes)) != (self.shape, self.classes):
+            raise InputError("recipe: has another shape, or other classes, than the run")
+        return made
 
     @property
     def masked(self) -> bool:
@@ -81,7 +93,13 @@ class Plan:
 
 
 def plan_of(
-    config: MethodConfig, nets: Mapping[str, Net], seed: int, run: str, shape: tuple[int, ...], classes: int
+    config: MethodConfig,
+    nets: Mapping[str, Net],
+    seed: int,
+    run: str,
+    shape: tuple[int, ...],
+    classes: int,
+    recipe: Recipe | None = None,
 ) -> Plan:
     """Return the plan of a method on some devices. Raises InputError for one that cannot run in the field."""
     if not isinstance(config.name, str) or config.name not in METHODS:
@@ -96,6 +114,7 @@ def plan_of(
     plan = Plan(
         run, config.name, dict(config.settings), config.training.settings(), seed, shape, classes,
         {name: places[id(net)] for name, net in nets.items()}, tuple(kinds.values()), VERSIONS,
+        None if recipe is None else recipe.to_words(),
     )  # fmt: skip
     Plan.from_json(plan.to_json()).build()
     return plan

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +20,7 @@ import torch
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import RoundResult, State, check, members, receive, run
 from fedcore.core.secure_sum import ROSTER
+from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves
 from fedcore.field.wire import pack, unpack
@@ -40,6 +43,9 @@ from fedcore.types import (
 
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""
+
+SAY = 15.0
+"""Seconds between two lines about whom the server waits for."""
 
 PATIENCE = 15.0
 """Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
@@ -64,16 +70,24 @@ class Elsewhere:
     nbytes: int = 0
 
 
-def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes | None = None) -> dict[str, bytes]:
+def ask(
+    link: Link,
+    calls: Mapping[str, bytes],
+    seconds: float,
+    joining: bytes | None = None,
+    said: Callable[[str], None] = lambda line: None,
+) -> dict[str, bytes]:
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
-    joining: the call that a device gets first which does not know the run, as it came late or lost its folder.
+    joining: the call that a device gets first which does not know the run, as it came late or lost its folder. said:
+    called with a line now and then about whom the server waits for.
     """
-    end = time.monotonic() + seconds
+    start = time.monotonic()
+    end, over = start + seconds, Event()
 
     def one(name: str) -> bytes | None:
         patience = PATIENCE
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0 and not over.is_set():
             answer = link.send(name, calls[name], min(left, patience))
             reply = None if answer is None else _reply(answer)
             if answer is None and time.monotonic() > end - left + patience:
@@ -87,9 +101,33 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes |
                 return answer
         return None
 
-    with ThreadPoolExecutor(max(1, len(calls)), thread_name_prefix="fedcore-ask") as threads:
-        answers = dict(zip(calls, threads.map(one, calls), strict=True))
-    return {name: answer for name, answer in answers.items() if answer is not None}
+    done: SimpleQueue[tuple[str, bytes | Exception | None]] = SimpleQueue()
+
+    def put(name: str) -> None:
+        try:
+            done.put((name, one(name)))
+        except Exception as error:
+            done.put((name, error))
+
+    for name in calls:  # threads that end with this process, so that Ctrl-C waits for no device
+        Thread(target=put, args=(name,), daemon=True, name="fedcore-ask").start()
+    answers: dict[str, bytes] = {}
+    waiting = set(calls)
+    try:
+        while waiting:
+            try:
+                name, answer = done.get(timeout=SAY)
+            except Empty:
+                said(f"waiting for {', '.join(sorted(waiting))}: {time.monotonic() - start:.0f} s")
+                continue
+            waiting.discard(name)
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                answers[name] = answer
+    finally:
+        over.set()
+    return {name: answers[name] for name in calls if name in answers}
 
 
 def _reply(answer: bytes) -> str:
@@ -103,12 +141,16 @@ class Field:
     """Runs the devices' steps on real devices: an `execute` of :mod:`fedcore.core.rounds`.
 
     seconds: how long devices have for a step. said: called with one line for each device that is absent, and why.
+    facts: of each device that has joined, numbers of its test examples. data: a digest of its examples, which tells
+    whether they are those of another run and nothing else.
     """
 
     def __init__(
         self, link: Link, plan: Plan, fed: Federation, seconds: float, said: Callable[[str], None] = lambda line: None
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
+        self.facts: dict[str, dict[str, int]] = {}
+        self.data: dict[str, str] = {}
         self._here = Inline()
         self._roster: tuple[str, ...] = ()
         self._method, _ = plan.build()
@@ -125,6 +167,8 @@ class Field:
             try:
                 words, _ = _read(answer, name, "joined")
                 joined[name] = _number(words, "examples", name)
+                self.facts[name] = {key: _number(words, key, name) for key in ("test_examples", "test_classes")}
+                self.data[name] = str(words.get("data"))[:64]
             except InputError as error:
                 refused.append(str(error))
         if refused:
@@ -255,7 +299,7 @@ class Field:
         return {name: {name: scores | shared[name]} for name, scores in found.items()}
 
     def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, found = ask(self.link, packed, self.seconds, self._joining), {}
+        answers, found = ask(self.link, packed, self.seconds, self._joining, self.said), {}
         for name in packed:
             if name not in answers:
                 self.said(f"{name}: no answer in {self.seconds:g} s")
@@ -265,6 +309,39 @@ class Field:
             except InputError as refused:
                 self.said(str(refused)[:1000])
         return found
+
+
+def exchange(
+    link: Link, plan: Plan, seconds: float, least: int, said: Callable[[str], None] = lambda line: None
+) -> tuple[Plan, dict[str, dict[str, float]]]:
+    """Return a plan whose recipe has the numbers that devices share, and the bytes that each device sent and received.
+
+    Each device sends its medians, or its means and variances, once. Raises InputError with the reason of each device
+    that refuses, and TooFew if less than `least` answer: the scale of those that were away would be another.
+    """
+    recipe = plan.read_recipe()
+    if recipe is None or recipe.lacks is None:
+        return plan, {}
+    schema, heard = recipe.schema, set(plan.nets)
+    while recipe.lacks is not None:
+        call = pack({"ask": "numbers", "plan": plan.to_json()})
+        answers, refused, numbers, sizes = ask(link, dict.fromkeys(plan.nets, call), seconds), [], {}, {}
+        for name in sorted(answers):
+            try:
+                words, tensors = _read(answers[name], name, "numbers")
+                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, _number(words, "examples", name))
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            raise InputError("; ".join(refused))
+        for name in sorted(plan.nets.keys() - numbers.keys()):
+            said(f"{name}: no answer in {seconds:g} s")
+        heard &= numbers.keys()
+        if len(numbers) < least:
+            raise TooFew(f"{len(numbers)} of {len(plan.nets)} devices sent their numbers, at least {least} must")
+        recipe = recipe.with_numbers({name: numbers[name] for name in plan.nets if name in numbers}, sizes)
+        plan = replace(plan, recipe=recipe.to_words())
+    return plan, dict.fromkeys(sorted(heard), preparation_bytes(schema, recipe.scale))
 
 
 def run_in_field(

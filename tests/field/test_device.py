@@ -99,8 +99,8 @@ def test_a_turn_is_answered_for_one_call_alone(device):
     [
         (b"", "call: damaged or no parcel of fedcore (unpack"),
         (visit_call()[:-1], "call: damaged or no parcel of fedcore ("),
-        (pack({"ask": "run"}), "call: must ask to join, card, visit, reveal, score"),
-        (pack({}), "call: must ask to join, card, visit, reveal, score"),
+        (pack({"ask": "run"}), "call: must ask to join, numbers, "),
+        (pack({}), "call: must ask to join, numbers, "),
         (visit_call(stage=1), "run trial: has 1 stages"),
         (visit_call(round=4), "run trial: stage 1 has 4 rounds"),
         (visit_call(round=-1), "call: round = -1: must be a whole number"),
