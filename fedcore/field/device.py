@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from secrets import token_bytes
-from threading import Lock
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -26,7 +26,8 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.execute.threads import one_thread
-from fedcore.field.plan import VERSIONS, Plan, check_leaves, check_plan
+from fedcore.field.consent import Consent, consent_of
+from fedcore.field.plan import VERSIONS, Plan, check_leaves
 from fedcore.field.recipe import NUMBERS, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import (
@@ -47,9 +48,6 @@ from fedcore.types import (
 if TYPE_CHECKING:
     from fedcore.field.keys import Keys, Masks
 
-LEAST = 3
-"""Devices of which a masked sum must consist at least: of two, each learns the other's part."""
-
 WAIT = 5.0
 """Seconds after which a device says that it is still at work; the server asks again."""
 
@@ -63,7 +61,7 @@ class NotJoined(InputError):
 class FieldDevice:
     """A device with its examples, or its rows. folder: where its memory is kept. allowed: what its owner agrees to.
 
-    keys: for masked sums, which are refused without. least: how many devices must be in such a sum.
+    keys: for masked sums, which are refused without. overrun: called when a visit takes longer than its owner allows.
     """
 
     def __init__(
@@ -71,13 +69,14 @@ class FieldDevice:
         name: str,
         data: Splits | Source,
         folder: Path,
-        allowed: Collection[str],
+        allowed: Collection[str] | Consent,
         wait: float = WAIT,
         keys: Keys | None = None,
-        least: int = LEAST,
+        overrun: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name, self.data, self.folder, self.allowed = name, data, folder, frozenset(allowed)
-        self.keys, self.least = keys, least
+        self.name, self.data, self.folder = name, data, folder
+        self.consent = allowed if isinstance(allowed, Consent) else consent_of(allowed)
+        self.keys, self._overrun = keys, overrun
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
         self._data: dict[str, Splits] = {}
@@ -101,7 +100,7 @@ class FieldDevice:
                 if key not in self._jobs or _failed(self._jobs[key]):
                     for other in [other for other, job in self._jobs.items() if job.cancel() or job.done()]:
                         del self._jobs[other]
-                    self._jobs[key] = self._steps.submit(ask, key, words, tensors)
+                    self._jobs[key] = self._steps.submit(self._timed, ask, key, words, tensors)
                 job = self._jobs[key]
             return job.result(self._wait)
         except NotYet:
@@ -117,6 +116,15 @@ class FieldDevice:
             log.exception("a call failed")  # the details stay here: they may quote examples
             return pack({"reply": "refused", "why": f"{type(error).__name__} on the device, see its log"})
 
+    def _timed(self, ask: Callable[..., bytes], *args: Any) -> bytes:
+        limit = Timer(60 * self.consent.limits.minutes, self._overrun)
+        limit.daemon = True
+        limit.start()
+        try:
+            return ask(*args)
+        finally:
+            limit.cancel()
+
     def _join(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Agree to a run, or refuse it, before anything of it runs."""
         plan = Plan.from_json(str(words.get("plan")))
@@ -124,6 +132,8 @@ class FieldDevice:
         if path.is_file() and path.read_text("utf-8") != plan.to_json():  # its memory is of that method alone
             raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
         self._agree(plan)
+        if not path.is_file() and len([*self.folder.glob("*/plan.json")]) >= self.consent.limits.runs:
+            raise InputError(f"run {plan.run}: {self.name} keeps {self.consent.limits.runs} runs (--max-runs)")
         path.parent.mkdir(parents=True, exist_ok=True)
         data = self._data[plan.run]
         write_file(path.with_name("data"), self._fingerprint(data).encode())
@@ -138,11 +148,11 @@ class FieldDevice:
     def _numbers(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Return medians, or means and variances, of this device's training rows, if its owner allows that."""
         plan = Plan.from_json(str(words.get("plan")))
-        check_plan(plan, self.name, self.allowed)
+        self.consent.check(plan, self.name)
         recipe = plan.read_recipe()
         if recipe is None or recipe.lacks is None or isinstance(self.data, Splits):
             raise InputError(f"run {plan.run}: no numbers are wanted")
-        if NUMBERS not in self.allowed:
+        if not self.consent.numbers:
             what = "medians" if recipe.lacks == "fill" else "means and variances"
             raise InputError(
                 f"{self.name}: {what} of its columns may not leave it; its owner has not allowed {NUMBERS}"
@@ -160,7 +170,7 @@ class FieldDevice:
         return hashlib.blake2b(digest(parts).encode(), key=salt.read_bytes(), digest_size=16).hexdigest()
 
     def _agree(self, plan: Plan) -> None:
-        check_plan(plan, self.name, self.allowed)
+        self.consent.check(plan, self.name)
         recipe = plan.read_recipe()
         if recipe is not None and recipe.lacks is not None:
             raise InputError(f"run {plan.run}: its recipe lacks numbers")
@@ -177,6 +187,7 @@ class FieldDevice:
                 )
             if len(part) and int(part.y.max()) >= plan.classes:
                 raise InputError(f"{self.name}: it has class {int(part.y.max())}, the run has {plan.classes} classes")
+        self.consent.check_steps(plan, self.name, len(data.train))
         if plan.masked and self.keys is None:
             raise InputError(f"method {plan.method}: masked sums need the keys of a kit, {self.name} has none")
         method, nets = plan.build()
@@ -208,6 +219,7 @@ class FieldDevice:
         with one_thread(), _own_secrets(masks):
             kept, update = visit(stage, memory, message, device, at)
         check(self.name, update, net)
+        self.consent.check_leaves(plan.method, net, self.name, update.params, update.extra)
         if masks is not None:
             update = masks.hide(update)
             sums = {**sums, masks.context: key}
@@ -250,11 +262,12 @@ class FieldDevice:
                 raise InputError(f"the other device: leaf {name} has values that are not finite")
         try:
             with one_thread(), _own_secrets(None):
-                answer = pack({"reply": "part", "over": False}, {"sent": side.send(received)})
+                done, sent = False, side.send(received)
         except StopIteration as end:
-            answer = pack({"reply": "part", "over": True}, {"sent": end.value})
+            done, sent = True, end.value
+        self.consent.check_leaves(plan.method, net, self.name, sent)
         self._side = (plan.run, at), part + 1, side
-        return answer
+        return pack({"reply": "part", "over": done}, {"sent": sent})
 
     def _card(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the public key of a run, and which sum of a turn is complete, if one is."""
@@ -288,9 +301,15 @@ class FieldDevice:
         if not plan.masked or self.keys is None:
             return None
         cards = words.get("cards")
-        if not isinstance(cards, dict) or not cards.keys() <= plan.nets.keys() or len(cards) < self.least:
+        if (
+            not isinstance(cards, dict)
+            or not cards.keys() <= plan.nets.keys()
+            or len(cards) < self.consent.limits.devices
+        ):
             told = len(cards) if isinstance(cards, dict) else 0
-            raise InputError(f"{_turn_word(turn)}: a masked sum of {told} devices, {self.name} wants {self.least}")
+            raise InputError(
+                f"{_turn_word(turn)}: a masked sum of {told} devices, {self.name} wants {self.consent.limits.devices}"
+            )
         return self.keys.masks(plan.run, turn, self._secret(plan.run), cards)
 
     def _secret(self, run: str) -> bytes:

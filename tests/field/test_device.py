@@ -43,7 +43,7 @@ def test_a_repeated_call_gets_the_same_answer_without_another_step(device, tmp_p
     (path,) = (tmp_path / "a" / "trial").glob("turn-*")
     written = path.stat().st_mtime_ns
     assert device.answer(visit_call()) == first
-    again = FieldDevice("a", device.data, tmp_path / "a", device.allowed)
+    again = FieldDevice("a", device.data, tmp_path / "a", device.consent)
     assert again.answer(visit_call()) == first
     assert path.stat().st_mtime_ns == written
 
@@ -67,7 +67,7 @@ def test_a_device_that_lost_its_memory_refuses_to_train_on(device, tmp_path):
     memory = reply(device, visit_call())[0]["memory"]
     for path in (tmp_path / "a" / "trial").glob("turn-*"):
         path.unlink()
-    device = FieldDevice("a", device.data, tmp_path / "a", device.allowed)
+    device = FieldDevice("a", device.data, tmp_path / "a", device.consent)
     assert why(device, visit_call(1, memory)) == (
         "run trial: a has not the memory that the server knows of; start another run"
     )
