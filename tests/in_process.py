@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from federations import federation
@@ -31,8 +32,9 @@ class InProcess:
         root: Path,
         allowed: Collection[str] = (*METHODS, NUMBERS),
         rows: Mapping[str, Rows] | None = None,
+        keys: Mapping[str, Any] | None = None,
     ) -> None:
-        self.fed, self.root, self.allowed, self.rows = fed, root, allowed, rows or {}
+        self.fed, self.root, self.allowed, self.rows, self.keys = fed, root, allowed, rows or {}, keys or {}
         self.devices: dict[str, FieldDevice] = {}
         self.sent: list[tuple[str, bytes, bytes]] = []
         self.away: set[str] = set()
@@ -43,7 +45,8 @@ class InProcess:
     def start(self, name: str, allowed: Collection[str] | None = None) -> None:
         """Start a device, or start it again: all that it knows is in its folder."""
         data = self.rows.get(name, self.fed.devices[name].data)
-        self.devices[name] = FieldDevice(name, data, self.root / name, self.allowed if allowed is None else allowed)
+        agreed = self.allowed if allowed is None else allowed
+        self.devices[name] = FieldDevice(name, data, self.root / name, agreed, keys=self.keys.get(name))
 
     def asked(self, what: str) -> list[str]:
         """Return the devices of all calls of a kind, in order."""
@@ -63,10 +66,15 @@ def plan_for(row: MethodConfig, fed: Federation, seed: int = 0) -> Plan:
 
 
 def field_of(
-    row: MethodConfig, root: Path, names: str = "abcd", seconds: float = 20.0, said: list[str] | None = None
+    row: MethodConfig,
+    root: Path,
+    names: str = "abcd",
+    seconds: float = 20.0,
+    said: list[str] | None = None,
+    keys: Mapping[str, Any] | None = None,
 ) -> tuple[Field, InProcess]:
     fed = federation(names)
-    link = InProcess(fed, root)
+    link = InProcess(fed, root, keys=keys)
     lines: Callable[[str], None] = (said if said is not None else []).append
     return Field(link, plan_for(row, fed), federation_of(fed.public), seconds, lines), link
 

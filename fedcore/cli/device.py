@@ -22,10 +22,22 @@ def device() -> None:
     required=True,
     help="The device's own rows: CSV, Parquet, a folder of pictures; or a file of examples.",
 )
-@click.option("--allow", multiple=True, help="A method that may run here, or numbers; may be given several times.")
+@click.option("--allow", multiple=True, help="A method, numbers, or module=SHA-256; may be given several times.")
+@click.option("--leaf", multiple=True, help="What may leave, such as model; by default what the methods send.")
+@click.option("--max-steps", type=click.IntRange(1), default=100_000, show_default=True, help="Minibatches of a round.")
+@click.option("--max-parameters", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a net.")
+@click.option("--max-number", type=click.IntRange(1), default=20_000, show_default=True, help="In a run's settings.")
+@click.option("--max-runs", type=click.IntRange(1), default=100, show_default=True, help="Whose memories are kept.")
+@click.option("--max-minutes", type=click.FloatRange(0.01), default=60.0, show_default=True, help="Of a step.")
+@click.option("--max-gigabytes", type=click.FloatRange(0.5), default=8.0, show_default=True, help="Of main memory.")
+@click.option("--in-sum", type=click.IntRange(2), default=3, show_default=True, help="Devices that a masked sum needs.")
 @click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
 @click.option("--with-parent", is_flag=True, hidden=True)
-def start(kit: Path, data: Path, allow: tuple[str, ...], memory: Path | None, with_parent: bool) -> None:
+def start(
+    kit: Path, data: Path, allow: tuple[str, ...], leaf: tuple[str, ...], max_steps: int, max_parameters: int,
+    max_number: int, max_runs: int, max_minutes: float, max_gigabytes: float, in_sum: int, memory: Path | None,
+    with_parent: bool,
+) -> None:  # fmt: skip
     """Connect to the server of a kit, and answer it until Ctrl-C.
 
     KIT is the archive or the folder that the study's owner has made for this device. Rows and memory stay on this
@@ -35,13 +47,12 @@ def start(kit: Path, data: Path, allow: tuple[str, ...], memory: Path | None, wi
     \b
     fedcore device start a.zip --data a.csv --allow fedavg --allow analytic --allow numbers
     """
-    from fedcore.methods import METHODS
-
     if not allow:
         raise InputError("--allow: name the methods that may run here, e.g. --allow fedavg (docs/privacy.md)")
-    for name in allow:
-        if name != "numbers" and name not in METHODS:
-            raise InputError(f"--allow {name}: is no method of fedcore")
+    from fedcore.field.consent import Limits, consent_of, describe
+
+    limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)
+    consent = consent_of(allow, leaf or None, limits)
     from fedcore.field.kits import read_kit, unpack_kit
 
     kit = unpack_kit(kit)
@@ -56,11 +67,15 @@ def start(kit: Path, data: Path, allow: tuple[str, ...], memory: Path | None, wi
 
     from fedcore.field.cells import DeviceCell
     from fedcore.field.device import FieldDevice
+    from fedcore.field.keys import Keys
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    limit_memory(max_gigabytes)
     folder = memory or kit / "memory"
     folder.mkdir(parents=True, exist_ok=True)
-    cell = DeviceCell(found, FieldDevice(found.name, rows, folder, allow))
+    cell = DeviceCell(found, FieldDevice(found.name, rows, folder, consent, keys=Keys(found), overrun=give_up))
+    for line in describe(consent):
+        print(line)
     print(f"{found.name}: {rows}, allows {', '.join(allow)}; server {found.address}", flush=True)
     try:
         if with_parent:
@@ -99,6 +114,25 @@ def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, ou
     if not run.isalnum():
         raise InputError(f"--run {run}: must be letters and digits")
     spreadsheet.write(deployed.predict(memory or kit / "memory", run, own, rows), out or sys.stdout)
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Let this process take no more memory: a step that wants more fails, and the device refuses it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    most = int(gigabytes * 2**30)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+
+
+def give_up() -> None:
+    """End this process, whose step takes too long; no thread can be stopped. All that it knows is on disk."""
+    import os
+
+    print("a step takes longer than --max-minutes: this device ends", flush=True)
+    os._exit(1)
 
 
 def require_flare() -> None:

@@ -66,7 +66,7 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
     [
         (["field", "run", "none"], "none: is no kit of a server; fedcore field init makes them"),
         (["field", "run", "none", "--name", "../x"], "--name ../x: must be letters and digits"),
-        (["field", "try", "--method", "st_lf"], "method st_lf: runs in a simulation only: "),
+        (["field", "try", "--method", "best_source"], "method best_source: runs in a simulation only: "),
         (["field", "try", "--method", "none"], "method = 'none': allowed: "),
         (["device", "start", "none", "--data", "x"], "--allow: name the methods that may run here"),
         (["device", "start", "none", "--data", "x", "--allow", "y"], "--allow y: is no method of fedcore"),

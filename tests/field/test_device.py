@@ -1,5 +1,6 @@
 """A device answers what it agreed to, once for each turn, from the memory that the server means."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fedcore.field.device import FieldDevice
 from fedcore.field.wire import pack, unpack
 from fedcore.types import Splits
 
-DITTO = plan_for(ROWS["ditto"], federation("abcd"))
+DITTO = plan_for(replace(ROWS["ditto"], settings={**ROWS["ditto"].settings, "rounds": 4}), federation("abcd"))
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_a_repeated_call_gets_the_same_answer_without_another_step(device, tmp_p
     (path,) = (tmp_path / "a" / "trial").glob("turn-*")
     written = path.stat().st_mtime_ns
     assert device.answer(visit_call()) == first
-    again = FieldDevice("a", device.data, tmp_path / "a", device.allowed)
+    again = FieldDevice("a", device.data, tmp_path / "a", device.consent)
     assert again.answer(visit_call()) == first
     assert path.stat().st_mtime_ns == written
 
@@ -66,7 +67,7 @@ def test_a_device_that_lost_its_memory_refuses_to_train_on(device, tmp_path):
     memory = reply(device, visit_call())[0]["memory"]
     for path in (tmp_path / "a" / "trial").glob("turn-*"):
         path.unlink()
-    device = FieldDevice("a", device.data, tmp_path / "a", device.allowed)
+    device = FieldDevice("a", device.data, tmp_path / "a", device.consent)
     assert why(device, visit_call(1, memory)) == (
         "run trial: a has not the memory that the server knows of; start another run"
     )
@@ -98,9 +99,10 @@ def test_a_turn_is_answered_for_one_call_alone(device):
     [
         (b"", "call: damaged or no parcel of fedcore (unpack"),
         (visit_call()[:-1], "call: damaged or no parcel of fedcore ("),
-        (pack({"ask": "run"}), "call: must ask to join, visit or score"),
-        (pack({}), "call: must ask to join, visit or score"),
+        (pack({"ask": "run"}), "call: must ask to join, numbers, "),
+        (pack({}), "call: must ask to join, numbers, "),
         (visit_call(stage=1), "run trial: has 1 stages"),
+        (visit_call(round=4), "run trial: stage 1 has 4 rounds"),
         (visit_call(round=-1), "call: round = -1: must be a whole number"),
         (visit_call(round=True), "call: round = True: must be a whole number"),
         (
