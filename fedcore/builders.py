@@ -41,14 +41,27 @@ def control(build: F) -> F:
     return build
 
 
-def simulation_only(reason: str, *settings: str) -> Callable[[F], F]:
-    """Mark what a simulation can do and real devices cannot: the whole method, or settings that differ from default.
+def simulation_only(reason: str) -> Callable[[F], F]:
+    """Mark a method that a simulation can run and real devices cannot.
 
     reason: a clause, e.g. "its links come from test labels, which no server gets".
     """
 
     def mark(build: F) -> F:
-        build.simulation_only = reason, settings  # type: ignore[attr-defined]
+        build.simulation_only = reason  # type: ignore[attr-defined]
+        return build
+
+    return mark
+
+
+def sums_alone(**setting: object) -> Callable[[F], F]:
+    """Mark a builder whose server needs nothing but sums over devices where a setting has this value.
+
+    What its devices send is masked then, so that the server sees no single update.
+    """
+
+    def mark(build: F) -> F:
+        build.sums_alone = setting  # type: ignore[attr-defined]
         return build
 
     return mark

@@ -7,7 +7,7 @@ A method defines a device's step on its data (`local`) and the server's step on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -462,6 +462,24 @@ class PairLocal(Protocol):
     ) -> tuple[Params, Update]: ...
 
 
+class PairSide(Protocol):
+    """One device's side of a step of two: it sees its own examples, and of the other device messages alone.
+
+    A generator: it first yields an empty message, then in turns gets what the other sent and yields what it sends. The
+    first side, of place 0, sends first. It returns its part of the update.
+    """
+
+    def __call__(
+        self, memory: Params, message: Message, device: Device, step_id: StepId, place: int, /
+    ) -> Generator[Params, Params, Params]: ...
+
+
+class PairJoin(Protocol):
+    """Makes the update of a pair from what its two sides returned. Raises InputError for results that are none."""
+
+    def __call__(self, one: Params, other: Params, /) -> Update: ...
+
+
 class Combine(Protocol):
     """The server's step, which sees only its own memory and the devices' updates.
 
@@ -534,13 +552,25 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Sides:
+    """A step of two devices in two sides, which gives the bits of the step in one piece."""
+
+    side: PairSide
+    join: PairJoin
+
+
+@dataclass(frozen=True)
 class PairStage:
-    """A stage over pairs of devices, unordered: `fraction` is of the pairs, at least one; otherwise as `Stage`."""
+    """A stage over pairs of devices, unordered: `fraction` is of the pairs, at least one; otherwise as `Stage`.
+
+    sides: the step for real devices, which `local` runs in one place; None: it is possible in a simulation only.
+    """
 
     local: PairLocal
     combine: PairCombine
     rounds: int = field(default=1, metadata={"digest": False})
     fraction: float = 1.0
+    sides: Sides | None = field(default=None, metadata={"digest": False})
 
 
 @dataclass(frozen=True)

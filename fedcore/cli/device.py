@@ -16,46 +16,67 @@ def device() -> None:
 
 @device.command()
 @click.argument("kit", type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="The device's own examples, a file.")
-@click.option("--allow", multiple=True, help="A method that may run here; may be given several times.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The device's own rows: CSV, Parquet, a folder of pictures; or a file of examples.",
+)
+@click.option("--allow", multiple=True, help="A method, numbers, or module=SHA-256; may be given several times.")
+@click.option("--leaf", multiple=True, help="What may leave, such as model; by default what the methods send.")
+@click.option("--max-steps", type=click.IntRange(1), default=100_000, show_default=True, help="Minibatches of a round.")
+@click.option("--max-parameters", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a net.")
+@click.option("--max-number", type=click.IntRange(1), default=20_000, show_default=True, help="In a run's settings.")
+@click.option("--max-runs", type=click.IntRange(1), default=100, show_default=True, help="Whose memories are kept.")
+@click.option("--max-minutes", type=click.FloatRange(0.01), default=60.0, show_default=True, help="Of a step.")
+@click.option("--max-gigabytes", type=click.FloatRange(0.5), default=8.0, show_default=True, help="Of main memory.")
+@click.option("--in-sum", type=click.IntRange(2), default=3, show_default=True, help="Devices that a masked sum needs.")
 @click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
 @click.option("--with-parent", is_flag=True, hidden=True)
-def start(kit: Path, data: Path, allow: tuple[str, ...], memory: Path | None, with_parent: bool) -> None:
+def start(
+    kit: Path, data: Path, allow: tuple[str, ...], leaf: tuple[str, ...], max_steps: int, max_parameters: int,
+    max_number: int, max_runs: int, max_minutes: float, max_gigabytes: float, in_sum: int, memory: Path | None,
+    with_parent: bool,
+) -> None:  # fmt: skip
     """Connect to the server of a kit, and answer it until Ctrl-C.
 
-    Examples and memory stay on this machine. A method that --allow does not name is refused.
+    KIT is the archive or the folder that the study's owner has made for this device. Rows and memory stay on this
+    machine. A method that --allow does not name is refused; --allow numbers lets medians, means and variances of
+    columns leave it, which some studies need to prepare rows alike.
 
     \b
-    fedcore device start a-kit --data a.examples --allow fedavg --allow analytic
+    fedcore device start a.zip --data a.csv --allow fedavg --allow analytic --allow numbers
     """
-    from fedcore.methods import METHODS
-
     if not allow:
         raise InputError("--allow: name the methods that may run here, e.g. --allow fedavg (docs/privacy.md)")
-    for name in allow:
-        if name not in METHODS:
-            raise InputError(f"--allow {name}: is no method of fedcore")
-    from fedcore.field.kits import read_kit
+    from fedcore.field.consent import Limits, consent_of, describe
 
+    limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)
+    consent = consent_of(allow, leaf or None, limits)
+    from fedcore.field.kits import read_kit, unpack_kit
+
+    kit = unpack_kit(kit)
     found = read_kit(kit)
     require_flare()
-    from fedcore.field.examples import read_examples
+    from fedcore.field.rows import Rows
 
-    examples = read_examples(data)
+    rows = Rows(data, found.name)
     import logging
     import sys
     import threading
 
     from fedcore.field.cells import DeviceCell
     from fedcore.field.device import FieldDevice
+    from fedcore.field.keys import Keys
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    limit_memory(max_gigabytes)
     folder = memory or kit / "memory"
     folder.mkdir(parents=True, exist_ok=True)
-    cell = DeviceCell(found, FieldDevice(found.name, examples, folder, allow))
-    print(
-        f"{found.name}: {len(examples.train)} examples, allows {', '.join(allow)}; server {found.address}", flush=True
-    )
+    cell = DeviceCell(found, FieldDevice(found.name, rows, folder, consent, keys=Keys(found), overrun=give_up))
+    for line in describe(consent):
+        print(line)
+    print(f"{found.name}: {rows}, allows {', '.join(allow)}; server {found.address}", flush=True)
     try:
         if with_parent:
             sys.stdin.buffer.read()  # until the other end closes, in whatever way
@@ -63,6 +84,55 @@ def start(kit: Path, data: Path, allow: tuple[str, ...], memory: Path | None, wi
             threading.Event().wait()
     finally:
         cell.close()
+
+
+@device.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("rows", type=click.Path(path_type=Path))
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True, help="The device's own rows, as it learnt from them."
+)
+@click.option("--run", default="first", show_default=True, help="The run whose model predicts.")
+@click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
+@click.option("--out", type=click.Path(path_type=Path), help="A CSV file to write; the terminal by default.")
+def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, out: Path | None) -> None:
+    """Label new rows with the model that this device has at the end of a run, a personal one among others.
+
+    \b
+    fedcore device predict a.zip new.csv --data a.csv --run first
+    """
+    import sys
+
+    from fedcore.field.kits import read_kit, unpack_kit
+    from fedcore.field.rows import Rows
+
+    kit = unpack_kit(kit)
+    own = Rows(data, read_kit(kit).name)
+    from fedcore.field import deployed
+    from fedcore.report import spreadsheet
+
+    if not run.isalnum():
+        raise InputError(f"--run {run}: must be letters and digits")
+    spreadsheet.write(deployed.predict(memory or kit / "memory", run, own, rows), out or sys.stdout)
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Let this process take no more memory: a step that wants more fails, and the device refuses it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    most = int(gigabytes * 2**30)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard < 0 else min(most, hard), hard))
+
+
+def give_up() -> None:
+    """End this process, whose step takes too long; no thread can be stopped. All that it knows is on disk."""
+    import os
+
+    print("a step takes longer than --max-minutes: this device ends", flush=True)
+    os._exit(1)
 
 
 def require_flare() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.errors import InputError, TooFew
+from fedcore.errors import InputError, TooFew, require_study
 
 if TYPE_CHECKING:
-    from fedcore.core.rounds import RoundResult
+    from fedcore.field.runs import Setup
 
 
 @click.group()
@@ -55,101 +57,283 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
 
 @field.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--device", "devices", multiple=True, required=True, help="A device's name; once for each.")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--address", required=True, help="Where devices reach the server, host:port.")
-@click.option("--shape", required=True, help="Of an example, e.g. 12 (features) or 1x28x28 (pictures).")
-@click.option("--classes", type=click.IntRange(2), required=True, help="How many.")
-@click.option("--net", default="mlp", show_default=True, help="The net of all devices, with its own settings.")
-def init(folder: Path, devices: tuple[str, ...], address: str, shape: str, classes: int, net: str) -> None:
-    """Make the kits of a server and its devices: certificates and keys, a folder for each.
+@click.option(
+    "--device", "devices", multiple=True, help="A device's name; once for each. By default those of the data."
+)
+@click.option("--shape", help="Without a study: of an example, e.g. 12 (features) or 1x28x28 (pictures).")
+@click.option("--classes", type=click.IntRange(2), help="Without a study: how many.")
+@click.option("--net", default="mlp", show_default=True, help="Without a study: the net, with its own settings.")
+def init(
+    folder: Path, settings: tuple[str, ...], address: str, devices: tuple[str, ...], shape: str | None,
+    classes: int | None, net: str,
+) -> None:  # fmt: skip
+    """Make the kits of a server and its devices: certificates and keys, a folder for the server, an archive for each.
 
-    Give each device its own folder, by a way that nobody else reads, and keep it from everybody else.
+    In a project the kits are those of its study: schema, nets, methods and answer go into the server's, no row does.
+    Settings are those of fedcore run. Give each device its own archive, by a way that nobody else reads.
 
     \b
-    fedcore field init my-field --device a --device b --address 127.0.0.1:8002 --shape 12 --classes 3
+    fedcore field init my-field --address 10.0.0.5:8002
+    fedcore field init my-field --address 127.0.0.1:8002 --device a --device b --shape 12 --classes 3
     """
     from fedcore.cli.device import require_flare
 
     require_flare()
-    lengths = shape.split("x")
-    if not all(length.isdecimal() and int(length) for length in lengths):
-        raise InputError(f"--shape {shape}: must be whole numbers, such as 12 or 1x28x28")
-    from fedcore.field.kits import SERVER, make_kits
+    require_study()
+    from fedcore.field.kits import SERVER, archive, make_kits
     from fedcore.field.runs import Setup, write_setup
 
-    setup = Setup(tuple(sorted(devices)), tuple(map(int, lengths)), classes, net)
+    if shape is None and classes is None:
+        setup = setup_of_study(settings, devices)
+    elif shape is None or classes is None or not devices or settings:
+        raise InputError("--shape, --classes, --device: without a study all of them are needed, and no KEY=VALUE")
+    else:
+        lengths = shape.split("x")
+        if not all(length.isdecimal() and int(length) for length in lengths):
+            raise InputError(f"--shape {shape}: must be whole numbers, such as 12 or 1x28x28")
+        setup = Setup(tuple(sorted(devices)), tuple(map(int, lengths)), classes, ({"name": net},))
     setup.public()  # an unknown net is refused before anything is written
-    kits = make_kits(folder, devices, address)
+    kits = make_kits(folder, setup.devices, address)
     write_setup(kits[SERVER], setup)
     for name, kit in kits.items():
-        print(f"{name}: {kit}")
+        print(f"{name}: {kit if name == SERVER else archive(kit)}")
+    if setup.study is not None:
+        answer = setup.study.answer or "none yet: fedcore run has not registered one, so that --method must be given"
+        print(f"methods: {len(setup.study.methods)} rows of study {setup.study.name}; its answer: {answer}")
+
+
+def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup:
+    """Return the setup for the devices of the project's study."""
+    from fedcore.cli.project import enter_project
+
+    enter_project()
+    from fedcore.config.request import ask, plan_jobs
+    from fedcore.data import load
+    from fedcore.field.study import setup_of
+    from fedcore.pipeline.record import registry
+    from fedcore.pipeline.record.runs import Record
+
+    _, jobs = plan_jobs(ask([*settings]))
+    job = jobs[0]
+    if len({one.study for one in jobs}) > 1 or len(job.settings) > 1:
+        raise InputError("a field has one setting of one study: name it, such as study=my_data size=small")
+    setting = job.settings[0]
+    dataset = load(**setting.data)
+    answer = None
+    known = registry.read()
+    if known is not None and registry.CANDIDATE in getattr(known.get(setting.task), "aliases", {}):
+        origin, _ = Record().find_source(setting.task, registry.CANDIDATE)
+        answer, job = origin.row, job.model_copy(update={"seed": origin.seed})
+    return setup_of(job, setting, dataset, devices, answer)
 
 
 @field.command()
 @click.argument("kit", type=click.Path(path_type=Path))
-@click.option("--method", "method_name", default="fedavg", show_default=True, help="The method.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the method, e.g. rounds=10.")
-@click.option("--name", default="first", show_default=True, help="The run's name; the same name goes on with it.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--deadline", type=click.FloatRange(1.0), default=600.0, show_default=True, help="Seconds for a step.")
-@click.option("--least", type=click.IntRange(1), help="How many devices must answer; all by default.")
-def run(
-    kit: Path, method_name: str, settings: tuple[str, ...], name: str, seed: int, deadline: float, least: int | None
-) -> None:
-    """Run a method with the devices of a server's kit, which have been started by their owners.
-
-    A turn is kept once it is over. The same command goes on after Ctrl-C or a kill, with the same bits.
+@click.option("--foreground", is_flag=True, help="Stay in this terminal, or under a service manager, until Ctrl-C.")
+def start(kit: Path, foreground: bool) -> None:
+    """Start a server that stays: devices come and go, and field run and field study use it.
 
     \b
-    fedcore field run my-field/server --method fedavg --set rounds=10 --deadline 60 --least 3
+    fedcore field start my-field/server
+    """
+    from fedcore.cli.device import require_flare
+
+    require_flare()
+    from fedcore.field import station
+    from fedcore.field.kits import read_kit
+    from fedcore.field.runs import read_setup
+
+    setup, own = read_setup(kit), read_kit(kit)
+    if (running := station.find(kit)) is not None:
+        raise InputError(f"{kit}: a server is there already, process {running.pid}")
+    if foreground:
+        from fedcore.field.cells import Cells
+
+        link = Cells(own)
+        say(f"listening at {own.address} for {len(setup.devices)} devices")
+        try:
+            station.serve(kit, link)
+        finally:
+            link.close()
+        return
+    import subprocess
+    import time
+
+    log = kit / "server.log"
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "fedcore", "field", "start", str(kit), "--foreground"],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+        )  # fmt: skip
+    while station.find(kit) is None:
+        if child.poll() is not None:
+            last = (log.read_text("utf-8").strip().splitlines() or ["it ended"])[-1]
+            raise InputError(last.removeprefix("fedcore: "))
+        time.sleep(0.1)
+    child.returncode = 0  # it stays: nobody waits for it
+    say(f"listening at {own.address} for {len(setup.devices)} devices, process {child.pid}; {log} has what it says")
+
+
+@field.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+def stop(kit: Path) -> None:
+    """Stop the server that stays. A run that uses it loses its devices, and goes on when it is started again."""
+    from fedcore.field import station
+    from fedcore.pipeline.command import Failed
+
+    running = station.find(kit)
+    if running is None:
+        raise InputError(f"{kit}: no server has been started; fedcore field start does")
+    running.stop()
+    if not station.wait_until_gone(kit, 30.0):
+        raise Failed(f"{kit}: its server, process {running.pid}, does not end")
+    say("stopped; devices try to connect again until they are stopped, too")
+
+
+@field.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+def status(kit: Path) -> None:
+    """Show which devices are connected, and how far each run is."""
+    from fedcore.field import station
+    from fedcore.field.runs import read_run, read_setup
+
+    setup, running = read_setup(kit), station.find(kit)
+    away = [*setup.devices] if running is None else running.wait_for([*setup.devices], 0.0)
+    say("no server has been started" if running is None else f"server: process {running.pid}")
+    for name in setup.devices:
+        say(f"{name}: {'away' if name in away else 'connected'}")
+    for folder in sorted((kit / "runs").glob("*/")):
+        try:
+            kept = read_run(folder)
+        except InputError:
+            say(f"run {folder.name}: no turn yet")
+            continue
+        total = sum(stage.rounds for stage in kept.plan.build()[0].stages)
+        absent = sum(len(turn.absent) for turn in kept.turns)
+        say(
+            f"run {folder.name}: {kept.plan.method}, seed {kept.plan.seed}, {len(kept.turns)} of {total} rounds, "
+            f"{absent} absences"
+        )
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or a number with s, m or h."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+        text = str(value)
+        number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+        try:
+            seconds = float(number) * unit
+        except ValueError:
+            seconds = 0.0
+        if not 1 <= seconds <= 1e6:
+            self.fail(f"{text!r} must be at least 1 second, such as 90, 90s, 10m or 1h", param, ctx)
+        return seconds
+
+
+DEADLINE = click.option(
+    "--deadline", type=Duration(), default="10m", show_default=True, help="For a step of a device: 90s, 10m, 1h."
+)
+LEAST = click.option("--least", type=click.IntRange(1), help="How many devices must answer; all by default.")
+
+
+@field.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+@click.option("--method", "name_of_method", help="A method or a row of the study; by default the study's answer.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the method, e.g. rounds=10.")
+@click.option("--name", default="first", show_default=True, help="The run's name; the same name goes on with it.")
+@click.option("--seed", type=int, help="By default that of the study, else 0.")
+@DEADLINE
+@LEAST
+def run(
+    kit: Path, name_of_method: str | None, settings: tuple[str, ...], name: str, seed: int | None, deadline: float,
+    least: int | None,
+) -> None:  # fmt: skip
+    """Run a method with the devices of a server's kit, which have been started by their owners.
+
+    A turn is kept once it is over. The same command goes on after Ctrl-C or a kill, with the same bits. In a project
+    the run is recorded in MLflow, and its model is proposed.
+
+    \b
+    fedcore field run my-field/server --method fedavg --set rounds=10 --deadline 10m --least 3
     """
     from fedcore.cli.device import require_flare
 
     require_flare()
     if not name.isalnum():
         raise InputError(f"--name {name}: must be letters and digits")
-    from fedcore.api.method_settings import method
+    require_study()
     from fedcore.config.files import parse_value
-    from fedcore.field.kits import read_kit
-    from fedcore.field.runs import read_setup, run_with_devices
+    from fedcore.field.session import choose_method, play
 
-    setup = read_setup(kit)
     parts = [setting.partition("=") for setting in settings]
-    config = method(method_name, **{key: parse_value(key, value) for key, _, value in parts})
-    from fedcore.field.cells import Cells
+    config = choose_method(kit, name_of_method, {key: parse_value(key, value) for key, _, value in parts})
+    with going_on():
+        played = play(kit, config, name, seed, seconds=deadline, least=least, said=say)
+    say(f"{name}: over; {played.folder / 'state'} holds what each device was sent last")
+    if Path("params.yaml").is_file():
+        from fedcore.cli.project import enter_project
+
+        enter_project()
+        from fedcore.pipeline.record.field import record
+
+        for line in record(played):
+            say(line)
+
+
+@field.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+@click.option(
+    "--method", "labels", multiple=True, help="A row of the study; may be given several times. All by default."
+)
+@click.option("--seeds", default="0", show_default=True, help="Such as 0,1,2.")
+@DEADLINE
+@LEAST
+def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least: int | None) -> None:
+    """Compare the study's methods on the devices themselves, where rows may not be pooled even for a study.
+
+    A row that a device refuses is left out, with the reason. Scores come back as numbers; the answer is by the study's
+    rule. KIT/study has the table, and what left each device.
+
+    \b
+    fedcore field study my-field/server --method local_only --method fedavg --seeds 0,1,2
+    """
+    from fedcore.cli.device import require_flare
+
+    require_flare()
+    if not all(seed.isdecimal() for seed in seeds.split(",")):
+        raise InputError(f"--seeds {seeds}: must be whole numbers, such as 0,1,2")
+    require_study()
+    from fedcore.field.session import play_study
+
+    with going_on():
+        found = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, said=say)
+    folder = kit / "study"
+    folder.mkdir(exist_ok=True)
+    found.table.to_csv(folder / "table.csv", index=False)
+    found.left.to_csv(folder / "left.csv", index=False)
+    for line in found.answer.sentences:
+        say(line)
+    say(f"{folder}/table.csv: every score; {folder}/left.csv: what left each device")
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """End in one line where too few devices answer: the run can go on later."""
     from fedcore.pipeline.command import Failed
 
-    link = Cells(read_kit(kit))
     try:
-        link.wait_for(list(setup.devices), deadline)
-        turns = run_with_devices(
-            link,
-            setup,
-            config,
-            seed,
-            kit / "runs" / name,
-            seconds=deadline,
-            least=least or len(setup.devices),
-            said=say,
-        )
-        for turn in turns:
-            say(summary(turn))
+        yield
     except TooFew as few:
         raise Failed(f"{few}; the same command goes on from the last turn") from None
-    finally:
-        link.close()
-    say(f"{name}: over; {kit / 'runs' / name / 'state'} holds what each device was sent last")
 
 
 def say(line: str) -> None:
     """Print a line at once."""
     print(line, flush=True)
-
-
-def summary(turn: RoundResult) -> str:
-    """Return a turn in one line: who is absent, and the mean accuracy on the devices' own test examples."""
-    known = [splits["test"]["accuracy"] for splits in (turn.scores or {}).values() if "test" in splits]
-    known = [value for value in known if value == value]
-    absent = f"; absent: {', '.join(turn.absent)}" if turn.absent else ""
-    mean = f"{sum(known) / len(known):.3f} of {len(known)} devices' test examples right" if known else "not scored"
-    return f"stage {turn.state.stage + 1}, round {turn.state.round}: {mean}{absent}"

@@ -70,7 +70,8 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
         verdict = promotion.compare(client, chosen, rule_of(read()))
         if version is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
-        final = None if as_it_is else final_fit(client, model, chosen)
+        in_field = chosen.tags.get(promotion.SIMULATED) == "false"  # its rows are not here to train on once more
+        final = None if as_it_is or in_field else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen)
         said = verdict.promoted_as(final) if final else verdict.promoted
         print(f"{said}: models:/{chosen.name}@{registry.CHAMPION}")

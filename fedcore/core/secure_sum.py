@@ -2,7 +2,8 @@ r"""Sums over devices of which the server sees no single term, and noise that hi
 
 **Secure summation** (Bonawitz et al. 2017), simulated: numbers become integers modulo 2^64, each pair of devices adds
 and subtracts one random mask, and the masks cancel in the sum over all devices. Here the masks of a pair derive from
-the run's seed; on real devices a key agreement takes its place. Devices that drop out are not provided for.
+the run's seed, and everybody takes part; on real devices (:mod:`fedcore.field.keys`) a key agreement takes the seed's
+place, and a round is repeated among those who are left (`ROSTER`).
 
 **The Gaussian mechanism.** A sum that changes by at most Delta in Euclidean norm when an example is added or removed is
 (epsilon, delta)-differentially private with noise from N(0, sigma^2) on each number if (Balle and Wang 2018, Theorem 8)
@@ -13,7 +14,9 @@ the run's seed; on real devices a key agreement takes its place. Devices that dr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -63,7 +66,7 @@ def from_integers(total: Tensor) -> Tensor:
 
 def require_everyone(present: Collection[str], names: Collection[str]) -> None:
     """Refuse a masked sum without a device: its masks would stay in the sum, which were then random numbers."""
-    if missing := sorted({*names} - {*present}):
+    if missing := sorted({*(ROSTER.get() or names)} - {*present}):
         raise InputError(
             f"sums = masked: {', '.join(missing)} sent nothing, and masks cancel in the sum over all devices alone; "
             "use sums: plain"
@@ -72,10 +75,53 @@ def require_everyone(present: Collection[str], names: Collection[str]) -> None:
 
 def mask(values: Tensor, leaf: str, name: str, names: Collection[str], seed: int) -> Tensor:
     """Return integers with this device's masks: plus one for each later name, minus one for each earlier."""
+    return MASK.get()(values, leaf, name, names, seed)
+
+
+def mask_from_seed(values: Tensor, leaf: str, name: str, names: Collection[str], seed: int) -> Tensor:
+    """Mask as a simulation does, by numbers that everybody knows who knows the seed."""
+
+    def draw(pair: tuple[str, str]) -> Tensor:
+        draws = generator(seed, "mask", leaf, *pair)
+        return torch.empty(values.shape, dtype=torch.int64).random_(-(2**63), None, generator=draws)
+
+    return add_masks(values, name, names, draw)
+
+
+def add_masks(values: Tensor, name: str, names: Collection[str], draw: Callable[[tuple[str, str]], Tensor]) -> Tensor:
+    """Return integers with a device's masks. draw: the mask of a pair, whose names are sorted."""
     masked = values.clone()
     for other in names:
         if other != name:
-            draws = generator(seed, "mask", leaf, *sorted((name, other)))
-            pair = torch.empty(values.shape, dtype=torch.int64).random_(-(2**63), None, generator=draws)
+            pair = draw((name, other) if name < other else (other, name))
             masked += pair if name < other else -pair
     return masked
+
+
+def noise_like(values: Tensor, draws: torch.Generator) -> Tensor:
+    """Return standard normal numbers. draws: a simulation's; a real device draws its own."""
+    return NOISE.get()(values, draws)
+
+
+def noise_from_seed(values: Tensor, draws: torch.Generator) -> Tensor:
+    """Draw noise as a simulation does."""
+    return torch.randn(values.shape, dtype=values.dtype, generator=draws)
+
+
+def own_noise(values: Tensor, draws: torch.Generator) -> Tensor:
+    """Return standard normal numbers of the operating system's randomness, which no seed gives, by Box and Muller."""
+    count = values.numel()
+    raw = torch.frombuffer(bytearray(os.urandom(16 * max(1, count))), dtype=torch.int64).reshape(2, -1)
+    uniform = ((raw & (2**53 - 1)).double() + 0.5) * 2.0**-53
+    drawn = (-2 * uniform[0].log()).sqrt() * (2 * math.pi * uniform[1]).cos()
+    return drawn[:count].reshape(values.shape).to(values.dtype)
+
+
+MASK: ContextVar[Callable[[Tensor, str, str, Collection[str], int], Tensor]] = ContextVar(
+    "mask", default=mask_from_seed
+)
+NOISE: ContextVar[Callable[[Tensor, torch.Generator], Tensor]] = ContextVar("noise", default=noise_from_seed)
+"""How a device masks, and where it takes noise from: of the seed in a simulation, of its own secrets in the field."""
+
+ROSTER: ContextVar[Collection[str]] = ContextVar("roster", default=())
+"""The devices whose masks cancel, where these are not all."""

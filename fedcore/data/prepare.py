@@ -73,8 +73,8 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
         mean_and_std = _fit_common_scale(schema, inputs)
         devices = {device: Fit(fill, *mean_and_std) for device, fill in fills.items()}
         return replace(schema, devices=devices, shared=Fit(shared_fill, *mean_and_std))
-    devices = {device: Fit(fills[device], *_fit_scale(schema, x)) for device, x in inputs.items()}
-    return replace(schema, devices=devices, shared=Fit(shared_fill, *_fit_scale(schema, torch.cat([*inputs.values()]))))
+    devices = {device: Fit(fills[device], *fit_scale(schema, x)) for device, x in inputs.items()}
+    return replace(schema, devices=devices, shared=Fit(shared_fill, *fit_scale(schema, torch.cat([*inputs.values()]))))
 
 
 def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> LabelScale:
@@ -144,43 +144,72 @@ def standardise_channels(x: Tensor, channels: Fit) -> Tensor:
 
 def _fit_fills(schema: Schema, raw: Mapping[str, Tensor]) -> tuple[dict[str, Numbers], Numbers]:
     """Return device -> the median of each input, and the weighted mean of these; 0 where no device has a value."""
-    medians = np.stack([_medians(x) for x in raw.values()])
-    known, sizes = ~np.isnan(medians), np.array([[len(x)] for x in raw.values()], dtype=np.float64)
-    total = (sizes * known).sum(0)
-    shared = (sizes * np.where(known, medians, 0)).sum(0) / np.maximum(total, 1)
+    found = {device: medians(x) for device, x in raw.items()}
+    shared = pool_medians(schema, found, {device: len(x) for device, x in raw.items()})
+    return {device: fill_of(schema, own, shared) for device, own in found.items()}, shared
+
+
+def pool_medians(schema: Schema, found: Mapping[str, NDArray[np.float64]], sizes: Mapping[str, int]) -> Numbers:
+    """Return the mean of the devices' medians, weighted by their examples; 0 where no device has a value.
+
+    found: device -> :func:`medians`. sizes: device -> its training examples.
+    """
+    medians = np.stack([*found.values()])
+    known, weights = ~np.isnan(medians), np.array([[sizes[device]] for device in found], dtype=np.float64)
+    total = (weights * known).sum(0)
+    shared = (weights * np.where(known, medians, 0)).sum(0) / np.maximum(total, 1)
     shared[~schema.numeric.numpy()] = 0
-    medians[:, ~schema.numeric.numpy()] = 0
-    fills = np.where(np.isnan(medians), shared, medians)
-    return dict(zip(raw, map(tuple, fills.tolist()), strict=True)), tuple(shared.tolist())
+    return tuple(shared.tolist())
 
 
-def _medians(x: Tensor) -> NDArray[np.float64]:
+def fill_of(schema: Schema, own: NDArray[np.float64], shared: Numbers) -> Numbers:
+    """Return what fills a device's missing numbers: its own medians, and the shared number where it has no value."""
+    fill = np.where(schema.numeric.numpy(), own, 0.0)
+    return tuple(np.where(np.isnan(fill), shared, fill).tolist())
+
+
+def medians(x: Tensor) -> NDArray[np.float64]:
     """Return the median of each input (F,) without missing values; nan where all are missing."""
     values = x.double().numpy()
     empty = np.isnan(values).all(axis=0)
     return np.where(empty, np.nan, np.nanmedian(np.where(empty, 0.0, values), axis=0))
 
 
-def _fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
+def fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
     """Return each input's mean and deviation; 1 in place of a deviation of 0, and 0 and 1 for that of a text."""
     x = x.double()
     return _as_numbers(schema, x.mean(0), x.std(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 1.0))
 
 
 def _fit_common_scale(schema: Schema, inputs: Mapping[str, Tensor]) -> tuple[Numbers, Numbers]:
+    """Return each input's mean and deviation over all devices' examples, from those of each device."""
+    return pool_moments(
+        schema, {device: moments(x) for device, x in inputs.items()}, {device: len(x) for device, x in inputs.items()}
+    )
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and variance of each input, (*shape) float64; a variance of 0 where all values are equal."""
+    x = x.double()
+    return x.mean(0), x.var(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 0.0)
+
+
+def pool_moments(
+    schema: Schema, found: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]
+) -> tuple[Numbers, Numbers]:
     r"""Return each input's mean and deviation over all devices' examples, from those of each device.
 
         mean = m + sum_i w_i (mean_i - m),    std^2 = sum_i w_i (var_i + (mean_i - mean)^2),    w_i = n_i / sum_j n_j
 
     n_i, mean_i, var_i are what device i sends; m is the least mean_i, so that equal means stay what they are. This is
     the parallel formula of Chan et al. (1983), which, unlike sums of squares, loses no digits where |mean| >> std.
-    Special cases are those of :func:`_fit_scale`.
+    Special cases are those of :func:`fit_scale`.
+
+    found: device -> :func:`moments`. sizes: device -> its training examples.
     """
-    weights = torch.tensor([len(x) for x in inputs.values()], dtype=torch.float64)
+    weights = torch.tensor([sizes[device] for device in found], dtype=torch.float64)
     weights = (weights / weights.sum()).reshape(-1, *[1] * len(schema.shape))
-    means = torch.stack([x.double().mean(0) for x in inputs.values()])
-    variances = torch.stack([x.double().var(0, correction=0) for x in inputs.values()])
-    variances.masked_fill_(torch.stack([x.amax(0) == x.amin(0) for x in inputs.values()]), 0.0)
+    means, variances = (torch.stack([*parts]) for parts in zip(*found.values(), strict=True))
     least = means.amin(0)
     mean = least + (weights * (means - least)).sum(0)
     std = (weights * (variances + (means - mean) ** 2)).sum(0).sqrt()

@@ -10,21 +10,43 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from secrets import token_bytes
+from threading import Lock, Timer
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
+from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.execute.threads import one_thread
-from fedcore.field.plan import Plan, check_leaves, check_plan
+from fedcore.field.consent import Consent, consent_of
+from fedcore.field.plan import VERSIONS, Plan, check_leaves
+from fedcore.field.recipe import NUMBERS, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
-from fedcore.types import Data, Device, InputError, Message, Method, Net, Params, Scoring, Splits, StepId
+from fedcore.types import (
+    Data,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    PairStage,
+    Params,
+    Scoring,
+    Splits,
+    Stage,
+    StepId,
+)
+
+if TYPE_CHECKING:
+    from fedcore.field.keys import Keys, Masks
 
 WAIT = 5.0
 """Seconds after which a device says that it is still at work; the server asks again."""
@@ -37,12 +59,28 @@ class NotJoined(InputError):
 
 
 class FieldDevice:
-    """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to."""
+    """A device with its examples, or its rows. folder: where its memory is kept. allowed: what its owner agrees to.
 
-    def __init__(self, name: str, data: Splits, folder: Path, allowed: Collection[str], wait: float = WAIT) -> None:
-        self.name, self.data, self.folder, self.allowed = name, data, folder, frozenset(allowed)
+    keys: for masked sums, which are refused without. overrun: called when a visit takes longer than its owner allows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Splits | Source,
+        folder: Path,
+        allowed: Collection[str] | Consent,
+        wait: float = WAIT,
+        keys: Keys | None = None,
+        overrun: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name, self.data, self.folder = name, data, folder
+        self.consent = allowed if isinstance(allowed, Consent) else consent_of(allowed)
+        self.keys, self._overrun = keys, overrun
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
+        self._data: dict[str, Splits] = {}
+        self._side: tuple[tuple[Any, ...], int, Generator[Params, Params, Params]] | None = None
         self._jobs: dict[Any, Future[bytes]] = {}
         self._lock = Lock()
         self._steps = ThreadPoolExecutor(1, thread_name_prefix="fedcore-field")
@@ -51,15 +89,18 @@ class FieldDevice:
         """Return the answer to a call: a result, that it is still at work, or why it refuses. Any thread may call."""
         try:
             words, tensors = unpack(call, "call")
-            ask = {"join": self._join, "visit": self._visit, "score": self._score}.get(str(words.get("ask")))
-            if ask is None:
-                raise InputError("call: must ask to join, visit or score")
+            asks = {
+                "join": self._join, "numbers": self._numbers, "card": self._card, "visit": self._visit,
+                "reveal": self._reveal, "pair": self._pair, "score": self._score,
+            }  # fmt: skip
+            if (ask := asks.get(str(words.get("ask")))) is None:
+                raise InputError(f"call: must ask to {', '.join(asks)}")
             key = hashlib.blake2b(call, digest_size=16).hexdigest()
             with self._lock:  # one step at a time, and none twice
                 if key not in self._jobs or _failed(self._jobs[key]):
                     for other in [other for other, job in self._jobs.items() if job.cancel() or job.done()]:
                         del self._jobs[other]
-                    self._jobs[key] = self._steps.submit(ask, key, words, tensors)
+                    self._jobs[key] = self._steps.submit(self._timed, ask, key, words, tensors)
                 job = self._jobs[key]
             return job.result(self._wait)
         except NotYet:
@@ -75,6 +116,15 @@ class FieldDevice:
             log.exception("a call failed")  # the details stay here: they may quote examples
             return pack({"reply": "refused", "why": f"{type(error).__name__} on the device, see its log"})
 
+    def _timed(self, ask: Callable[..., bytes], *args: Any) -> bytes:
+        limit = Timer(60 * self.consent.limits.minutes, self._overrun)
+        limit.daemon = True
+        limit.start()
+        try:
+            return ask(*args)
+        finally:
+            limit.cancel()
+
     def _join(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Agree to a run, or refuse it, before anything of it runs."""
         plan = Plan.from_json(str(words.get("plan")))
@@ -82,59 +132,215 @@ class FieldDevice:
         if path.is_file() and path.read_text("utf-8") != plan.to_json():  # its memory is of that method alone
             raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
         self._agree(plan)
+        if not path.is_file() and len([*self.folder.glob("*/plan.json")]) >= self.consent.limits.runs:
+            raise InputError(f"run {plan.run}: {self.name} keeps {self.consent.limits.runs} runs (--max-runs)")
         path.parent.mkdir(parents=True, exist_ok=True)
+        data = self._data[plan.run]
+        write_file(path.with_name("data"), self._fingerprint(data).encode())
         write_file(path, plan.to_json().encode())
-        return pack({"reply": "joined", "examples": len(self.data.train), "versions": dict(plan.versions)})
+        return pack(
+            {
+                "reply": "joined", "examples": len(data.train), "test_examples": len(data.test),
+                "test_classes": len(torch.unique(data.test.y)), "data": self._fingerprint(data), "versions": VERSIONS,
+            }
+        )  # fmt: skip
+
+    def _numbers(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Return medians, or means and variances, of this device's training rows, if its owner allows that."""
+        plan = Plan.from_json(str(words.get("plan")))
+        self.consent.check(plan, self.name)
+        recipe = plan.read_recipe()
+        if recipe is None or recipe.lacks is None or isinstance(self.data, Splits):
+            raise InputError(f"run {plan.run}: no numbers are wanted")
+        if not self.consent.numbers:
+            what = "medians" if recipe.lacks == "fill" else "means and variances"
+            raise InputError(
+                f"{self.name}: {what} of its columns may not leave it; its owner has not allowed {NUMBERS}"
+            )
+        raw = self.data.splits(recipe, plan.seed)
+        return pack({"reply": "numbers", "examples": len(raw.train)}, {"numbers": recipe.numbers(raw)})
+
+    def _fingerprint(self, data: Splits) -> str:
+        """Return a digest of examples, by which others can tell whether they are the same, and nothing else."""
+        salt = self.folder / "salt"
+        if not salt.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_file(salt, token_bytes(16))
+        parts = {f"{part}/{axis}": leaf for part, of in vars(data).items() for axis, leaf in vars(of).items()}
+        return hashlib.blake2b(digest(parts).encode(), key=salt.read_bytes(), digest_size=16).hexdigest()
 
     def _agree(self, plan: Plan) -> None:
-        check_plan(plan, self.name, self.allowed)
-        for part in (self.data.train, self.data.val, self.data.test):
+        self.consent.check(plan, self.name)
+        recipe = plan.read_recipe()
+        if recipe is not None and recipe.lacks is not None:
+            raise InputError(f"run {plan.run}: its recipe lacks numbers")
+        data = self.data if isinstance(self.data, Splits) else self.data.prepared(recipe, plan.seed)
+        known = self.folder / plan.run / "data"
+        if known.is_file() and known.read_text("utf-8") != self._fingerprint(data):
+            raise InputError(
+                f"run {plan.run}: the rows of {self.name} are others than when it joined; give another name"
+            )
+        for part in (data.train, data.val, data.test):
             if len(part) and tuple(part.x.shape[1:]) != plan.shape:
                 raise InputError(
                     f"{self.name}: its examples have shape {tuple(part.x.shape[1:])}, the run's {plan.shape}"
                 )
             if len(part) and int(part.y.max()) >= plan.classes:
                 raise InputError(f"{self.name}: it has class {int(part.y.max())}, the run has {plan.classes} classes")
+        self.consent.check_steps(plan, self.name, len(data.train))
+        if plan.masked and self.keys is None:
+            raise InputError(f"method {plan.method}: masked sums need the keys of a kit, {self.name} has none")
         method, nets = plan.build()
-        self._plans[plan.run] = plan, method, nets[self.name]
+        self._plans, self._data = {plan.run: (plan, method, nets[self.name])}, {plan.run: data}  # others are on disk
 
     def _visit(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Take the device's part in a turn, unless it has: then give the same answer."""
         plan, method, net = self._run(words)
-        turn = _whole(words, "stage"), _whole(words, "round")
-        if turn[0] >= len(method.stages):
-            raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
+        turn = self._turn(words)
+        stage = method.stages[turn[0]]
+        if not isinstance(stage, Stage):
+            raise InputError(f"{_turn_word(turn)}: is a step of pairs")
+        masks = self._masks(plan, turn, words)
         known = self._turns(plan.run)
+        sums: dict[str, str] = {}
         if turn in known:
             before, parts = self._read(known[turn])
-            if before["call"] != key:
+            if before["call"] == key:
+                return _visited(before, parts)
+            sums = before["sums"]
+            if masks is None or before["revealed"] or sums.get(masks.context, key) != key:
                 raise InputError(f"{_turn_word(turn)}: {self.name} has answered another call for it")
-            return _visited(before, parts)
+        elif known and turn < max(known):  # another answer to it would tell more than one
+            raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
         memory, source = self._memory(plan.run, str(words.get("memory")))
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
-        with one_thread():
-            kept, update = visit(method.stages[turn[0]], memory, message, Device(self.name, net, self.data), at)  # type: ignore[arg-type]
+        device = Device(self.name, net, self._data[plan.run])
+        with one_thread(), _own_secrets(masks):
+            kept, update = visit(stage, memory, message, device, at)
         check(self.name, update, net)
+        self.consent.check_leaves(plan.method, net, self.name, update.params, update.extra)
+        if masks is not None:
+            update = masks.hide(update)
+            sums = {**sums, masks.context: key}
         after = {
             "call": key, "memory": digest(kept), "nbytes": sum(leaf.nbytes for leaf in kept.values()),
-            "size": update.size, "score": update.score,
+            "size": update.size, "score": update.score, "sums": sums, "revealed": False,
+            "own": "" if masks is None else masks.own().hex(), "context": "" if masks is None else masks.context,
         }  # fmt: skip
         parts = {"memory": kept, "params": update.params, "extra": update.extra}
-        path = self.folder / plan.run / f"turn-{turn[0]}-{turn[1]}"
-        write_file(path, pack(after, parts))
+        write_file(self._turn_file(plan.run, turn), pack(after, parts))
         for other in known.values():  # the memory before stays, in case that the server never gets this answer
-            if other != source:
+            if other not in (source, self._turn_file(plan.run, turn)):
                 other.unlink()
         return _visited(after, parts)
+
+    def _pair(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Go on with the device's side of a step of two, with what the other side has sent, see `PairSide`.
+
+        A side lives in memory alone: after a restart the server begins the pair again.
+        """
+        plan, method, net = self._run(words)
+        turn, part, pair = self._turn(words), _whole(words, "part"), cast(list[str], words.get("pair"))
+        stage = method.stages[turn[0]]
+        if not isinstance(stage, PairStage) or stage.sides is None or not _is_pair(pair, plan.nets, self.name):
+            raise InputError(f"{_turn_word(turn)}: has no step of {self.name} and another device")
+        if (over := self._turns(plan.run)) and turn < max(over):
+            raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
+        at = StepId(plan.seed, *turn, (pair[0], pair[1]))
+        if part == 0:
+            memory, _ = self._memory(plan.run, str(words.get("memory")))
+            here, place = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
+            side = stage.sides.side(memory, _message(tensors, net), here, at, place)
+            next(side)
+            self._side = (plan.run, at), 0, side
+        if self._side is None or self._side[:2] != ((plan.run, at), part):
+            return pack({"reply": "lost"})
+        received, side = tensors.get("received", {}), self._side[2]
+        for name, leaf in received.items():
+            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                raise InputError(f"the other device: leaf {name} has values that are not finite")
+        try:
+            with one_thread(), _own_secrets(None):
+                done, sent = False, side.send(received)
+        except StopIteration as end:
+            done, sent = True, end.value
+        self.consent.check_leaves(plan.method, net, self.name, sent)
+        self._side = (plan.run, at), part + 1, side
+        return pack({"reply": "part", "over": done}, {"sent": sent})
+
+    def _card(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Tell the public key of a run, and which sum of a turn is complete, if one is."""
+        plan, _, _ = self._run(words)
+        if not plan.masked or self.keys is None:
+            raise InputError(f"run {plan.run}: has no masked sums")
+        file = self._turns(plan.run).get(self._turn(words))
+        before = self._read(file)[0] if file is not None else {"revealed": False}
+        return pack(
+            {
+                "reply": "card",
+                "card": self.keys.card(plan.run, self._secret(plan.run)),
+                "revealed": before["context"] if before["revealed"] else "",
+            }
+        )
+
+    def _reveal(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Tell the key of the device's own mask in the last sum of a turn; no other sum of it follows."""
+        plan, _, _ = self._run(words)
+        turn = self._turn(words)
+        file = self._turns(plan.run).get(turn)
+        before, parts = self._read(file) if file is not None else ({"context": ""}, {})
+        if not before["context"] or before["context"] != words.get("context"):
+            raise InputError(f"{_turn_word(turn)}: {self.name} has not answered for these devices last")
+        if not before["revealed"]:  # on disk first: after a kill it still knows that no other sum may follow
+            write_file(self._turn_file(plan.run, turn), pack({**before, "revealed": True}, parts))
+        return pack({"reply": "revealed", "own": before["own"]})
+
+    def _masks(self, plan: Plan, turn: tuple[int, int], words: Mapping[str, Any]) -> Masks | None:
+        """Return the masks of a sum; without a list of the devices in it nothing leaves that must be masked."""
+        if not plan.masked or self.keys is None:
+            return None
+        cards = words.get("cards")
+        if (
+            not isinstance(cards, dict)
+            or not cards.keys() <= plan.nets.keys()
+            or len(cards) < self.consent.limits.devices
+        ):
+            told = len(cards) if isinstance(cards, dict) else 0
+            raise InputError(
+                f"{_turn_word(turn)}: a masked sum of {told} devices, {self.name} wants {self.consent.limits.devices}"
+            )
+        return self.keys.masks(plan.run, turn, self._secret(plan.run), cards)
+
+    def _secret(self, run: str) -> bytes:
+        """Return the device's secret key in a run, which is drawn once."""
+        assert self.keys is not None
+        path = self.folder / run / "secret"
+        if not path.is_file():
+            write_file(path, self.keys.new_secret())
+        return path.read_bytes()
+
+    def _turn(self, words: Mapping[str, Any]) -> tuple[int, int]:
+        plan, method, _ = self._run(words)
+        turn = _whole(words, "stage"), _whole(words, "round")
+        if turn[0] >= len(method.stages):
+            raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
+        if turn[1] >= method.stages[turn[0]].rounds:
+            raise InputError(f"run {plan.run}: stage {turn[0] + 1} has {method.stages[turn[0]].rounds} rounds")
+        return turn
+
+    def _turn_file(self, run: str, turn: tuple[int, int]) -> Path:
+        return self.folder / run / f"turn-{turn[0]}-{turn[1]}"
 
     def _score(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Score the model of a message on the device's own examples, with the memory that the server means."""
         _, method, net = self._run(words)
         plan = self._plans[str(words["run"])][0]
         memory = self._memory(plan.run, words["memory"])[0] if words.get("memory") else {}
-        none = Data(self.data.test.x[:0], self.data.test.y[:0])
-        device = Device(self.name, net, self.data)
+        data = self._data[plan.run]
+        none = Data(data.test.x[:0], data.test.y[:0])
+        device = Device(self.name, net, data)
+        write_file(self.folder / plan.run / "deployed", pack({"memory": words.get("memory") or ""}, tensors))
         scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
         with one_thread():
             found = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
@@ -176,6 +382,21 @@ def _failed(job: Future[bytes]) -> bool:
     return job.done() and job.exception() is not None
 
 
+@contextmanager
+def _own_secrets(masks: Masks | None) -> Iterator[None]:
+    """Let a step mask, and draw noise, from the device's own secrets in place of the run's seed."""
+    tokens = MASK.set(_no_mask if masks is None else masks.mask), NOISE.set(own_noise if masks is None else masks.noise)
+    try:
+        yield
+    finally:
+        MASK.reset(tokens[0])
+        NOISE.reset(tokens[1])
+
+
+def _no_mask(*args: Any) -> Any:
+    raise InputError("masked sums: this step would be masked by the run's seed, which the server knows")
+
+
 def _visited(words: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
     """Return what leaves the device after a turn: of its memory the digest and the size alone."""
     told = {name: words[name] for name in ("memory", "nbytes", "size", "score")}
@@ -190,6 +411,11 @@ def _message(tensors: Mapping[str, Params], net: Net) -> Message:
             raise InputError(f"the server's message: leaf {name} has values that are not finite")
     check_leaves(message.params, net, "the server's message")
     return message
+
+
+def _is_pair(pair: Any, names: Collection[str], own: str) -> bool:
+    """Tell whether these are two devices of a run, in its order, of which one is this one."""
+    return isinstance(pair, list) and own in pair and pair in [list(two) for two in combinations(names, 2)]
 
 
 def _whole(words: Mapping[str, Any], name: str) -> int:

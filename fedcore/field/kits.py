@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
+from fedcore.field.wire import write_file
 from fedcore.types import InputError
 
 SERVER = "server"
@@ -20,6 +24,12 @@ SERVER = "server"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
+
+PARTS = ("authority.crt", "own.crt", "own.key", "kit.json")
+"""The files of a kit."""
+
+LARGEST = 2**16
+"""The most bytes of one of them."""
 
 DAYS = 360
 """How long a certificate is valid."""
@@ -77,6 +87,36 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
         (kit / "kit.json").write_text(json.dumps({"name": name, "address": address}), "utf-8")
         found[name] = kit
     return found
+
+
+def archive(kit: Path) -> Path:
+    """Put a kit into one file beside it, for its owner only, and remove its folder; return the file."""
+    path = kit.with_name(f"{kit.name}.zip")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file, ZipFile(file, "w") as whole:
+        for part in PARTS:
+            whole.write(kit / part, part)
+    shutil.rmtree(kit)
+    return path
+
+
+def unpack_kit(path: Path) -> Path:
+    """Return a kit's folder: of an archive one beside it, which is made once. Raises InputError for another file."""
+    if path.is_dir() or path.suffix != ".zip":
+        return path
+    folder = path.with_suffix("")
+    try:
+        with ZipFile(path) as whole:
+            if sorted(whole.namelist()) != sorted(PARTS) or any(one.file_size > LARGEST for one in whole.infolist()):
+                raise InputError(f"{path}: is no kit; fedcore field init makes them")
+            content = {part: whole.read(part) for part in PARTS}
+    except (OSError, BadZipFile) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for part, written in content.items():
+        if (folder / part).is_file() and (folder / part).read_bytes() != written:
+            raise InputError(f"{folder}: is there already, from another kit than {path}")
+        write_file(folder / part, written)
+    return folder
 
 
 def read_kit(folder: Path) -> Kit:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 import fedcore
+from fedcore.builders import import_builder
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.losses import LOSSES
-from fedcore.methods import METHODS, require_real
+from fedcore.field.modules import source_digest
+from fedcore.field.recipe import Recipe
+from fedcore.methods import needs_sums_alone, require_real
 from fedcore.nets import leaves
-from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
+from fedcore.nets.builders_by_path import NETS, build_arguments, net_at, place_of
 from fedcore.nets.copies import template
 from fedcore.types import InputError, Method, Net, Params
 
@@ -27,7 +31,9 @@ class Plan:
     """All that a device needs to know of a run.
 
     run: its name. method, settings, training: as in params.yaml, complete. nets: device -> the number of its net in
-    `kinds`, which says how each is built. shape, classes: of the examples.
+    `kinds`, which says how each is built. shape, classes: of the examples. recipe: how devices prepare their rows, see
+    :mod:`fedcore.field.recipe`; None: they bring examples as the net takes them. modules: the SHA-256 of each module of
+    one's own that the run needs, which devices must have and allow.
     """
 
     run: str
@@ -40,18 +46,43 @@ class Plan:
     nets: Mapping[str, int]
     kinds: tuple[Any, ...]
     versions: Mapping[str, str]
+    recipe: Mapping[str, Any] | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+    def read_recipe(self) -> Recipe | None:
+        """Return how devices prepare their rows; None: they bring examples. Raises InputError for no recipe."""
+        if self.recipe is None:
+            return None
+        made = Recipe.from_words(self.recipe)
+        if (made.schema.shape, len(made.schema.classes)) != (self.shape, self.classes):
+            raise InputError("recipe: has another shape, or other classes, than the run")
+        return made
+
+    @property
+    def masked(self) -> bool:
+        """Whether the server gets sums over devices alone."""
+        return needs_sums_alone(self.method, self.settings)
 
     def build(self) -> tuple[Method, dict[str, Net]]:
         """Return the method and every device's net. Raises InputError where the field or these nets do not allow it."""
         loss = self.training.get("loss")
-        if not isinstance(loss, str) or loss not in LOSSES:  # another would be imported
+        if not isinstance(loss, str) or not (loss in LOSSES or self._is_own(loss)):  # another would be imported
             raise InputError(f"training.loss = {loss!r}: must be one of {', '.join(LOSSES)} in the field")
-        kinds = [_net_of(kind) for kind in self.kinds]
+        kinds = self.kinds_of_nets()
         nets = {name: kinds[number] for name, number in self.nets.items()}
         config = configure(self.method, self.settings, self.training)
         built = config.build(nets)
-        require_real(self.method, built, config.settings)
+        require_real(self.method, built)
         return built, nets
+
+    def kinds_of_nets(self) -> list[Net]:
+        """Return the different nets. Raises InputError for a function that builds none."""
+        return [_own_net(kind) if self._is_own(kind[0]) else _net_of(kind) for kind in self.kinds]
+
+    def _is_own(self, place: str) -> bool:
+        """Tell whether a function is of a module of one's own, which devices know by its digest."""
+        module, colon, _ = place.partition(":")
+        return bool(colon) and module in self.modules
 
     def to_json(self) -> str:
         """Return the plan as text. Raises InputError for settings that are no plain values."""
@@ -68,42 +99,43 @@ class Plan:
             plan = cls(**words)
             known = isinstance(plan.run, str) and plan.run.isalnum() and isinstance(plan.method, str)
             known = known and all(isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets))
+            known = known and isinstance(plan.modules, dict) and all(isinstance(kind[0], str) for kind in plan.kinds)
             if not known or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):
                 raise TypeError("a field of another type")
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
             raise InputError(f"plan: no plan of a run ({error})") from None
         return plan
 
 
 def plan_of(
-    config: MethodConfig, nets: Mapping[str, Net], seed: int, run: str, shape: tuple[int, ...], classes: int
+    config: MethodConfig,
+    nets: Mapping[str, Net],
+    seed: int,
+    run: str,
+    shape: tuple[int, ...],
+    classes: int,
+    recipe: Recipe | None = None,
 ) -> Plan:
     """Return the plan of a method on some devices. Raises InputError for one that cannot run in the field."""
-    if not isinstance(config.name, str) or config.name not in METHODS:
+    if not isinstance(config.name, str):
         raise InputError(
-            f"method {config.label}: must be one of fedcore's own in the field, which devices have installed"
+            f"method {config.label}: must be one of fedcore's own in the field, or a module's, module:function"
         )
     try:
         kinds = {id(net): _describe(net) for net in nets.values()}
     except TypeError as error:
         raise InputError(f"net: {error}") from None
+    settings = config.training.settings()
+    own = {place.partition(":")[0] for place in (config.name, settings["loss"]) if ":" in place}
+    own |= {module for module in (kind[0].partition(":")[0] for kind in kinds.values()) if module not in NETS}
     places = {key: number for number, key in enumerate(kinds)}
     plan = Plan(
-        run, config.name, dict(config.settings), config.training.settings(), seed, shape, classes,
+        run, config.name, dict(config.settings), settings, seed, shape, classes,
         {name: places[id(net)] for name, net in nets.items()}, tuple(kinds.values()), VERSIONS,
+        None if recipe is None else recipe.to_words(), {module: source_digest(module) for module in sorted(own)},
     )  # fmt: skip
     Plan.from_json(plan.to_json()).build()
     return plan
-
-
-def check_plan(plan: Plan, name: str, allowed: Collection[str]) -> None:
-    """Refuse, on a device, a method that its owner did not allow, another version, or a run without this device."""
-    if plan.method not in allowed or plan.method not in METHODS:
-        raise InputError(f"method {plan.method}: not allowed on {name}; allowed: {', '.join(sorted(allowed))}")
-    if dict(plan.versions) != VERSIONS:
-        raise InputError(f"versions: the server has {_said(plan.versions)}, {name} has {_said(VERSIONS)}")
-    if name not in plan.nets:
-        raise InputError(f"run {plan.run}: {name} is not one of its devices")
 
 
 def check_leaves(params: Params, net: Net, who: str) -> None:
@@ -117,12 +149,16 @@ def check_leaves(params: Params, net: Net, who: str) -> None:
             )
 
 
-def _said(versions: Mapping[str, str]) -> str:
-    return " and ".join(f"{part} {number}" for part, number in versions.items())
-
-
 def _describe(net: Net) -> tuple[Any, ...]:
-    return place_of(net), *build_arguments(net), net.axes
+    build: Any = net.build.func if isinstance(net.build, partial) else net.build
+    own = build.__module__.partition(".")[0] != "fedcore"
+    place = f"{build.__module__}:{build.__qualname__}" if own else place_of(net)
+    return place, *build_arguments(net), net.axes
+
+
+def _own_net(kind: Any) -> Net:
+    place, positional, named, axes = kind
+    return Net(partial(import_builder(place, "net.name"), *positional, **named), axes)
 
 
 def _net_of(kind: Any) -> Net:

@@ -3,52 +3,131 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedcore.config.methods import MethodConfig
-from fedcore.core.rounds import RoundResult
+from fedcore.config.methods import MethodConfig, configure
+from fedcore.core.rounds import RoundResult, State
 from fedcore.field.plan import Plan, plan_of
-from fedcore.field.server import Field, Link, federation_of, run_in_field
+from fedcore.field.recipe import Recipe
+from fedcore.field.server import Field, Link, exchange, federation_of, run_in_field
 from fedcore.field.state import state_bytes, state_of
 from fedcore.field.wire import write_file
 from fedcore.nets import net
-from fedcore.types import Data, InputError, Public
+from fedcore.types import Data, InputError, Public, RoundInfo, Scoring, Unit
+
+MLP: tuple[Mapping[str, Any], ...] = ({"name": "mlp"},)
+PLAN, STATE, ABOUT = "plan.json", "state", "about.json"
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the devices' methods come from.
+
+    name, title, size, data, task: of the study, its dataset and its registered model. methods: its rows, each with
+    label, name, settings and training. answer: the label of the recommended one, if there is one. seed: its own.
+    metric, positive, costs, min_effect, least_test, weigh: what decides, see section run.
+    """
+
+    name: str
+    title: str
+    size: str
+    data: str
+    task: str
+    methods: tuple[Mapping[str, Any], ...]
+    seed: int = 0
+    answer: str | None = None
+    metric: str = "accuracy"
+    positive: str | None = None
+    costs: Mapping[str, Mapping[str, float]] | None = None
+    min_effect: float = 0.01
+    least_test: int = 20
+    weigh: str = "devices"
+
+    @property
+    def configs(self) -> dict[str, MethodConfig]:
+        """The rows of the study by their labels."""
+        return {
+            one["label"]: configure(one["name"], one["settings"], one["training"], label=one["label"])
+            for one in self.methods
+        }
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a server knows of its devices before a run. net: the name of their net, which has its default settings."""
+    """What a server knows of its devices before a run.
+
+    nets: sections of settings, of the nets that devices have in turn. recipe: how devices prepare their rows; None:
+    they bring examples. study: where methods and the answer come from. scoring: what is measured beside what always is.
+    """
 
     devices: tuple[str, ...]
     shape: tuple[int, ...]
     classes: int
-    net: str = "mlp"
+    nets: tuple[Mapping[str, Any], ...] = MLP
+    recipe: Recipe | None = None
+    study: Study | None = None
+    scoring: Scoring = field(default_factory=Scoring)
 
     def public(self) -> Public:
         """Return what a method may know before it begins: no test set, since there is none."""
-        one = net(self.net, shape=self.shape, classes=self.classes)
+        built = [net(shape=self.shape, classes=self.classes, **section) for section in self.nets]
         none = Data(torch.zeros(0, *self.shape), torch.zeros(0, dtype=torch.int64))
-        return Public(dict.fromkeys(sorted(self.devices), one), none, self.classes, none)
+        nets = {name: built[i % len(built)] for i, name in enumerate(sorted(self.devices))}
+        return Public(nets, none, self.classes, none)
 
 
 def write_setup(server: Path, setup: Setup) -> None:
     """Write a setup into a server's kit."""
     setup.public()  # refuses an unknown net
-    write_file(server / "setup.json", json.dumps(vars(setup)).encode())
+    words = {**vars(setup), "scoring": asdict(setup.scoring)}
+    words["recipe"] = None if setup.recipe is None else setup.recipe.to_words()
+    words["study"] = None if setup.study is None else asdict(setup.study)
+    write_file(server / "setup.json", json.dumps(words).encode())
 
 
 def read_setup(server: Path) -> Setup:
     """Read what `write_setup` wrote. Raises InputError for a folder without it."""
     try:
         words = json.loads((server / "setup.json").read_text("utf-8"))
-        return Setup(tuple(words["devices"]), tuple(words["shape"]), words["classes"], words["net"])
+        recipe = None if words["recipe"] is None else Recipe.from_words(words["recipe"])
+        study = (
+            None if words["study"] is None else Study(**{**words["study"], "methods": tuple(words["study"]["methods"])})
+        )
+        costs = words["scoring"]["costs"]
+        scoring = {**words["scoring"], "costs": costs and tuple(map(tuple, costs)), "own": ()}
+        return Setup(
+            tuple(words["devices"]), tuple(words["shape"]), words["classes"], tuple(words["nets"]), recipe, study,
+            Scoring(**scoring),
+        )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{server}: is no kit of a server; fedcore field init makes them") from None
+
+
+class Metered:
+    """A link that counts the bytes which travel to and from each device, and the seconds of its last answer."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.down: Counter[str] = Counter()
+        self.up: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
+
+    def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
+        """Return a device's answer, see :class:`fedcore.field.server.Link`."""
+        start = time.monotonic()
+        answer = self.link.send(name, call, seconds)
+        self.down[name] += len(call)
+        if answer is not None:
+            self.up[name] += len(answer)
+            self.seconds[name] = time.monotonic() - start
+        return answer
 
 
 def run_with_devices(
@@ -68,33 +147,100 @@ def run_with_devices(
 
     Raises InputError if another run has that name, and for devices that refuse.
     """
-    public = setup.public()
-    plan = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes)
-    _claim(folder, plan)
-    field = Field(link, plan, federation_of(public), seconds, said)
+    public, meter = setup.public(), Metered(link)
+    plan = _claim(folder, plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe))
+    if not (folder / PLAN).is_file():
+        plan, prepare = exchange(meter, plan, seconds, least, said)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / ABOUT, json.dumps({"prepare": prepare}).encode())
+        write_file(folder / PLAN, plan.to_json().encode())
+    field = Field(meter, plan, replace(federation_of(public), scoring=setup.scoring), seconds, said)
     joined = field.join()
     method, _ = plan.build()
     if method.check is not None:
         method.check(joined)
+    known = json.loads((folder / ABOUT).read_text("utf-8"))
+    told = {name: {"examples": joined[name], **field.facts[name], "data": field.data[name]} for name in joined}
+    write_file(folder / ABOUT, json.dumps({**known, "devices": {**known.get("devices", {}), **told}}).encode())
     said(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
-    kept = folder / "state"
+    kept = folder / STATE
     state = state_of(kept.read_bytes(), str(kept)) if kept.is_file() else None
     for turn in run_in_field(field, seed, state=state, least=least):
-        write_file(kept, state_bytes(turn.state))
-        write_file(
-            folder / f"turn-{turn.round_info.stage}-{turn.round_info.round}.json", json.dumps(_record(turn)).encode()
-        )
+        at = turn.round_info
+        write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(_record(turn, meter)).encode())
+        write_file(kept, state_bytes(turn.state))  # last: a turn whose state is not kept is played again
         yield turn
 
 
-def _claim(folder: Path, plan: Plan) -> None:
-    path = folder / "plan.json"
+def _claim(folder: Path, plan: Plan) -> Plan:
+    """Return the plan of the run in a folder, which is this one but for the numbers that devices share, or this one."""
+    path = folder / PLAN
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(path, plan.to_json().encode())
-    elif path.read_text("utf-8") != plan.to_json():
+        return plan
+    known = Plan.from_json(path.read_text("utf-8"))
+    recipe = plan.read_recipe()
+    if recipe is not None and (old := known.read_recipe()) is not None and recipe.lacks is not None:
+        plan = replace(plan, recipe=replace(recipe, shared=old.shared).to_words())
+    if plan.to_json() != known.to_json():
         raise InputError(f"--name {folder.name}: is another run, with another method or settings; give another name")
+    return known
 
 
-def _record(turn: RoundResult) -> dict[str, Any]:
-    return {"absent": turn.absent, "up": dict(turn.up), "down": dict(turn.down), "scores": turn.scores}
+def _record(turn: RoundResult, meter: Metered) -> dict[str, Any]:
+    wire = {name: [meter.up.pop(name, 0), meter.down.pop(name, 0)] for name in turn.round_info.names}
+    return {
+        "units": turn.round_info.units, "absent": turn.absent, "up": dict(turn.up), "down": dict(turn.down),
+        "wire": wire, "seconds": dict(meter.seconds), "scores": turn.scores,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a server has kept of a run.
+
+    turns: so far, without their states. state: after the last one. devices: what each said when it joined, numbers of
+    its examples and a digest that tells whether they are those of another run. prepare: the bytes of the numbers that
+    they exchanged before. wire: device -> bytes up and down that travelled in all turns, each with its frame of words.
+    """
+
+    plan: Plan
+    turns: tuple[RoundResult, ...]
+    state: State
+    devices: Mapping[str, Mapping[str, Any]]
+    prepare: Mapping[str, Mapping[str, float]]
+    wire: Mapping[str, tuple[int, int]]
+
+
+def read_run(folder: Path) -> Kept:
+    """Return what is kept of a run. Raises InputError for a folder without a turn."""
+    try:
+        plan = Plan.from_json((folder / PLAN).read_text("utf-8"))
+        state = state_of((folder / STATE).read_bytes(), str(folder))
+        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        files = {_at(path): path for path in folder.glob("turn-*-*.json")}
+        found: dict[tuple[int, int], Any] = {at: json.loads(files[at].read_text("utf-8")) for at in sorted(files)}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: no run with a turn ({error})") from None
+    names = tuple(plan.nets)
+    turns = tuple(
+        RoundResult(
+            RoundInfo(plan.seed, *at, _units(of["units"]), names),
+            state, of["up"], of["down"], of["scores"], absent=tuple(of["absent"]),
+        )
+        for at, of in found.items()
+    )  # fmt: skip
+    wire = {
+        name: (sum(of["wire"][name][0] for of in found.values()), sum(of["wire"][name][1] for of in found.values()))
+        for name in names
+    }
+    return Kept(plan, turns, state, about.get("devices", {}), about["prepare"], wire)
+
+
+def _at(path: Path) -> tuple[int, int]:
+    """Return the stage and the round of a turn's file."""
+    _, stage, number = path.stem.split("-")
+    return int(stage), int(number)
+
+
+def _units(units: Any) -> tuple[Unit, ...]:
+    return tuple(unit if isinstance(unit, str) else (unit[0], unit[1]) for unit in units)

@@ -8,20 +8,44 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, Protocol
 
+import torch
+
 from fedcore.core.evaluation import score
-from fedcore.core.rounds import RoundResult, State, check, receive, run
+from fedcore.core.rounds import RoundResult, State, check, members, receive, run
+from fedcore.core.secure_sum import ROSTER
+from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves
 from fedcore.field.wire import pack, unpack
-from fedcore.types import Data, Device, Federation, Handle, InputError, Message, Net, Params, Public, Splits, Update
+from fedcore.types import (
+    Data,
+    Device,
+    Federation,
+    Handle,
+    InputError,
+    Message,
+    Net,
+    Pair,
+    Params,
+    Public,
+    Splits,
+    StepId,
+    TooFew,
+    Update,
+)
 
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""
+
+SAY = 15.0
+"""Seconds between two lines about whom the server waits for."""
 
 PATIENCE = 15.0
 """Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
@@ -46,16 +70,24 @@ class Elsewhere:
     nbytes: int = 0
 
 
-def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes | None = None) -> dict[str, bytes]:
+def ask(
+    link: Link,
+    calls: Mapping[str, bytes],
+    seconds: float,
+    joining: bytes | None = None,
+    said: Callable[[str], None] = lambda line: None,
+) -> dict[str, bytes]:
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
-    joining: the call that a device gets first which does not know the run, as it came late or lost its folder.
+    joining: the call that a device gets first which does not know the run, as it came late or lost its folder. said:
+    called with a line now and then about whom the server waits for.
     """
-    end = time.monotonic() + seconds
+    start = time.monotonic()
+    end, over = start + seconds, Event()
 
     def one(name: str) -> bytes | None:
         patience = PATIENCE
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0 and not over.is_set():
             answer = link.send(name, calls[name], min(left, patience))
             reply = None if answer is None else _reply(answer)
             if answer is None and time.monotonic() > end - left + patience:
@@ -69,9 +101,33 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes |
                 return answer
         return None
 
-    with ThreadPoolExecutor(max(1, len(calls)), thread_name_prefix="fedcore-ask") as threads:
-        answers = dict(zip(calls, threads.map(one, calls), strict=True))
-    return {name: answer for name, answer in answers.items() if answer is not None}
+    done: SimpleQueue[tuple[str, bytes | Exception | None]] = SimpleQueue()
+
+    def put(name: str) -> None:
+        try:
+            done.put((name, one(name)))
+        except Exception as error:
+            done.put((name, error))
+
+    for name in calls:  # threads that end with this process, so that Ctrl-C waits for no device
+        Thread(target=put, args=(name,), daemon=True, name="fedcore-ask").start()
+    answers: dict[str, bytes] = {}
+    waiting = set(calls)
+    try:
+        while waiting:
+            try:
+                name, answer = done.get(timeout=SAY)
+            except Empty:
+                said(f"waiting for {', '.join(sorted(waiting))}: {time.monotonic() - start:.0f} s")
+                continue
+            waiting.discard(name)
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                answers[name] = answer
+    finally:
+        over.set()
+    return {name: answers[name] for name in calls if name in answers}
 
 
 def _reply(answer: bytes) -> str:
@@ -85,13 +141,19 @@ class Field:
     """Runs the devices' steps on real devices: an `execute` of :mod:`fedcore.core.rounds`.
 
     seconds: how long devices have for a step. said: called with one line for each device that is absent, and why.
+    facts: of each device that has joined, numbers of its test examples. data: a digest of its examples, which tells
+    whether they are those of another run and nothing else.
     """
 
     def __init__(
         self, link: Link, plan: Plan, fed: Federation, seconds: float, said: Callable[[str], None] = lambda line: None
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
+        self.facts: dict[str, dict[str, int]] = {}
+        self.data: dict[str, str] = {}
         self._here = Inline()
+        self._roster: tuple[str, ...] = ()
+        self._method, _ = plan.build()
         self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
     def join(self) -> dict[str, int]:
@@ -105,6 +167,8 @@ class Field:
             try:
                 words, _ = _read(answer, name, "joined")
                 joined[name] = _number(words, "examples", name)
+                self.facts[name] = {key: _number(words, key, name) for key in ("test_examples", "test_classes")}
+                self.data[name] = str(words.get("data"))[:64]
             except InputError as error:
                 refused.append(str(error))
         if refused:
@@ -112,28 +176,110 @@ class Field:
         return joined
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        roster = ROSTER.set(self._roster)
         try:
             return self._here.call(fn, *args)
         except Exception as error:
-            if fn is not receive or isinstance(error, InputError) or not (odd := _unlike_most(args[2])):
+            if fn is not receive or isinstance(error, InputError):
                 raise
-            at = args[3]
+            at, absent = args[3], [name for unit in args[3].units if unit not in args[2] for name in members(unit)]
+            odd = _unlike_most(args[2])
+            if not absent and not odd:
+                raise
+            why = (
+                f"absent: {', '.join(absent)}" if absent else f"unlike most in names, shapes or types: {', '.join(odd)}"
+            )
             raise InputError(
                 f"round {at.round + 1} of stage {at.stage + 1}: the answers cannot be combined "
-                f"({type(error).__name__}: {error}); unlike most in names, shapes or types: {', '.join(odd)}"
+                f"({type(error).__name__}: {error}); {why}"
             ) from None
+        finally:
+            ROSTER.reset(roster)
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
         return self._score(calls) if fn is score else self._visit(calls)
 
-    def _visit(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Params | Handle, Update]]:
-        packed = {}
-        for name, (memory, message, _, at) in calls.items():
-            words = {"ask": "visit", "run": self.plan.run, "stage": at.stage, "round": at.round}
-            packed[name] = _call(words, memory, message)
-        nets = {name: device.net for name, (_, _, device, _) in calls.items()}
-        return self._answers(packed, lambda name, answer: _visited(answer, name, nets[name]))
+    def _visit(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
+        if any(isinstance(unit, tuple) for unit in calls):
+            return self._pairs(calls)  # type: ignore[arg-type]
+        if self.plan.masked:
+            return self._masked(calls)
+        return self._visited(calls, {})
+
+    def _visited(self, calls: Mapping[str, tuple[Any, ...]], more: Mapping[str, Any]) -> dict[str, Any]:
+        packed = {
+            name: _call({**self._turn("visit", at), **more}, memory, message)
+            for name, (memory, message, _, at) in calls.items()
+        }
+        return self._answers(packed, lambda name, answer: _visited(answer, name, calls[name][2].net))
+
+    def _pairs(self, calls: Mapping[Pair, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
+        """Relay between the two sides of each pair. All pairs must come to an end: a missing one has no distance."""
+        found: dict[Any, tuple[Params | Handle, Update]] = {}
+        for group in disjoint(calls):  # a device is at one step at a time
+            with ThreadPoolExecutor(len(group), thread_name_prefix="fedcore-pair") as threads:
+                updates = threads.map(lambda pair: self._relay(pair, *calls[pair]), group)
+                found |= {pair: ({}, update) for pair, update in zip(group, updates, strict=True)}
+        return found
+
+    def _relay(self, pair: Pair, memories: Any, messages: Any, devices: Any, at: StepId) -> Update:
+        """Return the update of a pair, whose sides talk in turns; after a restart of a device they begin again."""
+        sides: Any = self._method.stages[at.stage].sides  # type: ignore[union-attr]
+        begin, end = dict(zip(pair, zip(memories, messages, strict=True), strict=True)), time.monotonic() + self.seconds
+        while (results := self._talk(begin, at, end)) is None:
+            time.sleep(PAUSE)
+        update: Update = sides.join(*results)
+        return update
+
+    def _talk(self, begin: Mapping[str, tuple[Any, Message]], at: StepId, end: float) -> list[Params] | None:
+        """Return the results of both sides; None if one has lost its own. begin: memory and message of each."""
+        words = {**self._turn("pair", at), "pair": list(begin)}
+        results: dict[str, Params] = {}
+        inbox, part = dict.fromkeys(begin, Params()), 0
+        while len(results) < len(begin):
+            for name in [name for name in begin if name not in results]:
+                memory, message = ({}, Message()) if part else begin[name]
+                call = _call({**words, "part": part}, memory, message, inbox[name])
+                answers = ask(self.link, {name: call}, end - time.monotonic(), self._joining)
+                if name not in answers:
+                    raise TooFew(f"{' and '.join(begin)}: no answer of {name} in {self.seconds:g} s")
+                if (told := _part(answers[name], name)) is None:
+                    return None
+                over, sent = told
+                if over:
+                    results[name] = sent
+                (other,) = begin.keys() - {name}
+                inbox |= {name: {}, other: {} if over else sent}
+            part += 1
+        return [results[name] for name in begin]
+
+    def _turn(self, what: str, at: StepId) -> dict[str, Any]:
+        return {"ask": what, "run": self.plan.run, "stage": at.stage, "round": at.round}
+
+    def _masked(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Params | Handle, Update]]:
+        """Return updates whose masks cancel in their sum; who drops out is left out, and the others mask anew.
+
+        Devices tell the masks of their own last, for one sum of a turn: nothing comes back if one of them is away then.
+        """
+        from fedcore.field.keys import context_of, names_in, unmask
+
+        at = next(iter(calls.values()))[3]
+        told = self._answers(dict.fromkeys(calls, pack(self._turn("card", at))), _card)
+        complete = {name for _, context in told.values() for name in names_in(context)}  # before the server was killed
+        roster = {name: told[name][0] for name in sorted(complete or told) if name in told}
+        asked, found = roster, self._visited({name: calls[name] for name in roster}, {"cards": roster})
+        while len(found) < len(asked):  # their masks stay in the sum: once more, among those who answered
+            asked = {name: roster[name] for name in sorted(found)}
+            found = self._visited({name: calls[name] for name in asked}, {"cards": asked})
+        roster = asked
+        context = context_of(self.plan.run, (at.stage, at.round), {name: card["key"] for name, card in roster.items()})
+        own = self._answers(dict.fromkeys(roster, pack({**self._turn("reveal", at), "context": context})), _revealed)
+        if missing := sorted((complete | roster.keys()) - own.keys()):
+            self.said(f"the sum is not complete without {', '.join(missing)}, who must come back")
+            return {}
+        self._roster = tuple(roster)
+        return {name: (memory, unmask(update, own[name])) for name, (memory, update) in found.items()}
 
     def _score(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Score on each device's own examples, and on the shared test set here if the model needs no memory."""
@@ -153,7 +299,7 @@ class Field:
         return {name: {name: scores | shared[name]} for name, scores in found.items()}
 
     def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, found = ask(self.link, packed, self.seconds, self._joining), {}
+        answers, found = ask(self.link, packed, self.seconds, self._joining, self.said), {}
         for name in packed:
             if name not in answers:
                 self.said(f"{name}: no answer in {self.seconds:g} s")
@@ -163,6 +309,39 @@ class Field:
             except InputError as refused:
                 self.said(str(refused)[:1000])
         return found
+
+
+def exchange(
+    link: Link, plan: Plan, seconds: float, least: int, said: Callable[[str], None] = lambda line: None
+) -> tuple[Plan, dict[str, dict[str, float]]]:
+    """Return a plan whose recipe has the numbers that devices share, and the bytes that each device sent and received.
+
+    Each device sends its medians, or its means and variances, once. Raises InputError with the reason of each device
+    that refuses, and TooFew if less than `least` answer: the scale of those that were away would be another.
+    """
+    recipe = plan.read_recipe()
+    if recipe is None or recipe.lacks is None:
+        return plan, {}
+    schema, heard = recipe.schema, set(plan.nets)
+    while recipe.lacks is not None:
+        call = pack({"ask": "numbers", "plan": plan.to_json()})
+        answers, refused, numbers, sizes = ask(link, dict.fromkeys(plan.nets, call), seconds), [], {}, {}
+        for name in sorted(answers):
+            try:
+                words, tensors = _read(answers[name], name, "numbers")
+                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, _number(words, "examples", name))
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            raise InputError("; ".join(refused))
+        for name in sorted(plan.nets.keys() - numbers.keys()):
+            said(f"{name}: no answer in {seconds:g} s")
+        heard &= numbers.keys()
+        if len(numbers) < least:
+            raise TooFew(f"{len(numbers)} of {len(plan.nets)} devices sent their numbers, at least {least} must")
+        recipe = recipe.with_numbers({name: numbers[name] for name in plan.nets if name in numbers}, sizes)
+        plan = replace(plan, recipe=recipe.to_words())
+    return plan, dict.fromkeys(sorted(heard), preparation_bytes(schema, recipe.scale))
 
 
 def run_in_field(
@@ -179,10 +358,35 @@ def federation_of(public: Public) -> Federation:
     return Federation(devices, public.test, public.classes, public.server_data)
 
 
-def _call(words: Mapping[str, Any], memory: Any, message: Message) -> bytes:
-    return pack(
-        {**words, "memory": memory.digest if memory else ""}, {"params": message.params, "extra": message.extra}
-    )
+def disjoint(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Return the pairs in groups, in each of which a device is once."""
+    groups: list[list[Pair]] = []
+    for pair in pairs:
+        free = (group for group in groups if not any({*pair} & {*other} for other in group))
+        if (group := next(free, None)) is None:
+            groups.append([pair])
+        else:
+            group.append(pair)
+    return groups
+
+
+def _call(words: Mapping[str, Any], memory: Any, message: Message, received: Params | None = None) -> bytes:
+    more = {} if received is None else {"received": received}
+    parts = {"params": message.params, "extra": message.extra, **more}
+    return pack({**words, "memory": memory.digest if memory else ""}, parts)
+
+
+def _part(answer: bytes, name: str) -> tuple[bool, Params] | None:
+    """Return whether a side is over, and what it sends; None if it has to begin again."""
+    words, tensors = unpack(answer, f"answer of {name}")
+    if words.get("reply") == "lost":
+        return None
+    words, tensors = _read(answer, name, "part")
+    sent = tensors.get("sent", {})
+    for leaf, x in sent.items():
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise InputError(f"answer of {name}: leaf {leaf} has values that are not finite")
+    return bool(words.get("over")), sent
 
 
 def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
@@ -196,6 +400,25 @@ def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Updat
     check_leaves(update.params, net, f"update of {name}")
     memory = str(words.get("memory"))
     return Elsewhere(memory, _number(words, "nbytes", name)) if memory else {}, update
+
+
+CARD = ("key", "certificate", "signature")
+
+
+def _card(name: str, answer: bytes) -> tuple[dict[str, str], str]:
+    words, _ = _read(answer, name, "card")
+    card = words.get("card")
+    if not isinstance(card, dict) or not all(isinstance(card.get(part), str) for part in CARD):
+        raise InputError(f"answer of {name}: has no key")
+    return {part: card[part] for part in CARD}, str(words.get("revealed"))
+
+
+def _revealed(name: str, answer: bytes) -> bytes:
+    words, _ = _read(answer, name, "revealed")
+    try:
+        return bytes.fromhex(words["own"])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"answer of {name}: tells no mask") from None
 
 
 def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:

@@ -16,7 +16,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import CONTEXT, group_settings, import_builder, settings_of, unknown_value
+from fedcore.builders import group_settings, import_builder, unknown_value
 from fedcore.core.training import Training
 from fedcore.types import InputError, Method, Net, PairStage, name_of
 
@@ -84,15 +84,15 @@ def is_control(name: str) -> bool:
     return getattr(builder(name), "control", False)
 
 
-def require_real(name: str, built: Method, settings: Mapping[str, Any]) -> None:
+def needs_sums_alone(name: str, settings: Mapping[str, Any]) -> bool:
+    """Tell whether devices send masked numbers, see :func:`fedcore.builders.sums_alone`."""
+    marked: Mapping[str, object] = getattr(builder(name), "sums_alone", {})
+    return bool(marked) and all(settings.get(key) == value for key, value in marked.items())
+
+
+def require_real(name: str, built: Method) -> None:
     """Refuse a method that runs in a simulation alone: one that sees what no server or no single device gets."""
-    build = builder(name)
-    reason, keys = getattr(build, "simulation_only", ("", ()))
-    if reason and not keys:
+    if reason := getattr(builder(name), "simulation_only", ""):
         raise InputError(f"method {name}: runs in a simulation only: {reason}")
-    defaults = settings_of(build, CONTEXT)
-    for key in keys:
-        if key in settings and settings[key] != defaults[key][1]:
-            raise InputError(f"{name}.{key} = {settings[key]}: is possible in a simulation only: {reason}")
-    if any(isinstance(stage, PairStage) for stage in built.stages):
+    if any(isinstance(stage, PairStage) and stage.sides is None for stage in built.stages):
         raise InputError(f"method {name}: runs in a simulation only: its steps of pairs see two devices' examples")

@@ -2,7 +2,7 @@
 
 from fedcore.partition.examples import server_examples, splits
 from fedcore.partition.final import final_partition, final_splits, shared_examples_of
-from fedcore.partition.partitions import AUTO, check_labels, partition
+from fedcore.partition.partitions import AUTO, check_labels, partition, split_device
 from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.schemes import (
     PARTITIONS,
@@ -43,6 +43,7 @@ __all__ = [
     "quantity_skew",
     "server_examples",
     "shared_examples_of",
+    "split_device",
     "splits",
     "training",
 ]

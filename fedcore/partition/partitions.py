@@ -542,6 +542,38 @@ def _hide(
     return made
 
 
+def split_device(
+    dataset: Dataset,
+    device: str,
+    *,
+    seed: int,
+    val: Share = 0.2,
+    test: Share = 0.2,
+    shared_test: Share = 0.2,
+    hold_out: Literal["random", "stable"] = "random",
+) -> dict[str, Index]:
+    """Return a device's parts, part -> index, as :func:`partition` makes them with by_device, from its rows alone.
+
+    What would be in the shared test set is left out. Nobody knows here whether a class is in no other device's training
+    set, so that no example of it is moved: the one difference.
+
+    dataset: the device's own examples. The other settings are those of :func:`partition`.
+    """
+    labels = np.append(dataset.train.y.numpy(), len(dataset.classes) - 1)  # draws depend on the number of classes
+    index = np.arange(len(dataset.train))
+    marks = None if dataset.split is None else np.asarray(dataset.split)
+    places = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None
+    held = index if marks is None else index[marks == "test"]
+    if places is None:
+        shared, _ = _draw(held, labels, shared_test * len(held), draws(seed, "shared", device))
+    else:
+        drawn = places("shared")
+        shared = held[drawn[held] < min(shared_test, drawn[held].max(initial=0.0))]
+    own, rng = np.setdiff1d(index, shared, assume_unique=True), draws(seed, "split", device)
+    parts = _parts(own, labels, marks, val, test, rng, None if places is None else places("split"))
+    return {**parts, "unlabelled": index[:0]}
+
+
 def check_labels(dataset: Dataset, partition: Partition) -> None:
     """Raise InputError if no device has a labelled training example of some class: no model could learn it.
 

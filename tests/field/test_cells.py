@@ -35,9 +35,9 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.slow
 
 FED = federation("abc")
-NOT_HERE = {"avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "rnd_alpha", "st_lf"}
+NOT_HERE = {"avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "rnd_alpha"}
 METHODS = [name for name in methods.METHODS if name not in NOT_HERE]
-"""All that the field allows, but for one that takes many seconds, which tests/field/test_server.py has too."""
+"""All that the field allows, but for some that take long or are like `st_lf`; tests/field/test_server.py has all."""
 SECONDS = 120.0
 
 

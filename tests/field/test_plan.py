@@ -13,7 +13,7 @@ from in_process import plan_for
 from fedcore.api.method_settings import method
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
-from fedcore.field.plan import Plan, check_leaves, check_plan, plan_of
+from fedcore.field.plan import Plan, check_leaves, plan_of
 from fedcore.types import InputError
 
 PLAN = plan_for(ROWS["code_ot"], federation("ab"))
@@ -58,21 +58,6 @@ def test_a_plan_cannot_have_a_loss_imported(loss):
     with pytest.raises(InputError, match=r"^training.loss = .*: must be one of ce, .* in the field$"):
         Plan.from_json(changed(training=training)).build()
     assert "this" not in sys.modules
-
-
-@pytest.mark.parametrize("name", ["os:system", "fedcore.methods.baselines.fedavg:fedavg", "fedavgg"])
-def test_a_device_runs_no_function_by_its_place_whatever_is_allowed(name):
-    plan = Plan.from_json(changed(method=name))
-    with pytest.raises(InputError, match=rf"^method {name}: not allowed on a; allowed: "):
-        check_plan(plan, "a", {name, "fedavg"})
-
-
-def test_other_versions_and_other_devices_are_refused():
-    with pytest.raises(InputError, match=r"^versions: the server has fedcore 0.0 and torch 1.0, a has fedcore "):
-        check_plan(replace(PLAN, versions={"fedcore": "0.0", "torch": "1.0"}), "a", {"code_ot"})
-    with pytest.raises(InputError, match=r"^run trial: z is not one of its devices$"):
-        check_plan(PLAN, "z", {"code_ot"})
-    check_plan(PLAN, "a", {"code_ot"})
 
 
 def test_a_builder_of_a_script_cannot_run_in_the_field():

@@ -8,8 +8,13 @@ import pytest
 from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess
+from plants import load_plant, on_devices
 
-from fedcore.field.runs import Setup, read_setup, run_with_devices, write_setup
+from fedcore.api.runs import method
+from fedcore.api.runs import run as simulate
+from fedcore.data.prepare import preparation_bytes
+from fedcore.field.recipe import Recipe
+from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, write_setup
 from fedcore.field.state import state_of
 from fedcore.types import InputError
 
@@ -58,10 +63,79 @@ def test_a_setup_is_read_as_it_was_written(tmp_path):
     write_setup(tmp_path, SETUP)
     assert read_setup(tmp_path) == SETUP
     with pytest.raises(InputError, match=r"^net.name: 'mpl'"):
-        write_setup(tmp_path, Setup(("a",), (4,), 3, "mpl"))
+        write_setup(tmp_path, Setup(("a",), (4,), 3, ({"name": "mpl"},)))
     (tmp_path / "setup.json").write_text("[]")
     with pytest.raises(InputError, match=r"is no kit of a server; fedcore field init makes them$"):
         read_setup(tmp_path)
+
+
+STUDY = Study(
+    "my_data", "Which?", "small", "plant", "plant-fault", ({"label": "fedavg", "name": "fedavg"},), 3, "fedavg"
+)
+
+
+def test_a_setup_of_a_study_is_read_as_it_was_written(tmp_path):
+    recipe = Recipe(load_plant(tmp_path).schema, "common")
+    made = Setup(("a", "b"), (4,), 3, ({"name": "mlp", "widths": [4]}, {"name": "mlp", "widths": [5]}), recipe, STUDY)
+    write_setup(tmp_path, made)
+    assert read_setup(tmp_path) == made
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return on_devices(tmp_path)
+
+
+def test_devices_with_tables_have_the_bits_of_the_study(tables, tmp_path):
+    fed, setup, link = tables
+    row = method("fedavg", rounds=2, training={"epochs": 1})
+    here = simulate(row, fed, 4, progress=False)
+    there = list(run_with_devices(link, setup, row, 4, tmp_path / "server" / "one", seconds=20.0, least=3))
+    assert bits(there[-1].state.messages) == bits(here.state.messages)
+    for one, two in zip(there, here.rounds, strict=True):
+        assert (one.up, one.down) == (two.up, two.down)
+        assert [one.scores[name]["test"] for name in fed.partition(4).names] == [
+            two.scores[name]["test"] for name in fed.partition(4).names
+        ]
+    kept = read_run(tmp_path / "server" / "one")
+    assert kept.prepare["west"] == preparation_bytes(fed.dataset.schema, "common")
+    assert repr([turn.scores for turn in kept.turns]) == repr([turn.scores for turn in there])  # nan is nan
+    for name in setup.devices:
+        counted = sum(turn.up[name] for turn in there)
+        assert counted < kept.wire[name][0] <= 1.05 * counted + 4 * 4000  # two turns, each with its scores
+
+
+def test_a_run_with_shared_numbers_goes_on_without_another_exchange(tables, tmp_path):
+    _, setup, link = tables
+    row = method("fedavg", rounds=2, training={"epochs": 1})
+    keep = {"seconds": 20.0, "least": 3}
+    whole = list(run_with_devices(link, setup, row, 4, tmp_path / "server" / "whole", **keep))
+    first = list(islice(run_with_devices(link, setup, row, 4, tmp_path / "server" / "halves", **keep), 1))
+    before = len(link.asked("numbers"))
+    rest = list(run_with_devices(link, setup, row, 4, tmp_path / "server" / "halves", **keep))
+    assert bits([*first, *rest]) == bits(whole)
+    assert len(link.asked("numbers")) == before
+
+
+def test_a_device_whose_owner_has_not_allowed_numbers_sends_none(tables, tmp_path):
+    _, setup, link = tables
+    link.start("west", ["fedavg"])
+    with pytest.raises(
+        InputError, match=r"^west refuses: west: medians of its columns may not leave it; its owner has "
+    ):
+        list(run_with_devices(link, setup, method("fedavg"), 4, tmp_path / "x" / "one", seconds=20.0, least=3))
+    assert not (tmp_path / "x").exists()
+
+
+def test_rows_that_change_within_a_run_are_noticed(tables, tmp_path):
+    _, setup, link = tables
+    row = method("fedavg", rounds=2)
+    next(run_with_devices(link, setup, row, 4, tmp_path / "server" / "one", seconds=20.0, least=3))
+    file = link.rows["west"].path
+    file.write_text("\n".join(file.read_text().splitlines()[:-1]))
+    link.start("west")
+    with pytest.raises(InputError, match=r"^west refuses: run one: the rows of west are others than when it joined"):
+        list(run_with_devices(link, setup, row, 4, tmp_path / "server" / "one", seconds=20.0, least=3))
 
 
 def test_the_server_knows_no_examples():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.messages import received_model
 from fedcore.core.rounds import RoundResult, run
 from fedcore.execute.workers import Inline
-from fedcore.field.server import Field, federation_of, run_in_field
+from fedcore.field.server import Field, disjoint, federation_of, run_in_field
 from fedcore.field.wire import digest, pack, unpack
 from fedcore.methods import METHODS
 from fedcore.types import InputError, Method, TooFew
 
-REFUSED = {"avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "rnd_alpha", "st_lf"}
+REFUSED = {"best_source"}
 """Methods that a simulation alone can run."""
 
 
@@ -243,6 +243,50 @@ def test_a_server_that_starts_again_from_a_state_asks_for_no_step_twice(tmp_path
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert bits([first, second, *rest]) == bits(whole)
     assert bits(third) == bits(rest[0])
+
+
+def test_a_device_that_restarts_in_a_pair_begins_it_again(tmp_path: Path):
+    """Its side of the pair is lost; the other device's begins again, too."""
+    field, link = field_of(ROWS["st_lf"], tmp_path)
+    field.join()
+    restarts = ["a", "c"]
+
+    def change(name: str, call: bytes, answer: bytes) -> bytes:
+        words = unpack(call, "call")[0]
+        if words["ask"] == "pair" and words["part"] == 1 and name in restarts:
+            restarts.remove(name)
+            link.start(name)
+        return answer
+
+    link.change = change
+    there, (method, _) = list(run_in_field(field, 0)), field.plan.build()
+    assert restarts == []
+    assert comparable(there, method) == comparable(simulated("st_lf"), method)
+
+
+@pytest.mark.parametrize("ask", ["visit", "pair"])
+def test_a_method_that_needs_everybody_ends_in_one_line_without(ask: str, tmp_path: Path):
+    field, link = field_of(ROWS["st_lf"], tmp_path, seconds=1.0)
+    field.join()
+    away = pack({"reply": "refused", "why": "away"})
+    link.change = lambda name, call, answer: (
+        away
+        if name == "d" and unpack(call, "call")[0] | {"stage": 1} == unpack(call, "call")[0] | {"ask": ask, "stage": 1}
+        else answer
+    )
+    said = (
+        "d refuses: away" if ask == "pair" else r"round 1 of stage 2: the answers cannot be combined \(.*\); absent: d"
+    )
+    with pytest.raises(InputError, match=f"^{said}$"):
+        list(run_in_field(field, 0))
+
+
+def test_pairs_are_grouped_so_that_a_device_is_in_one_at_a_time():
+    pairs = [(a, b) for a, b in combinations("abcdef", 2)]
+    groups = disjoint(pairs)
+    assert sorted(pair for group in groups for pair in group) == pairs
+    assert all(len({*chain(*group)}) == 2 * len(group) for group in groups)
+    assert len(groups) <= 7
 
 
 def test_devices_that_refuse_are_named_with_their_reasons(tmp_path: Path):

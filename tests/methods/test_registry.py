@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 import grimp
@@ -10,8 +11,8 @@ from every_method import ROWS
 from federations import NETS
 
 from fedcore.methods import METHODS
-from fedcore.methods.registry import builder, require_real
-from fedcore.types import InputError
+from fedcore.methods.registry import builder, needs_sums_alone, require_real
+from fedcore.types import InputError, PairStage
 
 MODULES = sorted({*METHODS.values()})
 GRAPH = grimp.build_graph("fedcore")
@@ -31,29 +32,30 @@ def test_a_method_is_found_in_a_room_of_its_family(name: str):
     assert name in getattr(module, "__all__", [METHODS[name].rpartition(".")[2]])
 
 
-PAIRS = {"avg_degree", "fada", "fedavg_alpha", "least_error", "rnd_alpha", "st_lf"}
-"""Methods with steps that see two devices' examples."""
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_see_what_no_server_gets_are_refused(name: str):
     row = ROWS[name]
-    if name in {*PAIRS, "best_source"}:
-        with pytest.raises(InputError, match=f"^method {name}: runs in a simulation only: [a-z' ,]+$"):
-            require_real(name, row.build(NETS), row.settings)
+    if name == "best_source":
+        with pytest.raises(InputError, match=f"^method {name}: runs in a simulation only: its links come from test "):
+            require_real(name, row.build(NETS))
     else:
-        require_real(name, row.build(NETS), row.settings)
+        require_real(name, row.build(NETS))
+
+
+def test_a_step_of_pairs_that_has_no_two_sides_is_refused():
+    built = ROWS["st_lf"].build(NETS)
+    stages = tuple(replace(stage, sides=None) if isinstance(stage, PairStage) else stage for stage in built.stages)
+    with pytest.raises(InputError, match=r"^method st_lf: runs in a simulation only: its steps of pairs see two dev"):
+        require_real("st_lf", replace(built, stages=stages))
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "said"),
+    ("name", "changed", "masked"),
     [
-        ("fedavg", {"sums": "masked"}, "^fedavg.sums = masked: is possible in a simulation only: the masks come from"),
-        ("analytic", {"sums": "masked"}, "^analytic.sums = masked: "),
-        ("analytic", {"clip": 4.0, "epsilon": 8.0}, "^analytic.epsilon = 8.0: "),
+        ("fedavg", {}, False), ("fedavg", {"sums": "masked"}, True), ("analytic", {"sums": "masked"}, True),
+        ("analytic", {"clip": 4.0, "epsilon": 8.0}, False), ("dfl", {"sums": "masked"}, False),
     ],
-)
-def test_settings_whose_secrets_the_server_knows_are_refused_too(name: str, changed: dict[str, object], said: str):
+)  # fmt: skip
+def test_a_builder_says_with_which_settings_sums_are_enough(name: str, changed: dict[str, object], masked: bool):
     row = ROWS[name]
-    with pytest.raises(InputError, match=said):
-        require_real(name, row.build(NETS), {**row.settings, **changed})
+    assert needs_sums_alone(name, {**row.settings, **changed}) == masked

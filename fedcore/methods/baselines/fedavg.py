@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.builders import simulation_only, training_defaults
+from fedcore.builders import sums_alone, training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, apply_changes, by_size, evenly, subtract
 from fedcore.core.messages import (
     begin_with_memory,
@@ -47,7 +47,7 @@ Weights: TypeAlias = Literal["size", "even"]
 Sums: TypeAlias = Literal["plain", "masked"]
 
 
-@simulation_only("the masks come from the seed, which the server knows", "sums")
+@sums_alone(sums="masked")
 @training_defaults(shared_init=True)
 def fedavg(
     *,

@@ -20,9 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcore.builders import simulation_only
+from fedcore.builders import sums_alone
 from fedcore.core.prediction import SCORING_BATCH
-from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, require_everyone, to_integers
+from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, noise_like, require_everyone, to_integers
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
 from fedcore.nets.inputs import require_quantities
@@ -61,7 +61,7 @@ MOST_FEATURES = 20_000
 """Above it the sums alone take gigabytes."""
 
 
-@simulation_only("masks and noise come from the seed, which the server knows", "sums", "epsilon")
+@sums_alone(sums="masked")
 def analytic(
     *,
     nets: Mapping[str, Net],
@@ -195,7 +195,7 @@ def send_sums(
     if noise:
         draws = step_id.generator("noise")
         for name, tensor in sent.items():
-            sent[name] = tensor + noise * torch.randn(tensor.shape, dtype=tensor.dtype, generator=draws)
+            sent[name] = tensor + noise * noise_like(tensor, draws)
     for name, tensor in sent.items():
         if partners:
             sent[name] = mask(to_integers(tensor, device.name, len(partners)), name, device.name, partners, seed)

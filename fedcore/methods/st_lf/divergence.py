@@ -5,26 +5,29 @@ averaging, and measure it on held-out examples:
 
     d = 2 |1 - 2 err|   in [0, 2],   err the mean of both devices' error rates on held-out examples
 
-It is a stage over pairs: `estimate` is one pair's step; the server, which sees only the errors, makes the matrix
-(`matrix`). The paper uses errors on the training examples, which inflate d: a classifier memorises them.
+It is a stage over pairs: `estimate` is one pair's step, `estimate_side` one device's side of it; the server, which
+combines only the errors, makes the matrix (`matrix`). The paper uses errors on the training examples, which inflate d:
+a classifier memorises them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.training import Training, descend, flatten_net, plain_step, predict
+from fedcore.core.pairs import converse
+from fedcore.core.training import FlatNet, Training, descend, flatten_net, plain_step, predict
 from fedcore.types import (
     Chance,
     Count,
     Data,
     Device,
     InputError,
+    Message,
     Net,
     Pair,
     Params,
@@ -35,6 +38,9 @@ from fedcore.types import (
 )
 
 SCORING_BATCH = 256
+
+CLASSIFIER, NOISE, BUFFER, ERROR = "classifier", "noise", "buffer/", "error"
+"""Entries of what the two devices of a pair send to one another, and of what each tells the server."""
 
 
 @dataclass(frozen=True)
@@ -58,35 +64,77 @@ class Divergence:
 
 @step_word("compare")
 def estimate(
-    memory: object, messages: object, pair: tuple[Device, Device], step_id: StepId, *, net: Net, settings: Divergence
+    memories: tuple[Params, Params],
+    messages: tuple[Message, Message],
+    pair: tuple[Device, Device],
+    step_id: StepId,
+    *,
+    net: Net,
+    settings: Divergence,
 ) -> tuple[Params, Update]:
-    """Run one pair's step (Algorithm 1, lines 2-10); the update has both errors, (2,), and the number of sent models.
-
-    net: a classifier of two classes for the devices' examples. Labels are not used: labelled and unlabelled examples
-    count alike.
-    """
-    sides = [examples(device, step_id, settings) for device in pair]
-    training = Training("sgd", settings.pair_lr, 0.0, 0.0, "constant", settings.pair_batch, 1)
-    begin = nets.init(net, step_id.generator("init"))
-    models = [flatten_net(net, begin) for _ in pair]
-    steps = [plain_step(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
-    draws = [step_id.generator(f"batches {side}") for side in range(2)]
-    with nets.use_generator(step_id.generator("noise")):  # dropout
-        for _ in range(settings.pair_rounds):
-            for side, (trained_on, _) in enumerate(sides):
-                size = (settings.pair_iterations, min(settings.pair_batch, len(trained_on)))
-                index = torch.randint(len(trained_on), size, generator=draws[side])
-                descend(Data(trained_on, torch.full((len(trained_on),), side)), list(index), steps[side])
-            mean = (models[0].vector + models[1].vector) / 2
-            for model in models:
-                model.vector.copy_(mean)
-    params = models[0].params()
-    wrong = [
-        (predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORING_BATCH).argmax(1) != side)
-        for side, (_, held) in enumerate(sides)
+    """Run one pair's step (Algorithm 1, lines 2-10) in one place, from its two sides."""
+    sides = [
+        estimate_side({}, Message(), device, step_id, place, net=net, settings=settings)
+        for place, device in enumerate(pair)
     ]
-    errors = torch.stack([misses.double().mean() for misses in wrong])
-    return {}, Update(extra={"errors": errors, "sent": torch.tensor(2 * settings.pair_rounds)})
+    return {}, both_errors(*converse(*sides), settings=settings)
+
+
+def estimate_side(
+    memory: Params, message: Message, device: Device, step_id: StepId, place: int, *, net: Net, settings: Divergence
+) -> Generator[Params, Params, Params]:
+    """Train the pair's classifier on one device's examples; return its error on those that were held out.
+
+    place: the device's in the pair, and its class. net: a classifier of two classes for the devices' examples. Labels
+    are not used: labelled and unlabelled examples count alike. What is sent: the classifier; the state of the random
+    numbers if the net draws any (dropout), since both sides draw from one sequence; and at the end the first device's
+    buffers.
+    """
+    trained_on, held = examples(device, step_id, settings)
+    training = Training("sgd", settings.pair_lr, 0.0, 0.0, "constant", settings.pair_batch, 1)
+    model = flatten_net(net, nets.init(net, step_id.generator("init")))
+    step = plain_step(model, training, settings.pair_rounds * settings.pair_iterations)
+    draws, noise = step_id.generator(f"batches {place}"), step_id.generator("noise")
+    size = (settings.pair_iterations, min(settings.pair_batch, len(trained_on)))
+    data = Data(trained_on, torch.full((len(trained_on),), place))
+    received = yield {}
+    for _ in range(settings.pair_rounds):
+        before = noise.set_state(received.get(NOISE, noise.get_state())).get_state()
+        with nets.use_generator(noise):
+            descend(data, list(torch.randint(len(trained_on), size, generator=draws)), step)
+        own = {CLASSIFIER: model.vector.clone()}
+        if not torch.equal(before, noise.get_state()):
+            own[NOISE] = noise.get_state()
+        if place == 0:
+            received = yield own | add_buffers(model)
+        model.vector.copy_((own[CLASSIFIER] + classifier(received, model)) / 2)
+        if place == 1:
+            buffers = {name.removeprefix(BUFFER): x for name, x in received.items() if name.startswith(BUFFER)}
+            received = yield own
+    params = model.params() if place == 0 else model.params() | buffers
+    guesses = predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORING_BATCH).argmax(1)
+    return {ERROR: (guesses != place).double().mean()}
+
+
+def both_errors(one: Params, other: Params, *, settings: Divergence) -> Update:
+    """Return the update of a pair: both errors, (2,), and the number of classifiers that they sent."""
+    errors = [side.get(ERROR, torch.empty(0)) for side in (one, other)]
+    if not all(error.shape == () and error.dtype == torch.float64 and 0 <= error <= 1 for error in errors):
+        raise InputError("divergence: an error is no fraction")
+    return Update(extra={"errors": torch.stack(errors), "sent": torch.tensor(2 * settings.pair_rounds)})
+
+
+def add_buffers(model: FlatNet) -> Params:
+    """Return the leaves that no step trains, such as the statistics of a batch norm."""
+    return {f"{BUFFER}{name}": leaf for name, leaf in model.params().items() if name not in model.leaves}
+
+
+def classifier(received: Params, model: FlatNet) -> Tensor:
+    """Return the classifier that the other side sent. Raises InputError for one of another net."""
+    vector = received.get(CLASSIFIER, torch.empty(0))
+    if vector.shape != model.vector.shape or vector.dtype != model.vector.dtype:
+        raise InputError(f"divergence: the other device sent {vector.dtype} {tuple(vector.shape)}, no classifier")
+    return vector
 
 
 def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Tensor, Tensor]:

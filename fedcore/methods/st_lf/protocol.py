@@ -22,7 +22,7 @@ import torch
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone, unpack_models
 from fedcore.core.training import Training, accuracy, predict, train
-from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, estimate
+from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, both_errors, estimate, estimate_side
 from fedcore.methods.st_lf.planning import (
     REPORT,
     SENDS,
@@ -52,6 +52,7 @@ from fedcore.types import (
     PairStage,
     Params,
     RoundInfo,
+    Sides,
     Stage,
     StepId,
     Update,
@@ -91,9 +92,12 @@ class ProgramLinks:
 
     def stages(self, nets: Mapping[str, Net], weights: Weigh) -> Stages:
         """Return stages that measure divergences and let the program (P) choose sources and targets."""
-        estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=self.pairs)
+        net = binary(next(iter(nets.values())))
+        sides = Sides(partial(estimate_side, net=net, settings=self.pairs), partial(both_errors, settings=self.pairs))
         link = partial(plan_links, bounds=self.bounds, costs=self.energy, solver=self.program, weights=weights)
-        return Stage(report_errors, gather), PairStage(estimated, link)
+        return Stage(report_errors, gather), PairStage(
+            partial(estimate, net=net, settings=self.pairs), link, sides=sides
+        )
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,9 @@ SAME = (DATA, PARTITION)
 FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 """The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
 
+SIMULATED, PERSONAL = "fedcore.simulated", "fedcore.personal"
+"""The tags of a version from real devices: false; and true, where its models stay on these devices."""
+
 SCORES = {"": "own test", "shared_": "shared test", "validation_": "validation"}
 """The prefixes of the metrics of a version's run that a list of versions shows -> their columns."""
 COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.values(), "is")
@@ -89,6 +92,8 @@ class Proposal:
         if self.of_champion:
             return str(self)
         command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"
+        if self.version.tags.get(SIMULATED) == "false":
+            return f"{self}; to promote it: {command} (its devices have trained it)"
         return f"{self}; to promote it: {command} (trains it once more on all rows of the devices first)"
 
     @property
@@ -305,6 +310,11 @@ def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Re
     """
     task, word = registry.choose(all_versions(client), asked)
     version = find(client, task, word)
+    if version.tags.get(PERSONAL) == "true":
+        raise InputError(
+            f"version {version.version} of {version.name}: its models stay on their devices, where fedcore device "
+            "predict uses them"
+        )
     uri = client.get_model_version_download_uri(version.name, version.version)
     place = seals.check(version.name, uri, f"version {version.version} of {version.name}")
     return task, models.load(place), models.load_reference(place)

@@ -291,8 +291,8 @@ class Record:
         devices = {name: distinct.index(what) for name, what in runs.items()}
         # MLflow adds a model to the outputs of the active run, which must not have it yet.
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
-        with tempfile.TemporaryDirectory() as folder, naming(folder), _quiet(), active:
-            what = _log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
+        with tempfile.TemporaryDirectory() as folder, naming(folder), quiet(), active:
+            what = log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
             models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
@@ -491,8 +491,8 @@ def shorten(note: str) -> str:
 def warm_up() -> None:
     """Save a small model and discard it; the first one takes seconds for imports."""
     model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
-    with tempfile.TemporaryDirectory() as folder, naming(folder), _quiet():
-        what = _log_arguments(
+    with tempfile.TemporaryDirectory() as folder, naming(folder), quiet():
+        what = log_arguments(
             Path(folder) / "files",
             DataSchema((1,), "float32", ("a", "b")),
             [{"name": "mlp", "widths": [1]}],
@@ -502,7 +502,7 @@ def warm_up() -> None:
         mlflow.pyfunc.save_model(path=f"{folder}/model", **what)
 
 
-def _log_arguments(
+def log_arguments(
     folder: Path,
     schema: DataSchema,
     sections: Sequence[Mapping[str, Any]],
@@ -522,7 +522,7 @@ def _log_arguments(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide MLflow's advice to give an example of the input, which would be private."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*input example", category=UserWarning)

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from federations import NET, federation
+from federations import NET, SGD, federation
 from sets import REAL, real
 from sklearn.datasets import load_digits
 from torch import nn
 
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.rounds import run
+from fedcore.core.training import descend, flatten_net, plain_step, predict
 from fedcore.data import load
 from fedcore.execute.workers import Inline
-from fedcore.methods.st_lf.divergence import Divergence, divergence, estimate, matrix
-from fedcore.nets import net
-from fedcore.types import Data, Device, InputError, Method, Net, PairStage, Splits, StepId
+from fedcore.methods.st_lf.divergence import (
+    Divergence,
+    both_errors,
+    divergence,
+    estimate,
+    estimate_side,
+    examples,
+    matrix,
+)
+from fedcore.nets import init, net, use_generator
+from fedcore.types import Data, Device, InputError, Message, Method, Net, PairStage, Splits, StepId
 
 SETTINGS = Divergence(pair_rounds=50, pair_iterations=5, pair_batch=64, pair_lr=0.04, held_out=0.2)
 PAIRS = {"same": (range(10), range(10)), "overlapping": (range(6), range(4, 10)), "disjoint": (range(5), range(5, 10))}
@@ -82,6 +92,69 @@ def test_a_classifier_with_dropout_draws_from_its_pair_alone() -> None:
 def test_d_is_symmetric_in_the_errors_and_between_0_and_2() -> None:
     for errors, d in (((0.5, 0.5), 0), ((0.0, 1.0), 0), ((0.0, 0.0), 2), ((1.0, 1.0), 2), ((0.1, 0.3), 1.2)):
         assert divergence(torch.tensor(errors)).item() == pytest.approx(d)
+
+
+def in_one_piece(pair: Sequence[Device], at: StepId, how: Net, settings: Divergence) -> list[float]:
+    """Algorithm 1 by one who has both devices' examples: the errors of the two."""
+    parts, training = [examples(device, at, settings) for device in pair], replace(SGD, lr=settings.pair_lr, momentum=0)
+    models = [flatten_net(how, init(how, at.generator("init"))) for _ in pair]
+    steps = [plain_step(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
+    draws = [at.generator(f"batches {place}") for place in (0, 1)]
+    with use_generator(at.generator("noise")):
+        for _ in range(settings.pair_rounds):
+            for place, (x, _) in enumerate(parts):
+                size = settings.pair_iterations, min(settings.pair_batch, len(x))
+                descend(
+                    Data(x, torch.full((len(x),), place)),
+                    [*torch.randint(len(x), size, generator=draws[place])],
+                    steps[place],
+                )
+            mean = (models[0].vector + models[1].vector) / 2
+            for model in models:
+                model.vector.copy_(mean)
+    params = models[0].params()
+    return [
+        float((predict(params, how, held, 256).argmax(1) != place).double().mean())
+        for place, (_, held) in enumerate(parts)
+    ]
+
+
+def normalised(classes: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.ReLU(), nn.Linear(6, classes))
+
+
+@pytest.mark.parametrize("build", [partial(normalised), net("mlp", shape=(4,), classes=2, widths=[3]).build])
+def test_two_sides_give_the_errors_of_one_who_has_all_examples(build: partial[nn.Module]) -> None:
+    how, settings = Net(build), Divergence(pair_rounds=6, pair_iterations=3, pair_batch=5, pair_lr=0.3, held_out=0.4)
+    draws = torch.Generator().manual_seed(0)
+    pair = [
+        Device(
+            name,
+            how,
+            Splits(
+                Data(torch.randn(size, 4, generator=draws) + shift, torch.zeros(size, dtype=torch.int64)),
+                NOTHING,
+                NOTHING,
+            ),
+        )
+        for name, size, shift in (("a", 40, 0.0), ("b", 55, 0.7))
+    ]
+    at = StepId(3, 0, 0, ("a", "b"))
+    _, update = estimate(({}, {}), (Message(), Message()), (pair[0], pair[1]), at, net=how, settings=settings)
+    assert update.extra["errors"].tolist() == in_one_piece(pair, at, how, settings)
+
+
+def test_a_side_refuses_what_is_no_classifier() -> None:
+    how, settings = net("mlp", shape=(4,), classes=2, widths=[3]), replace(SETTINGS, pair_rounds=2)
+    device = federation("a", how).devices["a"]
+    side = estimate_side({}, Message(), device, StepId(0, 0, 0, ("a", "b")), 0, net=how, settings=settings)
+    next(side)
+    sent = side.send({})
+    with pytest.raises(InputError, match=r"^divergence: the other device sent torch.float32 \(1,\), no classifier$"):
+        side.send({"classifier": sent["classifier"][:1]})
+    for error in (torch.tensor(1.5, dtype=torch.float64), torch.ones(2), torch.tensor(torch.nan, dtype=torch.float64)):
+        with pytest.raises(InputError, match=r"^divergence: an error is no fraction$"):
+            both_errors({"error": error}, {"error": torch.tensor(0.5, dtype=torch.float64)}, settings=settings)
 
 
 @contextmanager

@@ -1,0 +1,244 @@
+"""What a device's owner agrees to: methods, what may leave the device, modules, and how much work.
+
+The server is never asked. A run that is outside of it is refused on the device, before anything of it is built.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fedcore.field.modules import load_module
+from fedcore.field.plan import VERSIONS, Plan
+from fedcore.field.recipe import NUMBERS
+from fedcore.methods import METHODS
+from fedcore.nets import leaves
+from fedcore.nets.copies import template
+from fedcore.types import InputError, Net, Params
+
+LEAVES = {
+    "model": "a model, a part of one, or how training changed it",
+    "class_hits": "for each class, its validation examples and how many of them are right",
+    "labels": "how many examples of each label it has",
+    "counts": "how many examples of each label it has",
+    "soft": "for each label, the sum of the logits of its examples, and their number",
+    "prototypes": "for each label, the mean features of its examples",
+    "path": "its number of steps times the learning rate",
+    "gaussian": "for each class, the mean of its examples, with principal directions and variances",
+    "gram": "sums of products of inputs, or of features, of its examples",
+    "cross": "sums of products of layers' inputs and outputs over its examples",
+    "outputs": "for each hidden unit, three sums over its examples",
+    "targets": "for each class, the sum of the features of its examples",
+    "axes": "the largest directions of its features",
+    "residual": "the rest of its features' squares",
+    "stack": "sums of products of all models' logits over its validation examples",
+    "report": "its model's error, its numbers of labelled and of all examples",
+    "classifier": "to the other device of a pair: a classifier that tells their examples apart",
+    "buffer": "to the other device of a pair: the statistics of that classifier's batch norms",
+    "noise": "to the other device of a pair: where the pair's common random numbers stand",
+    "error": "that classifier's error on its examples",
+    "differ": "how often each two of the received models disagree on its examples",
+    "features": "features of some of its examples",
+    "attention": "the weights of the models that it received",
+}
+"""What can leave a device, by the kind of its tensors, see :func:`kind_of`."""
+
+_PAIRS = "report classifier buffer noise error model differ"
+_KINDS = {
+    "class_hits model": "best_local half_best no_alignment lmf code_ot",
+    "model": (
+        "fedavg fedprox label_smoothing scaffold ditto fedopt feddyn moon pfedme apfl fedala perfedavg fedper fedrep "
+        "fedbabu fedbn fixed_depth fedasa"
+    ),
+    "model path": "fednova",
+    "model soft": "dfl dfl_diagonal",
+    "soft": "fd",
+    "model labels": "fedgen ensemble",
+    "model labels stack": "stack",
+    "model labels gaussian": "gaussian_distillation personal_distillation",
+    "counts prototypes": "fedproto",
+    "counts": "majority",
+    "gram model outputs": "regmean",
+    "gram cross model": "pleas",
+    "gram targets axes residual": "analytic",
+    "report model": "rnd_psi psi_fedavg single_match",
+    "report model features attention": "psi_fada",
+    _PAIRS: "st_lf avg_degree rnd_alpha fedavg_alpha least_error",
+    f"{_PAIRS} features attention": "fada",
+    "": "local_only majority_per_device best_source",
+}
+LEAVES_OF = {method: tuple(kinds.split()) for kinds, methods in _KINDS.items() for method in methods.split()}
+"""The kinds of what each method sends: its row in docs/privacy.md."""
+
+_ALLOWED = re.compile(r"(?P<method>\w+)(\((?P<key>\w+)=(?P<value>[^()]+)\))?")
+_MODULE = re.compile(r"(\w+)=([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much work a device does for a server.
+
+    Args:
+        steps: minibatches of local training in a visit, epochs times batches.
+        parameters: of a net.
+        number: any other whole number in a run's settings: rounds, a width, a depth, how many nets.
+        runs: whose memories are kept.
+        minutes: of a visit, after which the device's process ends.
+        gigabytes: of memory that the process takes.
+        devices: that must be in a masked sum.
+    """
+
+    steps: int = 100_000
+    parameters: int = 50_000_000
+    number: int = 20_000
+    runs: int = 100
+    minutes: float = 60.0
+    gigabytes: float = 8.0
+    devices: int = 3
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What an owner agrees to.
+
+    methods: the allowed ones, each with the settings that it must have. numbers: whether medians, means and variances
+    of columns may leave the device. modules: name -> SHA-256. leaves: kinds of LEAVES; None: those of each method.
+    """
+
+    methods: Mapping[str, Mapping[str, str]]
+    numbers: bool = False
+    modules: Mapping[str, str] = field(default_factory=dict)
+    leaves: frozenset[str] | None = None
+    limits: Limits = Limits()
+
+    def check(self, plan: Plan, name: str) -> None:
+        """Refuse a run that the owner did not agree to, and one of other versions or without this device.
+
+        What it may run of the owner's own modules is imported.
+        """
+        module = plan.method.partition(":")[0]
+        known = plan.method in METHODS or (":" in plan.method and module in plan.modules)
+        if not known or not (plan.method in self.methods or module in self.modules):
+            allowed = ", ".join(sorted({*self.methods, *self.modules}))
+            raise InputError(f"method {plan.method}: not allowed on {name}; allowed: {allowed}")
+        for key, value in self.methods.get(plan.method, {}).items():
+            if str(plan.settings.get(key)) != value:
+                raise InputError(
+                    f"method {plan.method}: {key} = {plan.settings.get(key)} is not allowed on {name}, {value} is"
+                )
+        if dict(plan.versions) != VERSIONS:
+            raise InputError(f"versions: the server has {_said(plan.versions)}, {name} has {_said(VERSIONS)}")
+        if name not in plan.nets:
+            raise InputError(f"run {plan.run}: {name} is not one of its devices")
+        for own, digest in plan.modules.items():
+            if self.modules.get(own) != digest:
+                raise InputError(f"module {own}: not allowed on {name} with the SHA-256 {digest}")
+            load_module(own, digest)
+        self._check_size(plan, name)
+
+    def _check_size(self, plan: Plan, name: str) -> None:
+        parts = {
+            "settings": plan.settings, "training": {**plan.training, "epochs": 1, "steps": 1}, "net": plan.kinds,
+            "shape": plan.shape, "classes": plan.classes, "nets": list(plan.nets),
+        }  # fmt: skip
+        for part, value in parts.items():
+            if (largest := max(_numbers(value), default=0)) > self.limits.number:
+                raise InputError(f"{part}: {largest} is more than --max-number {self.limits.number} of {name}")
+        for net in plan.kinds_of_nets():
+            if (count := count_parameters(net)) > self.limits.parameters:
+                raise InputError(
+                    f"net: {count} parameters, more than --max-parameters {self.limits.parameters} of {name}"
+                )
+
+    def check_steps(self, plan: Plan, name: str, examples: int) -> None:
+        """Refuse more minibatches in a visit than the owner allows."""
+        epochs, batch, steps = (plan.training.get(key) for key in ("epochs", "batch", "steps"))
+        count = steps if steps is not None else (epochs or 1) * -(-examples // max(1, batch or 1))
+        if count > self.limits.steps:
+            raise InputError(
+                f"training: {count} minibatches in a round, more than --max-steps {self.limits.steps} of {name}"
+            )
+
+    def check_leaves(self, method: str, net: Net, name: str, *parts: Params) -> None:
+        """Refuse that anything leaves the device to which its owner did not agree."""
+        agreed = {*LEAVES_OF.get(method, self.leaves or ())}
+        agreed &= agreed if self.leaves is None else self.leaves
+        for kind in sorted({kind_of(leaf, net) for part in parts for leaf in part} - agreed):
+            may = ", ".join(sorted(agreed)) or "nothing"
+            raise InputError(f"method {method}: {kind} may not leave {name}; its owner agrees to {may}")
+
+
+def consent_of(allowed: Collection[str], leaves_: Collection[str] | None = None, limits: Limits = Limits()) -> Consent:
+    """Return the consent of options.
+
+    allowed: "fedavg", "fedavg(sums=masked)", "numbers", or "module=SHA-256". leaves_: kinds; None: those of each
+    method. Raises InputError for anything else.
+    """
+    methods: dict[str, dict[str, str]] = {}
+    modules: dict[str, str] = {}
+    for one in allowed:
+        if module := _MODULE.fullmatch(one):
+            modules[module[1]] = module[2]
+        elif one != NUMBERS:
+            found = _ALLOWED.fullmatch(one)
+            if found is None or found["method"] not in METHODS:
+                raise InputError(f"--allow {one}: is no method of fedcore, no module=SHA-256 and not {NUMBERS}")
+            wanted = methods.setdefault(found["method"], {})
+            if found["key"]:
+                wanted[found["key"]] = found["value"]
+    for kind in leaves_ or ():
+        if kind not in LEAVES:
+            raise InputError(f"--leaf {kind}: must be one of {', '.join(LEAVES)}")
+    return Consent(methods, NUMBERS in allowed, modules, None if leaves_ is None else frozenset(leaves_), limits)
+
+
+def describe(consent: Consent) -> list[str]:
+    """Return what the owner agrees to, a line for each method: this is what a device shows before it joins."""
+    lines = []
+    for method, wanted in sorted(consent.methods.items()):
+        kinds = [kind for kind in LEAVES_OF[method] if consent.leaves is None or kind in consent.leaves]
+        only = "".join(f", with {key} = {value} alone" for key, value in wanted.items())
+        lines.append(f"{method}{only}: " + ("; ".join(LEAVES[kind] for kind in kinds) or "nothing leaves the device"))
+    return lines
+
+
+def kind_of(leaf: str, net: Net) -> str:
+    """Return the kind of a tensor: "model" for one named like a leaf of the net, else its name's first part."""
+    return "model" if leaf in leaves(template(net)) else leaf.partition("/")[0]
+
+
+def count_parameters(net: Net) -> int:
+    """Return the number of parameters of a net, without the memory for them."""
+    with torch.device("meta"), _Uninitialised():
+        return sum(leaf.numel() for leaf in net.build().parameters())
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves parameters as they are: to draw numbers on "meta", PyTorch imports for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [*args, *(kwargs or {}).values()]
+        in_place = getattr(func, "__name__", "").removesuffix("__").endswith("_")
+        return given[0] if in_place and given and isinstance(given[0], Tensor) else func(*args, **(kwargs or {}))
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    """Yield all whole numbers in a value, and the lengths of its parts."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        yield len(value)
+        for part in value:
+            yield from _numbers(part)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield abs(value)
+
+
+def _said(versions: Mapping[str, str]) -> str:
+    return " and ".join(f"{part} {number}" for part, number in versions.items())

@@ -1,0 +1,191 @@
+"""How a device makes examples of its own rows, exactly as the study did. A recipe travels; rows do not.
+
+A recipe has the study's schema, which holds no number of any device, and how rows are held out. Numbers that devices
+share (fills and a common scale) are exchanged before a run: what each device sends is of its training rows together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from torch import Tensor
+
+from fedcore.data import Dataset
+from fedcore.data.prepare import (
+    FILLED,
+    fill_and_scale,
+    fill_of,
+    fit_scale,
+    medians,
+    moments,
+    pool_medians,
+    pool_moments,
+    prepare,
+)
+from fedcore.data.schema import Fit, Schema
+from fedcore.partition import split_device
+from fedcore.partition.examples import take
+from fedcore.types import InputError, Params, Splits
+
+MOST_INPUTS = 2**24
+"""The most inputs of an example."""
+
+NO_FIT = Fit()
+
+NUMBERS = "numbers"
+"""What a device's owner allows beside methods: that medians, means and variances of columns leave it."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class Recipe:
+    """How a device prepares its rows.
+
+    schema: of the study's data. scale: "none", "device" or "common", see :func:`fedcore.data.prepare.fit_schema`. val,
+    test, shared_test, hold_out: the parts that rows are divided into, see :func:`fedcore.partition.partition`; what
+    would be in the shared test set takes no part. min_size: the least rows of a device. split, id: columns of a table.
+    shared: the numbers that devices share.
+    """
+
+    schema: Schema
+    scale: Literal["none", "device", "common"] = "none"
+    val: float = 0.2
+    test: float = 0.2
+    shared_test: float = 0.2
+    hold_out: Literal["random", "stable"] = "random"
+    min_size: int = 1
+    split: str | None = None
+    id: str | None = None
+    shared: Fit = NO_FIT
+
+    @property
+    def lacks(self) -> Literal["fill", "scale"] | None:
+        """The numbers that devices have to exchange next, if any."""
+        if self.schema.missing in FILLED and not self.shared.fill:
+            return "fill"
+        return "scale" if self.scale == "common" and not self.shared.mean else None
+
+    def split_rows(self, rows: Dataset, name: str, seed: int) -> Splits:
+        """Return a device's rows as examples that are not prepared."""
+        parts = split_device(
+            rows, name, seed=seed, val=self.val, test=self.test, shared_test=self.shared_test, hold_out=self.hold_out
+        )
+        return Splits(**{part: take(rows.train, index, part != "unlabelled") for part, index in parts.items()})
+
+    def prepare(self, raw: Splits) -> Splits:
+        """Return examples as a net takes them."""
+        fit = self.fit(raw)
+        return Splits(**{part: prepare(of, fit) for part, of in vars(raw).items()})
+
+    def fit(self, raw: Splits) -> Fit:
+        """Return the numbers that prepare a device's rows: of its training examples, and those that devices share."""
+        x = raw.train.inputs()
+        fill = self._fill(x)
+        if self.scale == "common":
+            return Fit(fill, self.shared.mean, self.shared.std)
+        return Fit(fill, *(fit_scale(self.schema, fill_and_scale(x, Fit(fill))) if self.scale == "device" else ()))
+
+    def numbers(self, raw: Splits) -> Params:
+        """Return what a device sends for the numbers that the recipe lacks: float64 for each input that is a number."""
+        x, numeric = raw.train.inputs(), self._numeric
+        if self.lacks == "fill":
+            return {"median": torch.from_numpy(medians(x))[numeric]}
+        mean, variance = moments(fill_and_scale(x, Fit(self._fill(x))))
+        return {"mean": mean[numeric], "variance": variance[numeric]}
+
+    def with_numbers(self, sent: Mapping[str, Params], sizes: Mapping[str, int]) -> Recipe:
+        """Return the recipe with the numbers that it lacks. sent: of each device. sizes: its training examples.
+
+        Raises InputError, naming the device, for numbers that are none.
+        """
+        names = ("median",) if self.lacks == "fill" else ("mean", "variance")
+        for device, leaves in sent.items():
+            for name in names:
+                if not _are_numbers(leaves.get(name), int(self._numeric.sum()), nan=name == "median"):
+                    raise InputError(f"answer of {device}: its numbers are no {name} of each input")
+        parts = {device: [self._of_all(leaves[name]) for name in names] for device, leaves in sent.items()}
+        if self.lacks == "fill":
+            found = {device: median.numpy() for device, (median,) in parts.items()}
+            return replace(self, shared=replace(self.shared, fill=pool_medians(self.schema, found, sizes)))
+        pairs = {device: (mean, variance.clamp(min=0.0)) for device, (mean, variance) in parts.items()}
+        mean, std = pool_moments(self.schema, pairs, sizes)
+        return replace(self, shared=replace(self.shared, mean=mean, std=std))
+
+    @property
+    def _numeric(self) -> Tensor:
+        """Which inputs are numbers, (*shape) bool."""
+        return self.schema.numeric if self.schema.columns else torch.ones(self.schema.shape, dtype=torch.bool)
+
+    def _of_all(self, numbers: Tensor) -> Tensor:
+        """Return numbers of the inputs that are some, with 0 in the place of the others."""
+        whole = torch.zeros(self.schema.shape, dtype=torch.float64)
+        whole[self._numeric] = numbers
+        return whole
+
+    def _fill(self, x: Tensor) -> tuple[float, ...]:
+        if self.schema.missing == "median":
+            return fill_of(self.schema, medians(x), self.shared.fill)
+        return self.shared.fill
+
+    def to_words(self) -> dict[str, Any]:
+        """Return the recipe as JSON can hold it."""
+        found: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return found
+
+    @classmethod
+    def from_words(cls, words: Any) -> Recipe:
+        """Undo `to_words`. Raises InputError for anything else."""
+        try:
+            made: Recipe = _ADAPTER.validate_python(words)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Refuse a recipe that contradicts itself, whoever made it."""
+        schema = self.schema
+        shares = (self.val, self.test, self.shared_test)
+        length = len(schema.inputs) if schema.columns else 0
+        for good, what in (
+            (all(0 <= share < 1 for share in shares) and self.val + self.test < 1, "shares"),
+            (all(1 <= side <= MOST_INPUTS for side in schema.shape), "shape"),
+            (1 <= math.prod(schema.shape) <= MOST_INPUTS, "shape"),
+            (schema.shape == (length,) if schema.columns else len(schema.shape) == 3, "shape"),
+            (schema.columns or (schema.shape[0] in (1, 3) and schema.shape[1] == schema.shape[2] <= 1024), "shape"),
+            (schema.label is not None if schema.columns else True, "label"),
+            (len({*schema.classes}) == len(schema.classes) >= 2, "classes"),
+            (not schema.devices and schema.shared == NO_FIT, "numbers of devices"),
+            (not self.shared.fill or len(self.shared.fill) == math.prod(schema.shape), "fill"),
+            (len(self.shared.mean) == len(self.shared.std), "scale"),
+            (not self.shared.mean or len(self.shared.mean) == math.prod(schema.shape), "scale"),
+            (all(map(math.isfinite, (*self.shared.fill, *self.shared.mean, *self.shared.std))), "numbers"),
+            (all(number > 0 for number in self.shared.std), "scale"),
+        ):
+            if not good:
+                raise InputError(f"recipe: its {what} cannot be")
+
+
+class Source(Protocol):
+    """A device's own rows, such as :class:`fedcore.field.rows.Rows`."""
+
+    def splits(self, recipe: Recipe | None, seed: int) -> Splits:
+        """Return the device's examples, not prepared, as a run's recipe asks for."""
+
+    def prepared(self, recipe: Recipe | None, seed: int) -> Splits:
+        """Return the device's examples as its net takes them."""
+
+
+_ADAPTER = TypeAdapter(Recipe)
+
+
+def _are_numbers(leaf: Tensor | None, count: int, nan: bool) -> bool:
+    if leaf is None or tuple(leaf.shape) != (count,) or leaf.dtype != torch.float64:
+        return False
+    return bool((leaf.isfinite() | leaf.isnan() if nan else leaf.isfinite()).all())

@@ -1,0 +1,159 @@
+"""A device's own rows: a table or a folder of pictures, read by the study's schema and checked against it.
+
+Tables need pandas (and pyarrow for Parquet), pictures Pillow; a device with a file of examples needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedcore.data import Dataset
+from fedcore.field.examples import read_examples
+from fedcore.field.recipe import Recipe
+from fedcore.types import Data, InputError, Splits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = {".csv": ("pandas", "pyarrow"), ".tsv": ("pandas", "pyarrow"), ".parquet": ("pandas", "pyarrow")}
+"""The files of rows, and the packages that read them."""
+
+
+class Rows:
+    """A device's rows at a path, which is read again for each run: a table, a folder of pictures or a file of examples.
+
+    Raises InputError for a path that cannot be read, and a package that is not installed.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.examples: Splits | None = None
+        needed = ("PIL",) if path.is_dir() else TABLES.get(path.suffix.lower(), ())
+        if missing := [package for package in needed if find_spec(package) is None]:
+            raise InputError(f"--data {path}: {missing[0]} is not installed; pip install 'fedcore[tables]'")
+        if not path.exists():
+            raise InputError(f"--data {path}: no such file or folder")
+        if not needed:
+            self.examples = read_examples(path)
+
+    def __str__(self) -> str:
+        if self.examples is not None:
+            return f"{len(self.examples.train)} examples"
+        return f"rows of {self.path}"
+
+    def splits(self, recipe: Recipe | None, seed: int) -> Splits:
+        """Return the device's examples, not prepared, as a run's recipe asks for."""
+        if self.examples is not None:
+            return self.examples
+        if recipe is None:
+            raise InputError(f"{self.name}: the run has no schema, by which rows could be read; give --data examples")
+        rows = self.read(recipe)
+        if len(rows.train) < recipe.min_size:
+            raise InputError(
+                f"--data {self.path}: {len(rows.train)} rows, the study needs at least {recipe.min_size} "
+                "(federation.min_size)"
+            )
+        found = recipe.split_rows(rows, self.name, seed)
+        if not len(found.train):
+            raise InputError(f"--data {self.path}: no row is for training")
+        return found
+
+    def prepared(self, recipe: Recipe | None, seed: int) -> Splits:
+        """Return the device's examples as its net takes them."""
+        raw = self.splits(recipe, seed)
+        return raw if recipe is None or self.examples is not None else recipe.prepare(raw)
+
+    def read(self, recipe: Recipe) -> Dataset:
+        """Return the rows as the study's dataset would hold them."""
+        if self.path.is_dir() == bool(recipe.schema.columns):
+            wanted = "a table" if recipe.schema.columns else "a folder of pictures"
+            raise InputError(f"--data {self.path}: the study learns from {wanted}")
+        with _naming(self.path):
+            return self._table(recipe) if recipe.schema.columns else self._pictures(recipe)
+
+    def _table(self, recipe: Recipe) -> Dataset:
+        import numpy as np
+        import pandas as pd
+
+        from fedcore.data.encoding import ROW, cells, check_complete
+        from fedcore.data.readers import read
+        from fedcore.data.tables import split_marks, texts
+
+        schema, file = recipe.schema, self.path
+        rows = read(file, schema.missing_values, schema.label)
+        frame = rows.frame.set_axis(pd.RangeIndex(1, len(rows.frame) + 1, name=ROW))
+        label = str(schema.label)
+        needed = [name for name in (label, recipe.split, recipe.id) if name is not None]
+        for name in (*needed, *(column.name for column in schema.columns)):
+            if name not in frame:
+                raise InputError(f"no column {name!r}, which the study learns from; it has: {_few(frame)}")
+        self._check_owner(frame, schema.device)
+        labels = texts(file, frame, label, rows)
+        self._check_labels(labels.tolist(), schema.classes)
+        x = cells(frame, schema.columns)
+        keep = np.full(len(frame), True)
+        if schema.missing == "drop":
+            keep = frame[[column.name for column in schema.columns]].notna().all(axis=1).to_numpy(copy=True)
+        elif schema.missing == "refuse":
+            check_complete(frame, schema.columns, "; the study takes complete rows alone (data.missing)")
+        y = torch.from_numpy(pd.Index(schema.classes).get_indexer(pd.Index(labels)).astype(np.int64))
+        marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
+        named = None if recipe.id is None else texts(file, frame, recipe.id)
+        kept = torch.from_numpy(keep)
+        return Dataset(
+            Data(x[kept], y[kept]), None, schema.classes, (self.name,) * int(keep.sum()),
+            None if marks is None else tuple(marks[keep].tolist()), schema=schema,
+            ids=None if named is None else tuple(named[keep].tolist()),
+        )  # fmt: skip
+
+    def _check_owner(self, frame: pd.DataFrame, column: str | None) -> None:
+        """Refuse a table whose column of devices names another one."""
+        from fedcore.data.encoding import words
+
+        if column is not None and column in frame:
+            others = sorted({*words(frame, column).tolist()} - {self.name})
+            if others:
+                raise InputError(f"column {column!r} has rows of {others[0]!r}; this device is {self.name!r}")
+
+    def _check_labels(self, labels: list[str], classes: tuple[str, ...]) -> None:
+        if unknown := sorted({*labels} - {*classes}):
+            raise InputError(f"label {unknown[0]!r} is unknown to the study; it has: {', '.join(classes)}")
+
+    def _pictures(self, recipe: Recipe) -> Dataset:
+        from fedcore.data.folders import roles_of
+        from fedcore.data.pictures import find_folders, squares
+        from fedcore.data.prepare import standardise_channels
+        from fedcore.data.schema import Fit
+
+        schema = recipe.schema
+        folders = find_folders(self.path, sites=False)
+        self._check_labels([one.folder.name for one in folders], schema.classes)
+        data, counts = squares(folders, schema.classes, schema.shape[-1], schema.shape[0] == 1)
+        roles: dict[str | None, str] = {None: "train"}
+        roles.update(roles_of({one.part for one in folders if one.part is not None}).items())
+        marks = tuple(roles[one.part] for one, count in zip(folders, counts, strict=True) for _ in range(count))
+        if schema.channels != Fit():
+            data = Data(standardise_channels(data.inputs(), schema.channels), data.y)
+        split = marks if {*marks} != {"train"} else None
+        return Dataset(data, None, schema.classes, (self.name,) * len(data), split, schema=schema)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the option in an InputError about the rows, as a study's messages name its setting."""
+    try:
+        yield
+    except InputError as error:
+        words = str(error).replace("data.path = ", "--data ")
+        raise InputError(words if words.startswith("--data ") else f"--data {path}: {words}") from None
+
+
+def _few(names: object) -> str:
+    shown = [str(name) for name in names]  # type: ignore[attr-defined]
+    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")

@@ -1,0 +1,114 @@
+"""A run or a study with the devices of a server's kit, over the server that stays or over one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedcore.api.method_settings import method
+from fedcore.config.methods import MethodConfig
+from fedcore.core.rounds import RoundResult
+from fedcore.field import station
+from fedcore.field.kits import read_kit
+from fedcore.field.runs import Kept, Setup, read_run, read_setup, run_with_devices
+from fedcore.field.study import FieldStudy, rows_of, run_study
+from fedcore.types import InputError
+
+Said = Callable[[str], None]
+
+
+def choose_method(kit: Path, asked: str | None, settings: Mapping[str, Any]) -> MethodConfig:
+    """Return the method that is asked for: a row of the study, any method, or by default the study's answer."""
+    study = read_setup(kit).study
+    if asked is None:
+        asked = None if study is None else study.answer
+        if asked is None:
+            raise InputError("--method: name one; the study of these kits has no answer")
+    if study is not None and asked in (known := study.configs):
+        row = known[asked]
+        if not settings:
+            return row
+        training = row.training.settings()
+        return method(str(row.name), training=training, label=row.label, **{**row.settings, **settings})
+    return method(asked, **settings)
+
+
+@contextmanager
+def open_link(kit: Path, setup: Setup, seconds: float, said: Said) -> Iterator[Any]:
+    """Open the way to the devices, and wait for them; who is away is named."""
+    link: Any = station.find(kit)
+    if link is None:
+        from fedcore.field.cells import Cells
+
+        link = Cells(read_kit(kit))
+    try:
+        if away := link.wait_for([*setup.devices], seconds):
+            said(f"not connected: {', '.join(away)}")
+        yield link
+    finally:
+        link.close()
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that is over. label: of its method."""
+
+    folder: Path
+    setup: Setup
+    label: str
+    kept: Kept
+
+
+def play(
+    kit: Path,
+    config: MethodConfig,
+    name: str,
+    seed: int | None = None,
+    *,
+    seconds: float,
+    least: int | None = None,
+    said: Said = lambda line: None,
+) -> Played:
+    """Run a method with a kit's devices to its end; a run of that name goes on from its last turn.
+
+    seed: None: the study's. least: None: all devices must answer.
+    """
+    setup, folder = read_setup(kit), kit / "runs" / name
+    seed = (0 if setup.study is None else setup.study.seed) if seed is None else seed
+    with open_link(kit, setup, seconds, said) as link:
+        turns = run_with_devices(
+            link, setup, config, seed, folder, seconds=seconds, least=least or len(setup.devices), said=said
+        )
+        for turn in turns:
+            said(summary(turn))
+    return Played(folder, setup, config.label, read_run(folder))
+
+
+def play_study(
+    kit: Path,
+    labels: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    seconds: float,
+    least: int | None = None,
+    said: Said = lambda line: None,
+) -> FieldStudy:
+    """Compare the rows of a kit's study on its devices. labels: of the rows; all of them if there are none."""
+    setup = read_setup(kit)
+    rows = rows_of(setup, labels)
+    with open_link(kit, setup, seconds, said) as link:
+        return run_study(
+            link, setup, rows, seeds, kit / "runs", seconds=seconds, least=least or len(setup.devices), said=said
+        )
+
+
+def summary(turn: RoundResult) -> str:
+    """Return a turn in one line: who is absent, and the mean accuracy on the devices' own test examples."""
+    known = [splits["test"]["accuracy"] for splits in (turn.scores or {}).values() if "test" in splits]
+    known = [value for value in known if value == value]
+    absent = f"; absent: {', '.join(turn.absent)}" if turn.absent else ""
+    mean = f"{sum(known) / len(known):.3f} of {len(known)} devices' test examples right" if known else "not scored"
+    return f"stage {turn.state.stage + 1}, round {turn.state.round}: {mean}{absent}"

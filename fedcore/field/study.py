@@ -1,0 +1,153 @@
+"""From a study to devices: what a server's kit takes from it, and the same comparison where no rows may be pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedcore.config.methods import MethodConfig
+from fedcore.config.request import Job
+from fedcore.config.settings import Setting
+from fedcore.core.threats import split_threats
+from fedcore.data import Dataset
+from fedcore.data.schema import Schema
+from fedcore.field.recipe import Recipe
+from fedcore.field.results import left_devices, table_of
+from fedcore.field.runs import Setup, Study, read_run, run_with_devices
+from fedcore.field.server import Link
+from fedcore.report.phrases import AnswerInWords
+from fedcore.results.answer import answer
+from fedcore.results.criterion import LARGEST, Criterion, criterion, scoring
+from fedcore.types import InputError, Scoring
+
+ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains": "mixed"}
+"""Settings of a federation that a simulation alone can have, and the values that ask for nothing."""
+
+
+def setup_of(
+    job: Job, setting: Setting, dataset: Dataset, devices: Collection[str], answer: MethodConfig | None
+) -> Setup:
+    """Return the setup for a study's devices. devices: their names; those of the data if there are none.
+
+    answer: the row that the study recommends, as it ran. Raises InputError for what no real device can be made to do.
+    """
+    threats, section = split_threats(setting.federation)
+    for key, value in ONLY_SIMULATED.items():
+        if section.get(key, value) != value:
+            raise InputError(f"federation.{key} = {section[key]}: a simulation alone can have it; set it to {value}")
+    if setting.threats is not None:
+        raise InputError(f"federation.{next(iter(threats))}: a simulation alone can have it")
+    names = tuple(sorted(devices or {*(dataset.device or ())}))
+    if not names:
+        raise InputError("--device: the study's data name no devices; name each")
+    configs = {row.label: row for row in setting.methods} | ({} if answer is None else {answer.label: answer})
+    rows = tuple(
+        {"label": row.label, "name": row.name, "settings": dict(row.settings), "training": row.training.settings()}
+        for row in configs.values()
+        if isinstance(row.name, str)
+    )
+    decides, counts = job.criterion, np.bincount(dataset.train.y.numpy())
+    metric = "balanced_accuracy" if decides.auto and counts.max() > LARGEST * counts.sum() else decides.metric.name
+    study = Study(
+        job.study, job.title.format(devices=len(names)), job.size, setting.data_name, setting.task, rows, job.seed,
+        None if answer is None else answer.label, metric, decides.positive, setting.scoring.get("costs"),
+        decides.min_effect, decides.least_test, decides.weigh,
+    )  # fmt: skip
+    more = scoring(**setting.scoring, classes=dataset.classes) if setting.scoring else Scoring()
+    recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset.test is not None)
+    return Setup(
+        names, tuple(dataset.train.x.shape[1:]), len(dataset.classes), tuple(setting.nets), recipe, study, more
+    )
+
+
+def recipe_of(setting: Setting, schema: Schema, official_test: bool) -> Recipe:
+    """Return how devices prepare their rows in a study's setting. official_test: its shared test set is no device's."""
+    division = setting.federation
+    # Why a column is left out may quote a value.
+    return Recipe(
+        replace(schema, left_out={}, dropped=0), division["scale"], division["val"], division["test"],
+        0.0 if official_test else division["shared_test"], division.get("hold_out", "random"), division["min_size"],
+        setting.data.get("split"), setting.data.get("id"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FieldStudy:
+    """A comparison in the field. refused: label -> why the row is left out. left: what left each device."""
+
+    table: pd.DataFrame
+    answer: AnswerInWords
+    refused: dict[str, str]
+    left: pd.DataFrame
+
+
+def run_study(
+    link: Link,
+    setup: Setup,
+    rows: Iterable[MethodConfig],
+    seeds: Iterable[int],
+    folder: Path,
+    *,
+    seconds: float,
+    least: int,
+    said: Callable[[str], None] = lambda line: None,
+) -> FieldStudy:
+    """Run rows with each seed on devices, and answer as the study would; a row that is refused is left out.
+
+    folder: of the runs, each of which goes on from its last turn. Numbers that devices share are exchanged once a seed.
+
+    Raises InputError if every row is refused, and TooFew if less than `least` devices answer.
+    """
+    tables, left, refused = [], [], dict[str, str]()
+    for seed in seeds:
+        recipe = setup.recipe
+        prepare: Mapping[str, Mapping[str, float]] = {}
+        for number, row in enumerate(rows):
+            if row.label in refused:
+                continue
+            place = folder / f"{_plain(row.label)}{number}seed{seed}"
+            said(f"{row.label}, seed {seed}")
+            try:
+                for _ in run_with_devices(
+                    link, replace(setup, recipe=recipe), row, seed, place, seconds=seconds, least=least, said=said
+                ):
+                    pass
+            except InputError as why:
+                refused[row.label] = str(why)
+                said(f"{row.label} is left out: {why}")
+                continue
+            kept = read_run(place)
+            recipe, prepare = kept.plan.read_recipe(), prepare or kept.prepare
+            tables.append(table_of(replace(kept, prepare=prepare), setup, row.label))
+            left.append(left_devices(kept, row.label))
+    if not tables:
+        raise InputError("no method runs on these devices: " + "; ".join(refused.values()))
+    table = pd.concat(tables, ignore_index=True)
+    table = table[~table["method"].isin(refused)]
+    controls = frozenset(row.label for row in rows if getattr(row.builder, "control", False))
+    found = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
+    return FieldStudy(table, found, refused, pd.concat(left, ignore_index=True))
+
+
+def criterion_of(setup: Setup) -> Criterion:
+    """Return what decides."""
+    if (of := setup.study) is None:
+        return Criterion()
+    return criterion(of.metric, of.positive, of.costs, of.min_effect, of.least_test, of.weigh)  # type: ignore[arg-type]
+
+
+def rows_of(setup: Setup, labels: Collection[str] = ()) -> list[MethodConfig]:
+    """Return the study's rows, or those of some labels. Raises InputError for a label that is no row."""
+    known = {} if setup.study is None else setup.study.configs
+    for label in labels:
+        if label not in known:
+            raise InputError(f"--method {label}: is no row of the study; it has: {', '.join(known) or 'none'}")
+    return [row for label, row in known.items() if not labels or label in labels]
+
+
+def _plain(label: str) -> str:
+    return "".join(letter for letter in label if letter.isalnum())

@@ -1,0 +1,123 @@
+"""The record of a run on real devices: one run with the tag `fedcore.simulated` = false, and its model, proposed.
+
+A model that needs no device's memory or numbers is registered as any other. A personal one stays on its devices; what
+is registered then is the recipe: the method, its settings and the schema, as they travelled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.entities import Run
+
+from fedcore.config.params import read
+from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
+from fedcore.field.session import Played
+from fedcore.pipeline.cache.store import digest_of
+from fedcore.pipeline.record import promotion, seals
+from fedcore.pipeline.record.registry import registered
+from fedcore.pipeline.record.result import StudyOnData, rule_of
+from fedcore.pipeline.record.runs import Record, log_arguments, quiet
+from fedcore.results.criterion import METRICS
+
+RECIPE = "recipe"
+"""The folder of a run's artifacts that stands for personal models."""
+
+NO_SECONDS = pd.DataFrame({"kind": [], "wall": [], "cpu": []})
+
+
+def record(played: Played) -> list[str]:
+    """Write a run to the record, unless it is there, and propose its model; return lines about it."""
+    setup, kept, label, study = played.setup, played.kept, played.label, played.setup.study
+    of_data = digest_of("".join(f"{name} {told['data']}\n" for name, told in sorted(kept.devices.items())).encode())
+    result = digest_of(table_of(kept, setup, label).to_csv(index=False).encode())
+    config = digest_of(f"field {of_data} {kept.plan.to_json()}".encode())
+    metric = METRICS["accuracy" if study is None else study.metric]
+    data = "devices" if study is None else study.data
+    tags = {
+        "fedcore.kind": "field", promotion.SIMULATED: "false", "fedcore.study": STUDY if study is None else study.name,
+        "fedcore.setting": SETTING, "fedcore.size": "field", "fedcore.method": label,
+        "fedcore.seed": str(kept.plan.seed), promotion.METRIC: metric.name, "fedcore.dataset": data,
+        "fedcore.data": of_data, "fedcore.partition": of_data,
+    }  # fmt: skip
+    keeper = Record()
+    if not keeper.is_complete(config, result):
+        schema = schema_of(setup, kept)
+        rows = sum(told["examples"] for told in kept.devices.values())
+        profile = {"examples": rows, "classes": list(schema.classes), "shape": list(schema.shape)}
+        title = "On real devices" if study is None else f"On real devices: {study.title}"
+        parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, profile)
+        run = keeper.open(config, f"{label} field {played.folder.name}", tags, parent)
+        _register(keeper, run, played, tags)
+        keeper.write(
+            run, params=_params(played), table=table_of(kept, setup, label), seconds=NO_SECONDS,
+            dataset=(data, of_data, profile), turn_reports=(), drawn={}, schema=schema, decider=metric,
+            files={
+                "field.json": _about(played), "plan.json": kept.plan.to_json().encode(),
+                "left.csv": left_devices(kept, label).to_csv(index=False).encode(),
+            },
+        )  # fmt: skip
+        keeper.close(run, result)
+    return [told.line for told in keeper.propose([config], False, rule_of(read()))]
+
+
+def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) -> None:
+    """Register the models of a run, or their recipe, once."""
+    where, setup, kept = run.info.run_id, played.setup, played.kept
+    task = "field" if setup.study is None else setup.study.task
+    found = models_of(kept, setup)
+    if keeper.client.search_model_versions(f"run_id = '{where}'"):
+        return
+    if found is not None:
+        distinct = list({id(model): (model, net) for model, net in found.values()}.values())
+        places = {id(model): number for number, (model, _) in enumerate(distinct)}
+        devices = {name: places[id(model)] for name, (model, _) in found.items()}
+        with tempfile.TemporaryDirectory() as folder, quiet(), mlflow.start_run(run_id=where):
+            what = log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
+            logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", played.label), **what)
+        keeper.register(run, str(logged.model_id), task, tags)
+        return
+    name = registered(task)
+    keeper.client.log_text(where, kept.plan.to_json(), f"{RECIPE}/plan.json")
+    with keeper.lock:
+        if not keeper.client.search_registered_models(f"name = '{name}'"):
+            keeper.client.create_registered_model(name, description="The models that the devices of a run deploy")
+        source = f"{run.info.artifact_uri}/{RECIPE}"
+        seals.seal(name, source)
+        keeper.client.create_model_version(
+            name, source, where, tags={**tags, promotion.PERSONAL: "true"},
+            description="Models that stay on their devices: fedcore device predict uses them there.",
+        )  # fmt: skip
+
+
+def _params(played: Played) -> dict[str, Any]:
+    plan = played.kept.plan
+    training = {f"training.{key}": value for key, value in plan.training.items()}
+    return {"run": plan.run, "seed": plan.seed, "method": plan.method, **training, **plan.settings}
+
+
+def _about(played: Played) -> bytes:
+    """Return the roster, absences, bytes and versions of a run."""
+    kept = played.kept
+    words = {
+        name: {
+            "joined": name in kept.devices,
+            "versions": dict(kept.plan.versions) if name in kept.devices else None,
+            "absent": [
+                f"{at.stage + 1}/{at.round + 1}" for t in kept.turns if name in t.absent for at in [t.round_info]
+            ],
+            "bytes_up": sum(turn.up.get(name, 0) for turn in kept.turns),
+            "bytes_down": sum(turn.down.get(name, 0) for turn in kept.turns),
+            "wire_up": kept.wire[name][0],
+            "wire_down": kept.wire[name][1],
+            **kept.prepare.get(name, {}),
+        }
+        for name in kept.plan.nets
+    }
+    return (json.dumps(words, indent=1) + "\n").encode()

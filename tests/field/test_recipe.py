@@ -1,0 +1,103 @@
+"""A device alone makes the examples that the study made of its rows, to the bit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federations import bits
+from plants import plant
+
+from fedcore.data import load
+from fedcore.data.prepare import preparation_bytes
+from fedcore.data.schema import Column, Fit, Schema
+from fedcore.field.recipe import Recipe
+from fedcore.field.rows import Rows
+from fedcore.partition import partition, splits
+from fedcore.types import InputError, nbytes
+
+TABLE = Schema((2,), "float32", ("a", "b"), (Column("x", "number"), Column("y", "boolean")), "label")
+
+
+@pytest.mark.parametrize(
+    ("missing", "scale", "hold_out", "split"),
+    [
+        ("median", "common", "random", None), ("common_median", "device", "stable", None),
+        ("drop", "none", "random", None),
+        ("median", "none", "random", "part"), ("common_median", "common", "stable", "part"),
+    ],
+)  # fmt: skip
+def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hold_out, split, tmp_path):
+    rows = plant()
+    if missing == "drop":
+        rows["flow"] = rows["flow"].fillna(0.5)
+    rows.to_csv(tmp_path / "all.csv", index=False)
+    settings = {"label": "fault", "device": "site", "split": split, "ignore": [] if split else ["part"]}
+    study = load("table", path=tmp_path / "all.csv", missing=missing, **settings)
+    shares = {"val": 0.15, "test": 0.25, "shared_test": 0.1, "hold_out": hold_out}
+    there, _ = splits(study, partition(study, name="by_device", min_size=5, seed=7, **shares), scale)
+
+    recipe = Recipe(study.schema, scale, split=split, **shares)
+    own = {}
+    for site, part in rows.groupby("site"):
+        part.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
+        own[site] = Rows(tmp_path / f"{site}.csv", site)
+    raw = {site: one.splits(recipe, 7) for site, one in own.items()}
+    sent, sizes = 8, {site: len(one.train) for site, one in raw.items()}
+    while recipe.lacks:
+        numbers = {site: recipe.numbers(one) for site, one in raw.items()}
+        sent += nbytes(numbers["west"])
+        recipe = recipe.with_numbers(numbers, sizes)
+    assert bits({site: one.prepared(recipe, 7) for site, one in own.items()}) == bits({n: there[n] for n in own})
+    counted = preparation_bytes(study.schema, scale)
+    assert sent == counted.get("prepare_up", 8)
+
+
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_pictures_of_a_device_are_those_of_the_study(scaling, tmp_path):
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for site in "ab":
+        for label in ("cat", "dog"):
+            folder = tmp_path / "all" / site / label
+            folder.mkdir(parents=True)
+            for i in range(6):
+                Image.fromarray(rng.integers(0, 255, (9, 7, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    study = load("image_folder", path=tmp_path / "all", size=8, scaling=scaling, sites=True)
+    there, _ = splits(study, partition(study, name="by_device", min_size=2, shared_test=0.1, seed=0), "device")
+    recipe = Recipe(study.schema, "device", shared_test=0.1)
+    assert bits(Rows(tmp_path / "all" / "a", "a").prepared(recipe, 0)) == bits(there["a"])
+    (tmp_path / "all" / "a" / "fox").mkdir()
+    with pytest.raises(InputError, match=r"^--data .*: label 'fox' is unknown to the study; it has: cat, dog$"):
+        Rows(tmp_path / "all" / "a", "a").read(recipe)
+
+
+def test_a_recipe_travels_as_json():
+    made = Recipe(replace(TABLE, missing="median"), "common", shared=Fit((0.1, 0.2), (1 / 3, 0.0), (2.0, 1.0)))
+    assert Recipe.from_words(made.to_words()) == made
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"val": 0.6, "test": 0.6}, "recipe: its shares cannot be"),
+        ({"scale": "odd"}, "recipe: scale: Input should be"),
+        ({"more": 1}, "recipe: more: "),
+        ({"shared": {"fill": [1.0], "mean": [], "std": []}}, "recipe: its fill cannot be"),
+        ({"shared": {"fill": [], "mean": [0.0, 0.0], "std": [1.0, 0.0]}}, "recipe: its scale cannot be"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_in_one_line(change, said):
+    with pytest.raises(InputError, match=f"^{said}") as refused:
+        Recipe.from_words({**Recipe(TABLE).to_words(), **change})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("leaf", [None, torch.zeros(3), torch.zeros(2), torch.full((2,), math.inf).double()])
+def test_numbers_that_are_none_name_their_device(leaf):
+    with pytest.raises(InputError, match=r"^answer of b: its numbers are no median of each input$"):
+        Recipe(replace(TABLE, missing="median")).with_numbers({"b": {} if leaf is None else {"median": leaf}}, {"b": 3})

@@ -1,0 +1,50 @@
+"""A plant's rows, which a study has in one table and the field in one for each site."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from in_process import InProcess
+
+from fedcore.api.federation import DividedDataset, federate, partitioner
+from fedcore.data import Dataset, load
+from fedcore.field.recipe import Recipe
+from fedcore.field.rows import Rows
+from fedcore.field.runs import Setup
+
+SITES = {"north": 40, "south": 31, "west": 58}
+
+
+def plant() -> pd.DataFrame:
+    """Rows of three sites in turn, with a text, a boolean, a constant on one site, and gaps: west knows no flow."""
+    rng, site = np.random.default_rng(3), np.repeat([*SITES], [*SITES.values()])
+    rng.shuffle(site)
+    rows = pd.DataFrame({"site": site, "heat": rng.normal(1000, 3, len(site)), "flow": rng.normal(size=len(site))})
+    rows["kind"] = rng.choice(["pump", "fan", "mill"], len(site))
+    rows["old"] = rng.random(len(site)) < 0.5
+    rows["fault"] = rng.choice(["none", "leak", "crack"], len(site), p=[0.5, 0.3, 0.2])
+    rows.loc[rows["site"] == "west", "flow"] = math.nan
+    rows.loc[rng.random(len(site)) < 0.1, "heat"] = math.nan
+    rows["part"] = rng.choice(["train", "test"], len(site))
+    return rows
+
+
+def load_plant(folder: Path, missing: str = "median") -> Dataset:
+    plant().to_csv(folder / "all.csv", index=False)
+    return load("table", path=folder / "all.csv", label="fault", device="site", ignore=["part"], missing=missing)
+
+
+def on_devices(folder: Path, missing: str = "median") -> tuple[DividedDataset, Setup, InProcess]:
+    """A study of a table, and a link to devices that have the same rows, each in a table of its own."""
+    study = load_plant(folder, missing)
+    fed = federate(study, partitioner("by_device")(), min_size=5, shared_test=0.1, scale="common")
+    rows = {}
+    for site, part in plant().groupby("site"):
+        part.drop(columns="site").to_csv(folder / f"{site}.csv", index=False)
+        rows[str(site)] = Rows(folder / f"{site}.csv", str(site))
+    recipe = Recipe(study.schema, "common", shared_test=0.1, min_size=5)
+    setup = Setup(tuple(rows), tuple(study.train.x.shape[1:]), 3, ({"name": "mlp"},), recipe)
+    return fed, setup, InProcess(fed.federation(4), folder / "devices", rows=rows)
