@@ -16,6 +16,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from fedcore.errors import require_study
+
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
@@ -96,8 +98,11 @@ __all__ = sorted(_PLACE)
 
 def __getattr__(name: str) -> Any:
     if name in _PLACE:
+        if _PLACE[name].startswith(f"{__name__}.api."):
+            require_study()
         return getattr(import_module(_PLACE[name]), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
+        require_study()
         from fedcore.api.runs import settings_functions
 
         if found := settings_functions().get(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+from importlib.util import find_spec
 from types import TracebackType
 
 LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -25,6 +26,16 @@ class Diverged(InputError):
 
 class TooFew(RuntimeError):
     """Fewer devices answered in a round than must. The message is one line, which names the absent ones."""
+
+
+STUDY = ("pandas", "pyarrow", "scipy", "sklearn", "cvxpy", "rich")
+"""Packages of the extra `study`, all of which it brings."""
+
+
+def require_study() -> None:
+    """Refuse what compares methods where the extra is not installed, as on a device of the field."""
+    if missing := [package for package in STUDY if find_spec(package) is None]:
+        raise InputError(f"{missing[0]} is not installed; pip install 'fedcore[study]'")
 
 
 def shorten_traceback(error: BaseException) -> None:

@@ -7,8 +7,6 @@ import pickle
 from types import FunctionType
 from typing import Any
 
-import cloudpickle
-
 
 class Pickler(pickle.Pickler):
     """Pickles by value the functions and classes that another process cannot import: those of the main program or of a
@@ -16,6 +14,8 @@ class Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType | type) and (value.__module__ == "__main__" or "<" in value.__qualname__):
+            import cloudpickle  # a device of the field has none
+
             return pickle.loads, (cloudpickle.dumps(value),)
         return NotImplemented
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from fedcore.field.session import Played
 from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.orchestration.session import console
+from fedcore.pipeline.record.field import record as record_played
 from fedcore.pipeline.record.result import Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run.requests import ReadySetting, Run
@@ -21,3 +24,10 @@ def record(run: Run, ready: ReadySetting, result: Result) -> None:
 def record_final_fit(writer: RecordWriter, store: Store, result: Result, promote: bool) -> None:
     """Register a final fit's models as a version that names its study's run and, if wanted, make it the champion."""
     writer.save_final_fit(store, result, promote)
+
+
+@task(cache_policy=NO_CACHE, task_run_name="record {played.folder.name}")
+def record_field(played: Played) -> None:
+    """Write a run on real devices to the record, and propose its model."""
+    for line in record_played(played):
+        console.print(line)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from in_process import InProcess
+
+from fedcore.api.federation import DividedDataset, federate, partitioner
+from fedcore.data import Dataset, load
+from fedcore.field.recipe import Recipe
+from fedcore.field.rows import Rows
+from fedcore.field.runs import Setup
 
 SITES = {"north": 40, "south": 31, "west": 58}
 
@@ -22,3 +30,21 @@ def plant() -> pd.DataFrame:
     rows.loc[rng.random(len(site)) < 0.1, "heat"] = math.nan
     rows["part"] = rng.choice(["train", "test"], len(site))
     return rows
+
+
+def load_plant(folder: Path, missing: str = "median") -> Dataset:
+    plant().to_csv(folder / "all.csv", index=False)
+    return load("table", path=folder / "all.csv", label="fault", device="site", ignore=["part"], missing=missing)
+
+
+def on_devices(folder: Path, missing: str = "median") -> tuple[DividedDataset, Setup, InProcess]:
+    """A study of a table, and a link to devices that have the same rows, each in a table of its own."""
+    study = load_plant(folder, missing)
+    fed = federate(study, partitioner("by_device")(), min_size=5, shared_test=0.1, scale="common")
+    rows = {}
+    for site, part in plant().groupby("site"):
+        part.drop(columns="site").to_csv(folder / f"{site}.csv", index=False)
+        rows[str(site)] = Rows(folder / f"{site}.csv", str(site))
+    recipe = Recipe(study.schema, "common", shared_test=0.1, min_size=5)
+    setup = Setup(tuple(rows), tuple(study.train.x.shape[1:]), 3, ({"name": "mlp"},), recipe)
+    return fed, setup, InProcess(fed.federation(4), folder / "devices", rows=rows)

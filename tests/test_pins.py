@@ -58,6 +58,9 @@ def test_constraints_allow_what_the_project_asks_for():
     asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     exact = pinned()
     for requirement in map(Requirement, asked):
+        if requirement.name == project["name"]:  # an extra within another
+            assert requirement.extras <= {*project["optional-dependencies"]}
+            continue
         name = re.sub(r"[-_.]+", "-", requirement.name).lower()
         assert name in exact, name
         assert requirement.specifier.contains(exact[name]), requirement
@@ -66,8 +69,18 @@ def test_constraints_allow_what_the_project_asks_for():
 def test_the_workers_of_a_cluster_have_the_librarys_packages_in_common():
     """Those that read commands, show something or count threads aside; the pipeline's steps use one more."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = {Requirement(line).name for line in project["dependencies"]}
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["study"], *extras["tables"]]
+    names = {Requirement(line).name for line in lines} - {project["name"]}
     assert {*PACKAGES} == names - {"click", "rich", "threadpoolctl"} | {"safetensors"}
+
+
+def test_a_device_installs_no_data_frame_and_no_solver():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["field"]]
+    assert {Requirement(line).name for line in lines} == {
+        "torch", "annotated-types", "click", "numpy", "pydantic", "nvflare"
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -86,6 +86,36 @@ def start(
         cell.close()
 
 
+@device.command()
+@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("rows", type=click.Path(path_type=Path))
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True, help="The device's own rows, as it learnt from them."
+)
+@click.option("--run", default="first", show_default=True, help="The run whose model predicts.")
+@click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
+@click.option("--out", type=click.Path(path_type=Path), help="A CSV file to write; the terminal by default.")
+def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, out: Path | None) -> None:
+    """Label new rows with the model that this device has at the end of a run, a personal one among others.
+
+    \b
+    fedcore device predict a.zip new.csv --data a.csv --run first
+    """
+    import sys
+
+    from fedcore.field.kits import read_kit, unpack_kit
+    from fedcore.field.rows import Rows
+
+    kit = unpack_kit(kit)
+    own = Rows(data, read_kit(kit).name)
+    from fedcore.field import deployed
+    from fedcore.report import spreadsheet
+
+    if not run.isalnum():
+        raise InputError(f"--run {run}: must be letters and digits")
+    spreadsheet.write(deployed.predict(memory or kit / "memory", run, own, rows), out or sys.stdout)
+
+
 def limit_memory(gigabytes: float) -> None:
     """Let this process take no more memory: a step that wants more fails, and the device refuses it."""
     try:

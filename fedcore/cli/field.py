@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.errors import InputError, TooFew
+from fedcore.errors import InputError, TooFew, require_study
 
 if TYPE_CHECKING:
     from fedcore.field.runs import Setup
@@ -81,6 +81,7 @@ def init(
     from fedcore.cli.device import require_flare
 
     require_flare()
+    require_study()
     from fedcore.field.kits import SERVER, archive, make_kits
     from fedcore.field.runs import Setup, write_setup
 
@@ -123,7 +124,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     answer = None
     known = registry.read()
     if known is not None and registry.CANDIDATE in getattr(known.get(setting.task), "aliases", {}):
-        answer = Record().find_source(setting.task, registry.CANDIDATE)[0].row.label
+        origin, _ = Record().find_source(setting.task, registry.CANDIDATE)
+        answer, job = origin.row, job.model_copy(update={"seed": origin.seed})
     return setup_of(job, setting, dataset, devices, answer)
 
 
@@ -170,6 +172,7 @@ def start(kit: Path, foreground: bool) -> None:
             last = (log.read_text("utf-8").strip().splitlines() or ["it ended"])[-1]
             raise InputError(last.removeprefix("fedcore: "))
         time.sleep(0.1)
+    child.returncode = 0  # it stays: nobody waits for it
     say(f"listening at {own.address} for {len(setup.devices)} devices, process {child.pid}; {log} has what it says")
 
 
@@ -285,6 +288,7 @@ def run(
     require_flare()
     if not name.isalnum():
         raise InputError(f"--name {name}: must be letters and digits")
+    require_study()
     from fedcore.config.files import parse_value
     from fedcore.field.session import choose_method, play
 
@@ -325,6 +329,7 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     require_flare()
     if not all(seed.isdecimal() for seed in seeds.split(",")):
         raise InputError(f"--seeds {seeds}: must be whole numbers, such as 0,1,2")
+    require_study()
     from fedcore.field.session import play_study
 
     with going_on():

@@ -118,7 +118,7 @@ def compare(
 
     schema = served.schema
     if reference is None:
-        return Drift(False, ["drift cannot be told: this version was registered before fedcore kept what it needs"])
+        return Drift(False, ["drift cannot be told: nothing of this version's training rows was kept to compare with"])
     if len(rows) < drift.LEAST:
         return Drift(False, [f"drift cannot be told of {len(rows)} rows; it takes {drift.LEAST}"])
     x = np.empty((len(rows), 0), dtype=np.float32)

@@ -340,6 +340,7 @@ class FieldDevice:
         data = self._data[plan.run]
         none = Data(data.test.x[:0], data.test.y[:0])
         device = Device(self.name, net, data)
+        write_file(self.folder / plan.run / "deployed", pack({"memory": words.get("memory") or ""}, tensors))
         scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
         with one_thread():
             found = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)

@@ -78,14 +78,17 @@ class Recipe:
         return Splits(**{part: take(rows.train, index, part != "unlabelled") for part, index in parts.items()})
 
     def prepare(self, raw: Splits) -> Splits:
-        """Return examples as a net takes them, by numbers of the device's training examples and those of all."""
+        """Return examples as a net takes them."""
+        fit = self.fit(raw)
+        return Splits(**{part: prepare(of, fit) for part, of in vars(raw).items()})
+
+    def fit(self, raw: Splits) -> Fit:
+        """Return the numbers that prepare a device's rows: of its training examples, and those that devices share."""
         x = raw.train.inputs()
         fill = self._fill(x)
         if self.scale == "common":
-            fit = Fit(fill, self.shared.mean, self.shared.std)
-        else:
-            fit = Fit(fill, *(fit_scale(self.schema, fill_and_scale(x, Fit(fill))) if self.scale == "device" else ()))
-        return Splits(**{part: prepare(of, fit) for part, of in vars(raw).items()})
+            return Fit(fill, self.shared.mean, self.shared.std)
+        return Fit(fill, *(fit_scale(self.schema, fill_and_scale(x, Fit(fill))) if self.scale == "device" else ()))
 
     def numbers(self, raw: Splits) -> Params:
         """Return what a device sends for the numbers that the recipe lacks: float64 for each input that is a number."""

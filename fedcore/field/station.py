@@ -41,15 +41,16 @@ class Station(Link, Protocol):
 def serve(kit: Path, link: Station) -> None:
     """Lend a link until somebody asks to stop, or this process is interrupted."""
     folder, key, stop = Path(tempfile.mkdtemp(prefix="fedcore-")), token_bytes(32), Event()
-    with Listener(str(folder / "s"), "AF_UNIX", authkey=key) as listener:
-        write_file(kit / PLACE, json.dumps({"at": str(folder / "s"), "key": key.hex(), "pid": os.getpid()}).encode())
-        try:
+    try:
+        with Listener(str(folder / "s"), "AF_UNIX", authkey=key) as listener:
+            words = {"at": str(folder / "s"), "key": key.hex(), "pid": os.getpid()}
+            write_file(kit / PLACE, json.dumps(words).encode())
             while not stop.is_set():
                 with suppress(AuthenticationError, OSError, EOFError):
                     Thread(target=_lend, args=(listener.accept(), link, stop), daemon=True).start()
-        finally:
-            (kit / PLACE).unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        (kit / PLACE).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lend(connection: Connection, link: Station, stop: Event) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,10 +28,12 @@ ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains":
 """Settings of a federation that a simulation alone can have, and the values that ask for nothing."""
 
 
-def setup_of(job: Job, setting: Setting, dataset: Dataset, devices: Collection[str], answer: str | None) -> Setup:
+def setup_of(
+    job: Job, setting: Setting, dataset: Dataset, devices: Collection[str], answer: MethodConfig | None
+) -> Setup:
     """Return the setup for a study's devices. devices: their names; those of the data if there are none.
 
-    answer: the label of the row that the study recommends. Raises InputError for what no real device can be made to do.
+    answer: the row that the study recommends, as it ran. Raises InputError for what no real device can be made to do.
     """
     threats, section = split_threats(setting.federation)
     for key, value in ONLY_SIMULATED.items():
@@ -42,17 +44,18 @@ def setup_of(job: Job, setting: Setting, dataset: Dataset, devices: Collection[s
     names = tuple(sorted(devices or {*(dataset.device or ())}))
     if not names:
         raise InputError("--device: the study's data name no devices; name each")
+    configs = {row.label: row for row in setting.methods} | ({} if answer is None else {answer.label: answer})
     rows = tuple(
         {"label": row.label, "name": row.name, "settings": dict(row.settings), "training": row.training.settings()}
-        for row in setting.methods
+        for row in configs.values()
         if isinstance(row.name, str)
     )
     decides, counts = job.criterion, np.bincount(dataset.train.y.numpy())
     metric = "balanced_accuracy" if decides.auto and counts.max() > LARGEST * counts.sum() else decides.metric.name
     study = Study(
         job.study, job.title.format(devices=len(names)), job.size, setting.data_name, setting.task, rows, job.seed,
-        answer, metric, decides.positive, setting.scoring.get("costs"), decides.min_effect, decides.least_test,
-        decides.weigh,
+        None if answer is None else answer.label, metric, decides.positive, setting.scoring.get("costs"),
+        decides.min_effect, decides.least_test, decides.weigh,
     )  # fmt: skip
     more = scoring(**setting.scoring, classes=dataset.classes) if setting.scoring else Scoring()
     recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset.test is not None)
@@ -102,6 +105,7 @@ def run_study(
     tables, left, refused = [], [], dict[str, str]()
     for seed in seeds:
         recipe = setup.recipe
+        prepare: Mapping[str, Mapping[str, float]] = {}
         for number, row in enumerate(rows):
             if row.label in refused:
                 continue
@@ -117,8 +121,8 @@ def run_study(
                 said(f"{row.label} is left out: {why}")
                 continue
             kept = read_run(place)
-            recipe = kept.plan.read_recipe()
-            tables.append(table_of(kept, setup, row.label))
+            recipe, prepare = kept.plan.read_recipe(), prepare or kept.prepare
+            tables.append(table_of(replace(kept, prepare=prepare), setup, row.label))
             left.append(left_devices(kept, row.label))
     if not tables:
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))

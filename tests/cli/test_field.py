@@ -51,12 +51,14 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
     )
     code, said = command([*init, "--shape", "4"], capsys)
     assert (code, len(said.splitlines())) == (0, 3)
-    code, said = program("field", "run", f"{place}/server", "--set", "rounds=2", "--deadline", "1")
+    code, said = program(
+        "field", "run", f"{place}/server", "--method", "fedavg", "--set", "rounds=2", "--deadline", "1"
+    )
     assert code == 1
     assert "round 1 of stage 1: 0 of 2 devices answered, at least 2 must; absent: a, b" in said
     assert "Traceback" not in said
     with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
-        code, said = program("field", "run", f"{place}/server", "--deadline", "600")
+        code, said = program("field", "run", f"{place}/server", "--method", "fedavg", "--deadline", "10m")
     assert (code, len(said.splitlines())) == (2, 1)
     assert f"address = {address}: this machine cannot listen there" in said
 
@@ -65,6 +67,16 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
     ("words", "said"),
     [
         (["field", "run", "none"], "none: is no kit of a server; fedcore field init makes them"),
+        (["field", "run", "none", "--deadline", "0"], "Invalid value for '--deadline': '0' must be at least 1 second"),
+        (["field", "run", "none", "--deadline", "soon"], "Invalid value for '--deadline': 'soon' must be at least 1"),
+        (["field", "study", "none", "--seeds", "a"], "--seeds a: must be whole numbers, such as 0,1,2"),
+        (["field", "start", "none"], "none: is no kit of a server; fedcore field init makes them"),
+        (["field", "stop", "none"], "none: no server has been started; fedcore field start does"),
+        (["field", "status", "none"], "none: is no kit of a server; fedcore field init makes them"),
+        (
+            ["field", "init", "none", "--address", "h:1", "--shape", "4"],
+            "--shape, --classes, --device: without a study",
+        ),
         (["field", "run", "none", "--name", "../x"], "--name ../x: must be letters and digits"),
         (["field", "try", "--method", "best_source"], "method best_source: runs in a simulation only: "),
         (["field", "try", "--method", "none"], "method = 'none': allowed: "),
@@ -78,3 +90,19 @@ def test_a_wrong_command_is_refused_in_one_line(words, said, capsys):
     assert code == 2
     assert said in told
     assert len(told.splitlines()) == 1
+
+
+def test_a_server_stays_until_it_is_stopped(tmp_path, capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    kit = str(tmp_path / "field" / "server")
+    words = ["--device", "b", "--device", "a", "--address", address, "--shape", "4", "--classes", "3"]
+    assert command(["field", "init", str(tmp_path / "field"), *words], capsys)[0] == 0
+    code, said = command(["field", "start", kit], capsys)
+    assert (code, said.startswith(f"listening at {address} for 2 devices, process ")) == (0, True)
+    code, said = command(["field", "status", kit], capsys)
+    assert said.splitlines()[1:] == ["a: away", "b: away"]
+    assert command(["field", "start", kit], capsys)[0] == 2
+    assert command(["field", "stop", kit], capsys)[0] == 0
+    assert command(["field", "status", kit], capsys)[1].splitlines()[0] == "no server has been started"

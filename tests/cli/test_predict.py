@@ -164,5 +164,5 @@ def test_rows_are_compared_with_those_of_training(tmp_path: Path):
 def test_what_cannot_be_compared_is_said(tmp_path: Path):
     moved, (line,) = drifts(tmp_path, None, 9.0)
     assert not moved
-    assert line == "drift cannot be told: this version was registered before fedcore kept what it needs"
+    assert line == "drift cannot be told: nothing of this version's training rows was kept to compare with"
     assert drifts(tmp_path, Reference(Rows({})), 9.0, 12) == (False, ["drift cannot be told of 12 rows; it takes 20"])

@@ -2,10 +2,11 @@
 
 import json
 import stat
+from zipfile import ZipFile
 
 import pytest
 
-from fedcore.field.kits import Kit, link_name, make_kits, read_kit, revoke, revoked
+from fedcore.field.kits import Kit, archive, link_name, make_kits, read_kit, revoke, revoked, unpack_kit
 from fedcore.types import InputError
 
 NAMES = ["a", "server", "site 2", "Zürich", "x.y", "x" * 60, ""]
@@ -58,3 +59,28 @@ def test_revoked_devices_are_listed_by_their_names_on_the_link(tmp_path):
     for name in ("a", "Zürich", "a"):
         revoke(tmp_path, name)
     assert revoked(tmp_path) == {"a", link_name("Zürich")}
+
+
+def test_an_archive_is_a_kit_once_it_is_unpacked(tmp_path):
+    kits = make_kits(tmp_path / "field", ["a"], "127.0.0.1:8002")
+    content = {path.name: path.read_bytes() for path in kits["a"].iterdir()}
+    packed = archive(kits["a"])
+    assert (packed.name, packed.stat().st_mode & 0o777, kits["a"].exists()) == ("a.zip", 0o600, False)
+    for _ in range(2):
+        folder = unpack_kit(packed)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
+    assert (folder / "own.key").stat().st_mode & 0o777 == 0o600
+    assert unpack_kit(folder) == folder
+
+
+@pytest.mark.parametrize("member", ["../../evil", "more", None])
+def test_a_file_that_is_no_archive_of_a_kit_is_refused(member, tmp_path):
+    path = tmp_path / "a.zip"
+    if member is None:
+        path.write_bytes(b"PK")
+    else:
+        with ZipFile(path, "w") as made:
+            made.writestr(member, b"x")
+    with pytest.raises(InputError, match=r"a.zip: (is no kit; fedcore field init makes them|cannot be read: )"):
+        unpack_kit(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["a.zip"]

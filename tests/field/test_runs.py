@@ -8,15 +8,12 @@ import pytest
 from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess
-from plants import plant
+from plants import load_plant, on_devices
 
-from fedcore.api.federation import federate, partitioner
 from fedcore.api.runs import method
 from fedcore.api.runs import run as simulate
-from fedcore.data import load
 from fedcore.data.prepare import preparation_bytes
 from fedcore.field.recipe import Recipe
-from fedcore.field.rows import Rows
 from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, write_setup
 from fedcore.field.state import state_of
 from fedcore.types import InputError
@@ -84,25 +81,9 @@ def test_a_setup_of_a_study_is_read_as_it_was_written(tmp_path):
     assert read_setup(tmp_path) == made
 
 
-def load_plant(folder, **settings):
-    plant().to_csv(folder / "all.csv", index=False)
-    return load(
-        "table", path=folder / "all.csv", label="fault", device="site", ignore=["part"], missing="median", **settings
-    )
-
-
 @pytest.fixture
 def tables(tmp_path):
-    """A study of a table, and a link to devices that have the same rows, each in a table of its own."""
-    study = load_plant(tmp_path)
-    fed = federate(study, partitioner("by_device")(), min_size=5, shared_test=0.1, scale="common")
-    rows = {}
-    for site, part in plant().groupby("site"):
-        part.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
-        rows[site] = Rows(tmp_path / f"{site}.csv", site)
-    recipe = Recipe(study.schema, "common", shared_test=0.1, min_size=5)
-    setup = Setup(tuple(rows), tuple(study.train.x.shape[1:]), 3, ({"name": "mlp"},), recipe)
-    return fed, setup, InProcess(fed.federation(4), tmp_path / "devices", rows=rows)
+    return on_devices(tmp_path)
 
 
 def test_devices_with_tables_have_the_bits_of_the_study(tables, tmp_path):

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import mlflow
+import pandas as pd
 import pytest
+from plants import on_devices, plant
 from tables import frame, rows
 
+from fedcore.api.runs import method
 from fedcore.cli import predict, promote
+from fedcore.core.evaluation import outputs
+from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
+from fedcore.field.results import schema_of
+from fedcore.field.runs import Study, read_run, run_with_devices
+from fedcore.field.session import Played
 from fedcore.pipeline.record import promotion, registry, runs
+from fedcore.pipeline.record.field import record
 from fedcore.pipeline.record.metrics import DEVICES, device_table
-from fedcore.types import InputError
+from fedcore.types import InputError, Model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -261,3 +272,59 @@ def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, mon
 def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
     with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
         predict.read(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
+
+
+# on real devices
+
+TASK = "plant-field"
+
+
+def played(tmp_path, row, name):
+    """A method on devices with tables, played to its end."""
+    _, setup, link = on_devices(tmp_path, "common_median")
+    setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", TASK, (), 4))
+    folder = tmp_path / "runs" / name
+    for _ in run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3):
+        pass
+    return Played(folder, setup, row.label, read_run(folder))
+
+
+def version_of(client: Any, name: str):
+    (run,) = client.search_runs(
+        [client.get_experiment_by_name("fedcore").experiment_id], f"tags.mlflow.runName = '{name}'"
+    )
+    (version,) = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+    return run, version
+
+
+def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_path):
+    one = played(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
+    (said,) = record(one)
+    assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
+    assert record(one) == [said]
+    run, version = version_of(client, "fedavg field one")
+    assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
+    assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in one.kept.turns)
+    about = json.loads(promotion.read_artifact(client, run.info.run_id, "field.json"))
+    assert about["west"]["bytes_up"] < about["west"]["wire_up"]
+    assert about["west"]["versions"].keys() == {"fedcore", "torch"}
+    promotion.promote(client, version)
+    task, served, reference = promotion.load(client, f"{TASK}@{registry.CHAMPION}")
+    assert (task, reference) == (TASK, None)
+    new = plant().head(20)
+    params = one.kept.state.messages["west"].params
+    net = one.setup.public().nets["west"]
+    mine = outputs(Model((params,)), net, encode(new, schema_of(one.setup, one.kept))).exp()
+    assert served.predict(new)["probability"].tolist() == pytest.approx(mine.amax(1).tolist(), rel=1e-6)
+
+
+def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
+    one = played(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
+    record(one)
+    run, version = version_of(client, "ditto field two")
+    assert version.tags[promotion.PERSONAL] == "true"
+    assert promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == one.kept.plan.to_json()
+    with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
+        promotion.load(client, f"{TASK}/{version.version}")
+    table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
+    assert set(table["device"]) >= {"north", "south", "west"}

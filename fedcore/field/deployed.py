@@ -1,0 +1,59 @@
+"""The model that a device has at the end of a run, for new rows of its own. Nothing leaves the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from fedcore.core.evaluation import outputs
+from fedcore.data.encoding import ROW, encode
+from fedcore.data.readers import read
+from fedcore.data.schema import Schema
+from fedcore.execute.threads import one_thread
+from fedcore.field.plan import Plan
+from fedcore.field.rows import Rows
+from fedcore.field.wire import unpack
+from fedcore.types import InputError, Message, Params
+
+
+def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
+    """Return a frame with the label of each row of a table, its probability and that of each class.
+
+    memory: the device's folder. run: whose model it is. own: the device's rows, by which it prepares new ones.
+
+    Raises InputError for a run that this device has no model of, and for rows of another schema.
+    """
+    folder = memory / run
+    try:
+        plan = Plan.from_json((folder / "plan.json").read_text("utf-8"))
+        words, tensors = unpack((folder / "deployed").read_bytes(), f"{own.name}: {folder / 'deployed'}")
+    except OSError:
+        raise InputError(f"--run {run}: {own.name} has no model of such a run") from None
+    recipe = plan.read_recipe()
+    if recipe is None or not recipe.schema.columns:
+        raise InputError(f"--run {run}: its devices do not learn from tables")
+    fit = recipe.fit(own.splits(recipe, plan.seed))
+    schema = Schema(**{**vars(recipe.schema), "devices": {own.name: fit}, "shared": fit})
+    frame = read(file, schema.missing_values, schema.label).frame
+    frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
+    method, nets = plan.build()
+    kept = _memory(folder, str(words["memory"]), own.name)
+    message = Message(tensors.get("params", {}), tensors.get("extra", {}))
+    with one_thread():
+        model = method.deploy(kept, message)
+        found = outputs(model, nets[own.name], encode(frame, schema, own.name)).exp().numpy()
+    labels = [schema.classes[k] for k in found.argmax(1)]
+    every = {f"probability_{name}": found[:, k] for k, name in enumerate(schema.classes)}
+    return pd.DataFrame({"label": labels, "probability": found.max(1), **every}, index=frame.index)
+
+
+def _memory(folder: Path, digest: str, name: str) -> Params:
+    """Return the memory with a digest; empty for a model that needs none."""
+    if not digest:
+        return {}
+    for path in folder.glob("turn-*-*"):
+        words, parts = unpack(path.read_bytes(), f"{name}: {path.name}")
+        if words["memory"] == digest:
+            return parts["memory"]
+    raise InputError(f"{name}: its memory of run {folder.name} is gone")

@@ -1,0 +1,91 @@
+"""A run with a kit's devices, over the link of a server that stays."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from federations import bits
+from plants import on_devices
+
+from fedcore.api.runs import method
+from fedcore.core.evaluation import metrics
+from fedcore.field import deployed, station
+from fedcore.field.runs import Study, write_setup
+from fedcore.field.session import choose_method, play
+from fedcore.types import InputError
+
+DITTO = {"label": "mine", "name": "ditto", "settings": {"rounds": 2}, "training": {"epochs": 1}}
+
+
+class Connected:
+    """Devices in this process as a server that stays knows them."""
+
+    def __init__(self, link: Any) -> None:
+        self.send = link.send
+
+    def wait_for(self, names: list[str], seconds: float) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def kit(tmp_path):
+    """A server's kit with a server that stays, and three devices, started by their owners."""
+    _, setup, link = on_devices(tmp_path)
+    kit = tmp_path / "server"
+    kit.mkdir()
+    write_setup(kit, replace(setup, study=Study("s", "Which?", "small", "plant", "plant", (DITTO,), 4, "mine")))
+    thread = Thread(target=station.serve, args=(kit, Connected(link)))
+    thread.start()
+    while (running := station.find(kit)) is None:
+        pass
+    yield kit
+    running.stop()
+    thread.join(20)
+
+
+def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_path):
+    row = choose_method(kit, None, {})
+    assert (row.label, row.name, row.settings["rounds"]) == ("mine", "ditto", 2)
+    played = play(kit, row, "one", seconds=20.0)
+    assert (played.kept.plan.seed, len(played.kept.turns)) == (4, 2)
+    again = play(kit, row, "one", seconds=20.0)  # it is over
+    assert bits(again.kept.turns) == bits(played.kept.turns)
+
+    own, memory = plant_rows(tmp_path, "west"), tmp_path / "devices" / "west"
+    found = deployed.predict(memory, "one", own, own.path)
+    plan = played.kept.plan
+    raw = own.splits(plan.read_recipe(), plan.seed)
+    every = torch.tensor(found[[f"probability_{name}" for name in plan.read_recipe().schema.classes]].to_numpy())
+    scores = []
+    for part in (raw.test, raw.val):  # the rows of a part, found again by their inputs
+        rows = own.read(plan.read_recipe()).train
+        index = [int((rows.x.nan_to_num() == x.nan_to_num()).all(1).nonzero()[0]) for x in part.x]
+        scores.append(metrics(every[index].log(), part.y)["accuracy"])
+    told = played.kept.turns[-1].scores["west"]
+    assert scores == [told["test"]["accuracy"], told["val"]["accuracy"]]
+    with pytest.raises(InputError, match=r"^--run two: west has no model of such a run$"):
+        deployed.predict(memory, "two", own, own.path)
+
+
+def plant_rows(tmp_path, site):
+    from fedcore.field.rows import Rows
+
+    return Rows(tmp_path / f"{site}.csv", site)
+
+
+def test_a_method_is_a_row_of_the_study_or_any_other(kit, tmp_path):
+    assert choose_method(kit, "mine", {"rounds": 3}).settings["rounds"] == 3
+    assert choose_method(kit, "mine", {"rounds": 3}).training.epochs == 1
+    assert choose_method(kit, "fedavg", {"rounds": 2}) == method("fedavg", rounds=2)
+    words = json.loads((kit / "setup.json").read_text())
+    (kit / "setup.json").write_text(json.dumps({**words, "study": {**words["study"], "answer": None}}))
+    with pytest.raises(InputError, match=r"^--method: name one; the study of these kits has no answer$"):
+        choose_method(kit, None, {})

@@ -1,0 +1,110 @@
+"""A study's kit, and the same comparison on devices whose rows stay where they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from plants import load_plant, on_devices
+
+from fedcore.api.runs import compare, method
+from fedcore.config.request import Job
+from fedcore.config.sections import complete_federation
+from fedcore.config.settings import Setting
+from fedcore.field.runs import Setup, Study
+from fedcore.field.study import rows_of, run_study, setup_of
+from fedcore.results.criterion import Criterion
+from fedcore.types import InputError
+
+SHORT = {"epochs": 1}
+ROWS = [
+    method("local_only", training=SHORT),
+    method("fedavg", rounds=2, training=SHORT),
+    method("analytic", features=9),
+]
+KEY = ["method", "seed", "device", "split", "metric"]
+
+
+def numbers(table: pd.DataFrame) -> pd.Series:
+    """What devices score after the last round, and what they send, of the rows that study and field have both."""
+    wanted = table["split"].isin(["val", "test", "traffic"]) & table["method"].isin([row.label for row in ROWS])
+    return table[wanted].groupby([*KEY, "stage", "round"])["value"].first().sort_index()
+
+
+@pytest.mark.slow
+def test_a_study_on_devices_has_the_numbers_of_the_study(tmp_path):
+    fed, setup, link = on_devices(tmp_path)
+    here = compare(ROWS, fed, [0, 1], progress=False, least_test=5)
+    link.start("north", ["local_only", "fedavg", "analytic", "numbers"])
+    setup = replace(setup, study=Study("script", "Which?", "small", "data", "plant", (), least_test=5))
+    rows, said = [*ROWS, method("fedprox", rounds=1)], []
+    there = run_study(link, setup, rows, [0, 1], tmp_path / "runs", seconds=20.0, least=3, said=said.append)
+    pd.testing.assert_series_equal(numbers(there.table), numbers(here.table), check_exact=True)
+    assert there.answer.advice.action == here.answer.advice.action
+    assert list(there.refused) == ["fedprox"]
+    assert "fedprox is left out: north refuses: method fedprox: not allowed on north; allowed: " in "\n".join(said)
+    exchanges = len(link.asked("numbers"))
+    assert exchanges == 2 * 2 * 3  # medians, then means and variances: of each device, once a seed
+
+    left = there.left[(there.left["device"] == "west") & (there.left["seed"] == 1)].set_index(["method", "what"])
+    assert left.loc["local_only"].loc["updates: models, or what the method sends in their place", "bytes"] == 0
+    sent = numbers(here.table).loc["fedavg", 1, "west", "traffic", "bytes_up"].sum()
+    assert left.loc["fedavg"].loc["updates: models, or what the method sends in their place", "bytes"] == sent
+    assert left.loc["fedavg"].loc["all of it on the wire", "bytes"] > sent
+
+
+def test_where_every_method_is_refused_the_reasons_are_said(tmp_path):
+    _, setup, link = on_devices(tmp_path)
+    link.start("north", ["analytic"])
+    with pytest.raises(InputError, match=r"^no method runs on these devices: north refuses: "):
+        run_study(link, setup, ROWS[:1], [0], tmp_path / "runs", seconds=20.0, least=3)
+
+
+def job_of(**federation):
+    division = complete_federation({"partition": "by_device", "min_size": 5, "scale": "device", **federation})
+    data = {"name": "table", "path": "x/plant.csv", "label": "fault", "device": "site", "split": None, "id": "site"}
+    setting = Setting("my_data", "base", {}, data, division, {"name": "mlp", "widths": [5]}, tuple(ROWS), 1)
+    job = Job(
+        study="my_data", title="Which of {devices}?", size="small", seed=2, settings=[], show=(), optional=True,
+        criterion=Criterion(auto=True),
+    )  # fmt: skip
+    return job, setting
+
+
+def test_a_setup_has_the_studys_schema_and_methods_and_no_number_of_rows(tmp_path):
+    dataset = load_plant(tmp_path)
+    tuned = replace(ROWS[1], training=replace(ROWS[1].training, lr=0.5))
+    made = setup_of(*job_of(), dataset, (), tuned)
+    assert made.devices == ("north", "south", "west")
+    assert (made.study.answer, made.study.title, made.study.task) == ("fedavg", "Which of 3?", "plant-fault")
+    assert made.study.configs == {ROWS[0].label: ROWS[0], "fedavg": tuned, ROWS[2].label: ROWS[2]}
+    recipe = made.recipe
+    assert (recipe.scale, recipe.min_size, recipe.id, recipe.split) == ("device", 5, "site", None)
+    assert recipe.schema == replace(dataset.schema, left_out={}, dropped=0)
+    assert setup_of(*job_of(), dataset, ("b", "a"), None).devices == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("federation", "said"),
+    [
+        ({"hidden": 0.5}, "federation.hidden = 0.5: a simulation alone can have it; set it to 0.0"),
+        ({"examples": 50}, "federation.examples = 50: a simulation alone can have it; set it to None"),
+        ({"hostile": 0.5}, "federation.hostile: a simulation alone can have it"),
+    ],
+)
+def test_what_no_device_can_be_made_to_do_is_refused(federation, said, tmp_path):
+    with pytest.raises(InputError, match=f"^{said}$"):
+        setup_of(*job_of(**federation), load_plant(tmp_path), (), None)
+
+
+def test_rows_are_chosen_by_their_labels(tmp_path):
+    setup = setup_of(*job_of(), load_plant(tmp_path), (), None)
+    assert rows_of(setup) == ROWS
+    assert rows_of(setup, ["fedavg"]) == ROWS[1:2]
+    with pytest.raises(
+        InputError, match=r"^--method moon: is no row of the study; it has: local_only, fedavg, analytic$"
+    ):
+        rows_of(setup, ["moon"])
+    with pytest.raises(InputError, match=r"^--method moon: is no row of the study; it has: none$"):
+        rows_of(Setup(("a",), (4,), 3), ["moon"])
