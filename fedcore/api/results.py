@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,7 +17,7 @@ from fedcore.api.federation import DividedDataset, federation_of, unscaled
 from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import outputs
-from fedcore.core.rounds import RoundResult, State, deployments
+from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.data.task import CLASSIFICATION, TASKS, Task, require_classes
@@ -135,7 +135,7 @@ class Result:
     @property
     def state(self) -> State:
         """The state after the last round, from which `run(..., state=)` goes on."""
-        return self.rounds[-1].state
+        return replace(self.rounds[-1].state, of=functions(self.method))
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:

@@ -71,7 +71,7 @@ class State:
 
     replays: the updates that hostile devices send again, see :class:`fedcore.types.Threats`.
     delivered: devices that have taken part since their message was sent: it does not travel again. of: the functions of
-    the method whose state it is, see `functions`; empty where nobody asks.
+    the method whose state it is, see `functions`; the loop itself leaves it empty.
     """
 
     server: Params | Handle
@@ -107,7 +107,7 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
     """Return the state before the first turn. Raises InputError for threats that the method cannot be put to."""
     require_devices(method, fed)
     server, messages = execute(method.begin, fed.public, seed)
-    return State(server, messages, of=functions(method))
+    return State(server, messages)
 
 
 def functions(method: Method) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         server, sent, report = execute(receive, combine, server, updates, round_info, fed.public.nets, *more)
         messages, delivered = {**messages, **sent}, delivered - sent.keys()
     memories = {name: memory for name, memory in {**state.memories, **memories}.items() if memory}
-    state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered, state.of)
+    state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
     return RoundResult(round_info, state, up, down, report=report, absent=absent)
 
 

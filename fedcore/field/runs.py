@@ -101,7 +101,13 @@ def read_setup(server: Path) -> Setup:
             None if words["study"] is None else Study(**{**words["study"], "methods": tuple(words["study"]["methods"])})
         )
         costs = words["scoring"]["costs"]
-        scoring = {**words["scoring"], "costs": costs and tuple(map(tuple, costs)), "own": ()}
+        scale = words["scoring"]["label_scale"]
+        scoring = {
+            **words["scoring"],
+            "costs": costs and tuple(map(tuple, costs)),
+            "own": (),
+            "label_scale": tuple(scale),
+        }
         return Setup(
             tuple(words["devices"]), tuple(words["shape"]), words["classes"], tuple(words["nets"]), recipe, study,
             Scoring(**scoring),
