@@ -90,8 +90,7 @@ def fit(
     batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
     training = at_round(training, step_id.round)
     kept = training.optimiser_state == "keep"
-    mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
-    moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
+    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if kept and name.startswith(prefix)}
     parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)

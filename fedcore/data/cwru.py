@@ -110,7 +110,7 @@ def cwru(
                 f"data.locations = {list(places)}: no file below {root} has a record of {location} "
                 f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
             )
-    report(made, places, [number for number in NUMBERS if number not in found])
+    log_missing(made, places, [number for number in NUMBERS if number not in found])
     return made
 
 
@@ -121,12 +121,12 @@ def place(root: Path, number: int) -> Path:
 def records(root: Path, number: int) -> Iterator[Record]:
     """Yield the record of each sensor in one file."""
     kind, load = NUMBERS[number]
-    for location, signal in read(root, number).items():
+    for location, signal in read_signals(root, number).items():
         source = f"CWRU/{number}.mat, {SENSORS[location]},"
         yield Record(f"{location}{load}", kind, signal, source)
 
 
-def read(root: Path, number: int) -> dict[str, Signal]:
+def read_signals(root: Path, number: int) -> dict[str, Signal]:
     """Return location -> samples of its sensor, (T,)."""
     try:
         return columns(place(root, number), number)
@@ -193,7 +193,7 @@ def fetch(root: Path) -> None:
             ) from error
 
 
-def report(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
+def log_missing(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
     """Log the missing classes of each device at these locations in one line."""
     held = set(zip(made.device or (), made.train.y.tolist(), strict=True))
     there = [device for device in DEVICES if device in (made.device or ())]

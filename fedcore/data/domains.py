@@ -114,10 +114,10 @@ def embedded_domain(name: str, photos: str | Path | None, seed: int) -> Data:
     everyone = enlarge(SIDE)
     shuffled = torch.randperm(len(everyone), generator=generator(seed, "domains"))
     by_class = shuffled[everyone.y[shuffled].argsort(stable=True)]
-    mine = by_class[EMBEDDED.index(name) :: len(EMBEDDED)].sort().values
-    x = everyone.x[mine]
+    third = by_class[EMBEDDED.index(name) :: len(EMBEDDED)].sort().values
+    x = everyone.x[third]
     if name == "digits_inverted":
         x = 255 - pad(resize(x, SIDE - 2 * BORDER), [BORDER] * 4)
     if name == "digits_photo":
         x = blend(x, photographs(photos, SIDE), generator(seed, "domains", name))
-    return Data(x, everyone.y[mine])
+    return Data(x, everyone.y[third])

@@ -43,12 +43,12 @@ def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None
             if not (root / "USPS" / name).is_file():
                 sets.utils.download_url(url, root / "USPS", name, md5)
 
-    train, test = (read(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
+    train, test = (read_examples(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
     train, test = (Data(resize(part.x, wanted), part.y) for part in (train, test))
     return scale(Dataset(train, test, tuple("0123456789")), scaling)
 
 
-def read(root: Path, file: Path) -> Data:
+def read_examples(root: Path, file: Path) -> Data:
     """Return the images of one file."""
     from sklearn.datasets import load_svmlight_file  # here, as it takes most of a second to import
 
