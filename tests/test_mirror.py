@@ -80,6 +80,7 @@ ELSEWHERE = {
     "pipeline/orchestration/records": "end_to_end/test_steps.py",
     "pipeline/pictures": "end_to_end/test_own.py",
     "pipeline/record/figures": "end_to_end/test_recorded_runs.py",
+    "pipeline/record/proposals": "pipeline/record/test_promotion.py",
     "pipeline/record/registry": "pipeline/record/test_promotion.py",
     "pipeline/record/result": "pipeline/run/test_run_method.py",
     "pipeline/run/chunks": "end_to_end/test_local_segments.py",
