@@ -4,6 +4,8 @@
 # make docs   the documentation as a site                           make bench  short benchmarks: ratios, 5 min
 
 PYTHON ?= python3
+# make run TORCH_INDEX=ADDRESS: PyTorch from there, such as its build without CUDA (docs/development.md)
+TORCH_INDEX ?=
 BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
@@ -75,6 +77,7 @@ checkout:
 .venv/run: pyproject.toml constraints.txt | checkout
 	@echo "first use: installing into .venv (a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) torch torchvision)
 	@$(PIP) --editable '.[pipeline]'
 	@echo $(CURDIR) > $(SERVES)
 	@touch $@

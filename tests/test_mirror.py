@@ -87,6 +87,7 @@ ELSEWHERE = {
     "pipeline/pictures": "end_to_end/test_own.py",
     "pipeline/record/field": "pipeline/record/test_promotion.py",
     "pipeline/record/figures": "end_to_end/test_recorded_runs.py",
+    "pipeline/record/proposals": "pipeline/record/test_promotion.py",
     "pipeline/record/registry": "pipeline/record/test_promotion.py",
     "pipeline/record/result": "pipeline/run/test_run_method.py",
     "pipeline/run/chunks": "end_to_end/test_local_segments.py",

@@ -9,9 +9,12 @@ import click
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from fedcore.pipeline.record.proposals import Proposal, Version
     from fedcore.pipeline.record.result import Rule
 
 
@@ -49,6 +52,8 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     known = registry.read()
     if model is not None and known is not None:  # a wrong name is refused before imports that take seconds
         registry.require(known, model, None if listed else version or registry.CANDIDATE)
+    if model is None and (led := registry.read_led()) is not None and print_champions(led):
+        return
     if model is not None and not listed and not as_it_is:
         open_template()  # in case that it has to train
     from fedcore.config.params import read
@@ -75,6 +80,30 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
         promotion.promote(client, final or chosen)
         said = verdict.promoted_as(final) if final else verdict.promoted
         print(f"{said}: models:/{chosen.name}@{registry.CHAMPION}")
+
+
+def print_champions(led: Mapping[str, tuple[Version | None, Version | None]]) -> bool:
+    """Print a line for each registered model, if the candidates' tags keep all comparisons; tells whether they do."""
+    from fedcore.pipeline.record import proposals
+
+    lines = []
+    for name, (champion, candidate) in led.items():
+        proposal = None if candidate is None else proposals.kept(candidate, champion)
+        if candidate is not None and proposal is None:
+            return False
+        lines.append(line_of(name, champion, proposal))
+    print("\n".join(lines) or "no model is registered; run fedcore run")
+    return True
+
+
+def line_of(name: str, champion: Version | None, proposal: Proposal | None) -> str:
+    """Return a registered model's champion, and whether the candidate is better, as a line."""
+    from fedcore.pipeline.record.proposals import describe
+
+    if proposal is None:
+        return f"{name}: nothing was proposed"
+    shown = "none" if champion is None else f"version {champion.version} ({describe(champion)})"
+    return f"{name}: champion {shown}\n  {proposal}"
 
 
 def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelVersion | None:
@@ -107,7 +136,5 @@ def summary(client: MlflowClient, name: str, rule: Rule) -> str:
     from fedcore.pipeline.record import promotion, registry
 
     champion, candidate = (promotion.alias(client, name, word) for word in (registry.CHAMPION, registry.CANDIDATE))
-    if candidate is None:
-        return f"{name}: nothing was proposed"
-    shown = "none" if champion is None else f"version {champion.version} ({promotion.describe(champion)})"
-    return f"{name}: champion {shown}\n  {promotion.last_comparison(client, candidate, rule)}"
+    proposal = None if candidate is None else promotion.last_comparison(client, candidate, rule)
+    return line_of(name, champion, proposal)

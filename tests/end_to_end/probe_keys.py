@@ -37,14 +37,20 @@ def read_text(module: str, text: bytes, definitions: Callable[[str], dict[str, A
     return definitions(module)
 
 
-def definitions_by_text(module: str, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+@cache
+def text_of(module: str) -> bytes:
+    """Return a module's text, read once between two edits."""
     path = keys._find(module)
-    return read_text(module, path.read_bytes() if path is not None else b"", read)
+    return path.read_bytes() if path is not None else b""
+
+
+def definitions_by_text(module: str, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return read_text(module, text_of(module), read)
 
 
 def found() -> dict[str, str]:
     """Return the keys for the current sources."""
-    for part in (keys.source, keys._find, keys._version):
+    for part in (keys.source, keys._find, keys._version, text_of):
         part.cache_clear()
     made = {
         "divide": keys.key(partial(divide, federation={"name": "iid"}, seed=0), Ref("dataset", 1)),

@@ -14,7 +14,7 @@ studies' runs are compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
@@ -27,6 +27,15 @@ from fedcore.pipeline.record import challenge, models, registry, seals
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
 from fedcore.pipeline.record.origin import Origin, from_json
+from fedcore.pipeline.record.proposals import AGAINST as AGAINST
+from fedcore.pipeline.record.proposals import BETTER as BETTER
+from fedcore.pipeline.record.proposals import FINAL_FIT_OF as FINAL_FIT_OF
+from fedcore.pipeline.record.proposals import PERSONAL as PERSONAL
+from fedcore.pipeline.record.proposals import PROPOSAL as PROPOSAL
+from fedcore.pipeline.record.proposals import SIMULATED as SIMULATED
+from fedcore.pipeline.record.proposals import STUDY_RUN as STUDY_RUN
+from fedcore.pipeline.record.proposals import WHY as WHY
+from fedcore.pipeline.record.proposals import Proposal, kept, study_run
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import ACCURACY, METRICS
@@ -35,97 +44,15 @@ from fedcore.types import InputError
 
 METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
-PROPOSAL, BETTER, WHY, AGAINST = "fedcore.proposal", "fedcore.better", "fedcore.why", "fedcore.against"
-"""The tags of a candidate: its comparison in a line, the word, the reason, and the champion's version."""
 HOLD_OUT = "fedcore.hold_out"
 """The tag of a version whose test rows are chosen by a hash: stable."""
 SAME = (DATA, PARTITION)
 """The tags of a version that name the data which its run held out."""
 
-FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
-"""The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
-
-SIMULATED, PERSONAL = "fedcore.simulated", "fedcore.personal"
-"""The tags of a version from real devices: false; and true, where its models stay on these devices."""
-
 SCORES = {"": "own test", "shared_": "shared test", "validation_": "validation"}
 """The prefixes of the metrics of a version's run that a list of versions shows -> their columns."""
 COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.values(), "is")
 """The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """better: "yes", "no", "not comparable", or "" if there is no champion. why: the numbers, or the difference."""
-
-    version: ModelVersion
-    champion: ModelVersion | None
-    better: str
-    why: str
-
-    def __str__(self) -> str:
-        if self.champion is None:
-            return f"{self._what}: there is no champion yet"
-        if self.champion.version == self.version.version:
-            return f"{self._what} is the champion"
-        number = f"version {self.champion.version}"
-        if self.of_champion:
-            what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
-            return f"{self._what}: the champion is {what}, {number}"
-        if self.champion.tags.get(FINAL_FIT_OF):
-            number += f", the final fit of version {self.champion.tags[FINAL_FIT_OF]}"
-        return f"{self._what}: better than the champion, {number}? {self.better}; {self.why}"
-
-    @property
-    def of_champion(self) -> bool:
-        """Whether it and the champion are of one study's run: the champion itself, or one is the other's final fit."""
-        return self.champion is not None and study_run(self.champion) == study_run(self.version)
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the nightly rule promotes it: if it is better than the champion, or there is none."""
-        return not self.of_champion and self.better in ("", "yes")
-
-    @property
-    def advice(self) -> str:
-        """What to say of it if it is not promoted."""
-        if self.of_champion:
-            return str(self)
-        command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"
-        if self.version.tags.get(SIMULATED) == "false":
-            return f"{self}; to promote it: {command} (its devices have trained it)"
-        return f"{self}; to promote it: {command} (trains it once more on all rows of the devices first)"
-
-    @property
-    def promoted(self) -> str:
-        """What to say after its promotion."""
-        if self.champion is None:
-            return f"{self._what}: promoted; it is the first champion"
-        return str(self) if self.champion.version == self.version.version else f"{self}; promoted"
-
-    def promoted_as(self, final: ModelVersion) -> str:
-        """What to say after the promotion of its final fit."""
-        if self.champion is None:
-            return f"{self._what}: its final fit, version {final.version}, promoted; it is the first champion"
-        if self.champion.version == final.version:
-            return f"{self._what}: its final fit, version {final.version}, is the champion"
-        return f"{self}; its final fit, version {final.version}, promoted"
-
-    @property
-    def _what(self) -> str:
-        return f"{self.version.name} version {self.version.version} ({describe(self.version)})"
-
-
-def describe(version: ModelVersion) -> str:
-    """Return where a version comes from."""
-    of = version.tags.get(FINAL_FIT_OF)
-    final = "" if of is None else f", final fit of version {of}"
-    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}"
-
-
-def study_run(version: ModelVersion) -> str:
-    """Return the study's run whose score stands for a version: its own, or of a final fit that of its origin."""
-    return str(version.tags.get(STUDY_RUN, version.run_id))
 
 
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
@@ -183,10 +110,7 @@ def mark_candidate(client: MlflowClient, version: ModelVersion, rule: Rule | Non
 
 def last_comparison(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
     """Return a candidate's comparison with the champion as its tags keep it; anew if the champion is another now."""
-    champion = alias(client, version.name, CHAMPION)
-    if champion is not None and version.tags.get(AGAINST) == str(champion.version):
-        return Proposal(version, champion, version.tags[BETTER], version.tags[WHY])
-    return compare(client, version, rule)
+    return kept(version, alias(client, version.name, CHAMPION)) or compare(client, version, rule)
 
 
 def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:

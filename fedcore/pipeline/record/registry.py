@@ -49,7 +49,7 @@ def read() -> dict[str, Versions] | None:
     if not Path(place).exists():
         return {}
     try:
-        with closing(sqlite3.connect(f"{Path(place).resolve().as_uri()}?mode=ro", uri=True, timeout=60)) as database:
+        with closing(_open(place)) as database:
             names, versions, aliases, lines = (database.execute(query).fetchall() for query in QUERIES)
     except sqlite3.Error:
         return None
@@ -62,6 +62,47 @@ def read() -> dict[str, Versions] | None:
         if str(number) == found[name].aliases.get(CANDIDATE):
             found[name] = replace(found[name], challenge=line)
     return {name.removeprefix(FAMILY): one for name, one in found.items() if name.startswith(FAMILY)}
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a registered model. run_id: the run that logged it."""
+
+    name: str
+    version: str
+    run_id: str
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+def read_led() -> dict[str, tuple[Version | None, Version | None]] | None:
+    """Return each registered model's champion and candidate by its name; None where :func:`read` returns None."""
+    known = read()
+    if not known:
+        return None if known is None else {}
+    try:
+        with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
+            return {
+                registered(task): (
+                    _version(database, registered(task), versions.aliases.get(CHAMPION)),
+                    _version(database, registered(task), versions.aliases.get(CANDIDATE)),
+                )
+                for task, versions in known.items()
+            }
+    except (sqlite3.Error, ValueError):  # it has changed meanwhile
+        return None
+
+
+def _version(database: sqlite3.Connection, name: str, number: str | None) -> Version | None:
+    if number is None:
+        return None
+    at = (name, int(number))
+    ((run_id,),) = database.execute("select run_id from model_versions where name = ? and version = ?", at)
+    tags = database.execute("select key, value from model_version_tags where name = ? and version = ?", at)
+    return Version(name, number, run_id, dict(tags))
+
+
+def _open(place: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{Path(place).resolve().as_uri()}?mode=ro", uri=True, timeout=60)
 
 
 def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:

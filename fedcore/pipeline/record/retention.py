@@ -21,7 +21,7 @@ from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
 from fedcore.pipeline.cache.prune import DAY
-from fedcore.pipeline.record import promotion, seals
+from fedcore.pipeline.record import promotion, proposals, seals
 from fedcore.pipeline.record.runs import Record
 from fedcore.types import InputError
 
@@ -100,7 +100,7 @@ def needed(client: MlflowClient, versions: Mapping[str, Iterable[ModelVersion]])
         aliased = {str(number) for number in client.get_registered_model(name).aliases.values()}
         for version in mine:
             if str(version.version) in aliased:
-                found |= {version.run_id, promotion.study_run(version)}
+                found |= {version.run_id, proposals.study_run(version)}
     return found
 
 

@@ -24,7 +24,7 @@ from fedcore.data.schema import Schema
 from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import Played
-from fedcore.pipeline.record import promotion, registry, runs
+from fedcore.pipeline.record import promotion, proposals, registry, runs
 from fedcore.pipeline.record.field import record
 from fedcore.pipeline.record.metrics import DEVICES, device_table
 from fedcore.types import InputError, Model
@@ -135,7 +135,7 @@ def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
     promotion.promote(client, first)
     said = str(promotion.compare(client, final))
     assert said.endswith(f": the champion is the model of its study, version {first.version}")
-    assert promotion.describe(final) == f"a, seed 0, final fit of version {first.version}"
+    assert proposals.describe(final) == f"a, seed 0, final fit of version {first.version}"
 
 
 def test_a_final_fit_is_named_when_it_is_promoted(client: Any, make: Make):
@@ -257,12 +257,37 @@ def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, ma
     assert one == registry.Versions({"2", "3"}, {"champion": "3", "previous": "2"})
 
 
+def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    first, second, third = make([0.5]), make([0.6]), make([0.7])
+    name, rule = first.name, None
+
+    def led() -> dict[str, Any]:
+        found = registry.read_led()
+        assert found is not None
+        return {name: found[name]}
+
+    assert promote.print_champions(led())
+    promotion.mark_candidate(client, second)  # there is no champion
+    assert promote.print_champions(led())
+    promotion.promote(client, first)
+    promotion.mark_candidate(client, second)  # compared with the first
+    assert promote.print_champions(led())
+    expected = promote.summary(client, name, rule)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"{name}: nothing was proposed"
+    assert printed[1] == f"{name}: champion none"
+    assert printed[-2:] == expected.splitlines()
+    promotion.promote(client, third)  # which nobody has compared the second with
+    assert not promote.print_champions(led())
+
+
 def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     place = tmp_path / "mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}")
-    assert registry.read() == {}
+    assert registry.read() == registry.read_led() == {}
     place.write_bytes(b"not a database" * 99)
-    assert registry.read() is None
+    assert registry.read() is registry.read_led() is None
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert registry.read() is None
 
