@@ -73,7 +73,11 @@ yours to change. `requirements.txt` says which version of fedcore the results ar
 )
 @click.option("--label", help="The column to predict.")
 @click.option("--device", help="The column that says which device, site or client a row is of.")
-@click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units and containers.")
+@click.option(
+    "--nightly",
+    is_flag=True,
+    help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units and containers.",
+)
 def init(folder: Path, data: Path | None, label: str | None, device: str | None, nightly: bool) -> None:
     """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
 
