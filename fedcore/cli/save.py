@@ -16,7 +16,8 @@ def save(place: str, cache: bool, replace: bool) -> None:
     fedcore save /mnt/backup/my-sites
     fedcore save s3://bucket/my-sites --cache
 
-    It replaces the project's last save there, and writes only what has changed. `fedcore restore` brings it into a clone.
+    It replaces the project's last save there, and writes only what has changed. `fedcore restore` brings it into a
+    clone.
     """
     from fedcore.cli.project import enter_project
 

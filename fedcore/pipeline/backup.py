@@ -121,7 +121,7 @@ def _require_room(files: Any, root: str, mine: str | None) -> None:
         said, _ = _manifest(files, f"{root}/{MANIFEST}")
         if mine and said.get("project", mine) != mine:
             raise InputError(
-                f"{root}: has the save of another project, {said.get('name')!r} of {said.get('date')}; "
+                f"{root}: has the save of another project, {said.get('name')!r} of {said.get('date')!r}; "
                 "name another place, or replace it by --replace"
             )
 
@@ -141,7 +141,10 @@ def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
 
 
 def _manifest(files: Any, path: str) -> tuple[dict[str, Any], dict[str, tuple[str, int]]]:
-    """Return what a manifest says, and its files. Raises InputError for a manifest that is none, and for places outside of it."""
+    """Return what a manifest says, and its files.
+
+    Raises InputError for a manifest that is none, and for places outside of a save.
+    """
     try:
         said = json.loads(files.cat_file(path))
         if said["format"] != FORMAT:

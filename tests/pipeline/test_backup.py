@@ -202,7 +202,7 @@ def test_a_save_of_another_project_stays_unless_told(enter: Enter, tmp_path: Pat
     backup.save(place)
     before = found(tmp_path / "saved")
     fill(enter("there"))
-    with pytest.raises(InputError, match="has the save of another project, 'here' of .*; name another place"):
+    with pytest.raises(InputError, match=r"has the save of another project, 'here' of .*; name another place"):
         backup.save(place)
     assert found(tmp_path / "saved") == before
     enter("clone")
@@ -221,20 +221,21 @@ def test_a_save_that_was_killed_leaves_the_one_before(enter: Enter, tmp_path: Pa
     fill(home)
     backup.save(str(tmp_path / "saved"))
     kept = found(home)
+    whole = backup.put
     for last in range(3):
         for name in FILES:
             (home / name).write_bytes(f"{name} {last}".encode())
         puts = iter(range(last, -1, -1))
 
-        def put(*words: object, left: Iterator[int] = puts) -> None:
+        def put(files: object, path: str, content: bytes, left: Iterator[int] = puts) -> None:
             if next(left) == 0:
                 raise KeyboardInterrupt
-            whole(*words)  # type: ignore[arg-type]
+            whole(files, path, content)
 
-        whole = backup.put
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(backup, "put", put)
+        monkeypatch.setattr(backup, "put", put)
+        with pytest.raises(KeyboardInterrupt):
             backup.save(str(tmp_path / "saved"))
+        monkeypatch.setattr(backup, "put", whole)
         clone = enter(f"clone {last}")
         backup.restore(str(tmp_path / "saved"))
         assert found(clone) == {name: kept[name] for name in FILES if not name.startswith(backup.CACHE)}
