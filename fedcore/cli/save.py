@@ -8,19 +8,21 @@ import click
 @click.command()
 @click.argument("place", metavar="FOLDER_OR_URL")
 @click.option("--cache", is_flag=True, help="Also the results of all steps, so that a restored project computes none.")
-def save(place: str, cache: bool) -> None:
+@click.option("--replace", is_flag=True, help="Also where another project has been saved, whose save is then gone.")
+def save(place: str, cache: bool, replace: bool) -> None:
     """Save results, history, and the record with its models, aliases and seals to a folder or URL.
 
     \b
     fedcore save /mnt/backup/my-sites
     fedcore save s3://bucket/my-sites --cache
 
-    It replaces the last save there, and writes only what has changed. `fedcore restore` brings it into a clone.
+    It replaces the project's last save there, and writes only what has changed. `fedcore restore` brings it into a
+    clone.
     """
     from fedcore.cli.project import enter_project
 
     enter_project()
     from fedcore.pipeline import backup
 
-    done = backup.save(place, cache)
+    done = backup.save(place, cache, replace)
     print(f"{done.files} files, {done.nbytes / 1e6:.1f} MB, saved to {place}; {done.written} of them were written")

@@ -8,6 +8,7 @@ save writes what is not there yet, then the manifest, and then deletes what it n
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,9 @@ from fedcore.types import InputError
 
 MANIFEST, OBJECTS, FORMAT = "manifest.json", "objects", 1
 DATABASE = "mlflow.db"
-RECORD = (DATABASE, "mlruns", "runs", "results", ".fedcore/registered")
+IDENTITY = ".fedcore/project"
+"""A word that a project draws at its first save; its clones have it by a restore, so that they may save in turn."""
+RECORD = (DATABASE, "mlruns", "runs", "results", ".fedcore/registered", IDENTITY)
 """What a save holds, of the project's folder."""
 CACHE = (".fedcore/blobs", ".fedcore/steps", ".fedcore/journal.jsonl")
 """What it holds beside them if it is asked for the cache."""
@@ -44,14 +47,20 @@ class Moved:
     written: int
 
 
-def save(place: str, cache: bool = False) -> Moved:
-    """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here."""
+def save(place: str, cache: bool = False, replace: bool = False) -> Moved:
+    """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here.
+
+    replace: also where another project has been saved.
+    """
     with _opened(place) as (files, root), journal.starting(), ExitStack() as opened:
         if any(map(journal.alive, journal.marks())):
             raise InputError("a flow is running here: save when it has ended")
         if not environment.HOME.joinpath(DATABASE).is_file():
             raise InputError(f"{environment.HOME / DATABASE}: no such file; there is no record to save")
-        _require_room(files, root)
+        identity = environment.HOME / IDENTITY
+        mine = identity.read_text().strip() if identity.is_file() else secrets.token_hex(16)
+        _require_room(files, root, None if replace else mine)
+        write_atomic(identity, f"{mine}\n".encode())
         known = _sizes(files, root)
         named: dict[str, list[Any]] = {}
         written = 0
@@ -64,7 +73,7 @@ def save(place: str, cache: bool = False) -> Moved:
                 known[digest] = len(content)
                 written += 1
         said = {
-            "format": FORMAT, "fedcore": __version__, "files": named,
+            "format": FORMAT, "fedcore": __version__, "project": mine, "name": environment.HOME.name, "files": named,
             "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         }  # fmt: skip
         put(files, f"{root}/{MANIFEST}", json.dumps(said, indent=0).encode())
@@ -79,7 +88,7 @@ def restore(place: str) -> Moved:
     Raises InputError if the save is damaged, or if the project has another file in the place of one.
     """
     with _opened(place) as (files, root), journal.starting():
-        named = _manifest(files, f"{root}/{MANIFEST}")
+        _, named = _manifest(files, f"{root}/{MANIFEST}")
         missing = {}
         for name, (digest, _) in named.items():
             there = environment.HOME / name
@@ -99,14 +108,22 @@ def restore(place: str) -> Moved:
     return Moved(len(named), sum(size for _, size in named.values()), len(missing))
 
 
-def _require_room(files: Any, root: str) -> None:
-    """Refuse a place whose files a save would write over, and one that would be part of the next save."""
+def _require_room(files: Any, root: str, mine: str | None) -> None:
+    """Refuse a place whose files a save would write over, and one that would be part of the next save.
+
+    mine: the identity of the only project whose save may be replaced; None: any.
+    """
     if "file" in files.protocol and any(
         Path(root).is_relative_to((environment.HOME / part).resolve()) for part in RECORD
     ):
         raise InputError(f"{root}: is in what is saved; name a place outside of it")
     if files.exists(f"{root}/{MANIFEST}"):
-        _manifest(files, f"{root}/{MANIFEST}")
+        said, _ = _manifest(files, f"{root}/{MANIFEST}")
+        if mine and said.get("project", mine) != mine:
+            raise InputError(
+                f"{root}: has the save of another project, {said.get('name')!r} of {said.get('date')!r}; "
+                "name another place, or replace it by --replace"
+            )
 
 
 def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
@@ -123,8 +140,11 @@ def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
     return found | {DATABASE: copy}
 
 
-def _manifest(files: Any, path: str) -> dict[str, tuple[str, int]]:
-    """Return the files of a save. Raises InputError for a manifest that is none, and for places outside of it."""
+def _manifest(files: Any, path: str) -> tuple[dict[str, Any], dict[str, tuple[str, int]]]:
+    """Return what a manifest says, and its files.
+
+    Raises InputError for a manifest that is none, and for places outside of a save.
+    """
     try:
         said = json.loads(files.cat_file(path))
         if said["format"] != FORMAT:
@@ -141,7 +161,7 @@ def _manifest(files: Any, path: str) -> dict[str, tuple[str, int]]:
         plain = str(path_there) == name and ".." not in path_there.parts and "\0" not in name
         if not inside or not plain or not digest.isalnum():
             raise InputError(f"{path}: names {name!r}, which no save holds")
-    return named
+    return said, named
 
 
 def _read(files: Any, root: str, digest: str) -> bytes:

@@ -27,7 +27,7 @@ TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
 
 FILES = (
-    "flows.lock", "history.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock",
+    "flows.lock", "history.lock", "journal.jsonl", "password", "project", "server.json", "server.lease", "server.lock",
     "server.log", "mlflow.lock", "mlflow.log",
 )  # fmt: skip
 FOLDERS = ("blobs", "flows", "locks", "prefect", "registered", "steps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -53,7 +53,8 @@ def fill(home: Path) -> None:
 
 def found(home: Path) -> dict[str, bytes]:
     files = {path.relative_to(home).as_posix(): path for path in home.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in files.items() if not name.endswith((".lock", "mlflow.db"))}
+    apart = (".lock", "mlflow.db", backup.IDENTITY)
+    return {name: path.read_bytes() for name, path in files.items() if not name.endswith(apart)}
 
 
 @pytest.mark.parametrize("place", ["folder", "memory://save/one"])
@@ -61,10 +62,10 @@ def test_what_is_saved_comes_back(enter: Enter, tmp_path: Path, place: str):
     place = place if "://" in place else str(tmp_path / place)
     fill(enter("here"))
     done = backup.save(place, cache=True)
-    assert (done.files, done.written) == (len(FILES) + 1, len({*FILES.values()}) + 1)  # equal files are one object
+    assert (done.files, done.written) == (len(FILES) + 2, len({*FILES.values()}) + 2)  # equal files are one object
     assert backup.save(place, cache=True).written == 0
     there = enter("there")
-    assert backup.restore(place).written == len(FILES) + 1
+    assert backup.restore(place).written == len(FILES) + 2
     assert found(there) == FILES
     with closing(sqlite3.connect(there / "mlflow.db")) as database:
         assert database.execute("select * from aliases").fetchall() == [("champion", 3)]
@@ -193,3 +194,49 @@ def test_a_save_is_no_part_of_the_next(enter: Enter):
     with pytest.raises(InputError, match="is in what is saved"):
         backup.save("results/saved")
     assert not (home / "results" / "saved").exists()
+
+
+def test_a_save_of_another_project_stays_unless_told(enter: Enter, tmp_path: Path):
+    place = str(tmp_path / "saved")
+    fill(enter("here"))
+    backup.save(place)
+    before = found(tmp_path / "saved")
+    fill(enter("there"))
+    with pytest.raises(InputError, match=r"has the save of another project, 'here' of .*; name another place"):
+        backup.save(place)
+    assert found(tmp_path / "saved") == before
+    enter("clone")
+    backup.restore(place)
+    assert backup.save(place).written == 0  # the same project
+    enter("there")
+    backup.save(place, replace=True)
+    enter("here")
+    with pytest.raises(InputError, match="another project, 'there'"):
+        backup.save(place)
+
+
+def test_a_save_that_was_killed_leaves_the_one_before(enter: Enter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """At whichever file: what the manifest names is there until the next manifest is."""
+    home = enter("here")
+    fill(home)
+    backup.save(str(tmp_path / "saved"))
+    kept = found(home)
+    whole = backup.put
+    for last in range(3):
+        for name in FILES:
+            (home / name).write_bytes(f"{name} {last}".encode())
+        puts = iter(range(last, -1, -1))
+
+        def put(files: object, path: str, content: bytes, left: Iterator[int] = puts) -> None:
+            if next(left) == 0:
+                raise KeyboardInterrupt
+            whole(files, path, content)
+
+        monkeypatch.setattr(backup, "put", put)
+        with pytest.raises(KeyboardInterrupt):
+            backup.save(str(tmp_path / "saved"))
+        monkeypatch.setattr(backup, "put", whole)
+        clone = enter(f"clone {last}")
+        backup.restore(str(tmp_path / "saved"))
+        assert found(clone) == {name: kept[name] for name in FILES if not name.startswith(backup.CACHE)}
+        enter("here")
