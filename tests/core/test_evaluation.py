@@ -272,3 +272,22 @@ def test_a_model_without_a_leaf_is_refused_by_the_device():
     part = {name: leaf for name, leaf in model().items() if name != "fc3.bias"}
     with pytest.raises(InputError, match=r"^the model of b has no leaf fc3.bias: a device that has not taken part"):
         score(received_model, {}, Message(part), {"b": device_of("b")}, federation().test)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_metrics_of_numbers_are_scikit_learns(seed):
+    """Of labels in their own unit; those that are scored are standardised."""
+    draws = torch.Generator().manual_seed(seed)
+    y, predicted = (torch.randn(20, generator=draws, dtype=torch.float64) for _ in range(2))
+    scoring = Scoring(label_scale=(100.0, 7.0), own=(("largest", lambda p, y: (p[:, 0] - y).abs().max()),))
+    found = metrics(predicted[:, None], y, scoring)
+    truth, said = (100 + 7 * values.numpy() for values in (y, predicted))
+    assert found == pytest.approx({
+        "mae": sklearn.mean_absolute_error(truth, said),
+        "rmse": sklearn.root_mean_squared_error(truth, said),
+        "r2": sklearn.r2_score(truth, said),
+        "loss": sklearn.mean_squared_error(y, predicted),
+        "largest": abs(truth - said).max(),
+    })  # fmt: skip
+    assert all(map(math.isnan, metrics(predicted[:0, None], y[:0], scoring).values()))
+    assert math.isnan(metrics(predicted[:, None], y[:1].expand(20))["r2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -156,3 +157,18 @@ def test_at_most_five_percent_of_quiet_batches_alarm(sizes: list[int]):
     rng = np.random.default_rng(5)
     alarms = sum(bool(changed(reference(rng), batch(rng, sizes))) for _ in range(100))
     assert alarms <= 5
+
+
+def test_a_number_that_is_predicted_has_bins_of_its_own():
+    schema = replace(SCHEMA, classes=("hours",), task="regression")
+    rng = np.random.default_rng(0)
+    held = {device: draw(rng, 200, device)[0] for device in DEVICES}
+    hours = {device: (50 + 10 * rng.normal(size=200)).astype(np.float32) for device in DEVICES}
+    known = drift.from_json(drift.to_json(drift.summarise(schema, held, hours, hours)))
+    x, devices, _ = batch(rng, [60] * 4)
+    quiet, moved = (shift + 50 + 10 * rng.normal(size=240).astype(np.float32) for shift in (0.0, 15.0))
+    assert drift.compare(known, schema, x, devices, quiet) == []
+    (line,) = drift.lines(drift.compare(known, schema, x, devices, moved))
+    assert line.startswith("the predictions moved in 4 groups of rows")
+    (line,) = drift.lines(drift.compare(known, schema, x, devices, moved, labels=True))
+    assert line.startswith("the labels moved")

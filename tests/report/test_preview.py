@@ -253,3 +253,18 @@ def test_what_the_files_are_is_said(tmp_path: Path):
 def test_a_preview_of_a_very_narrow_window_is_cut_and_no_error(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys(("plant of the north", "plant of the south"), 40))
     assert max(map(len, preview(width=24, **given).splitlines())) <= 24
+
+
+def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
+    rows = pd.read_csv(plants).assign(hours=np.arange(300) / 3)
+    rows.to_csv(plants, index=False)
+    text = preview(name="table", path=str(plants), label="hours", device="site", missing="median")
+    assert "the number hours, 6 devices" in text
+    assert "task: regression, hours is a number of 300 different values (data.task)" in text
+    head = next(line for line in text.splitlines() if line.startswith("device"))
+    assert head.split() == ["device", "train", "val", "test", "missing", "mean", "hours", "deviation"]
+    first = next(line for line in text.splitlines() if line.startswith("plant_A")).split()
+    assert 5 < float(first[-2]) < 12
+    assert "class" not in text.replace("categories", "")
+    rows.assign(hours=rows["hours"] // 10).to_csv(plants, index=False)
+    assert "task" not in preview(name="table", path=str(plants), label="hours", device="site", missing="median")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from answer_tables import ALONE, table
 
@@ -65,3 +66,16 @@ def test_a_metric_writes_its_numbers(name, value, difference, unit, amount):
     assert written == (value, difference, unit, amount)
     assert metric.width(-0.01) == metric.width(0.01)
     assert not metric.width(0.01).startswith(("+", "-"))
+
+
+def test_numbers_as_labels_are_decided_by_their_error_in_shares_of_a_deviation():
+    made = table({"local_only": ALONE})
+    of_label = made.head(1).assign(split="data", metric="label_std", value=250.0)
+    made = pd.concat([made, of_label], ignore_index=True)
+    found = criterion("auto", min_effect=0.02).of_table(made)
+    assert (found.metric.name, found.min_effect, found.reason) == ("rmse", 5.0, "the label is a number")
+    assert found.of_table(made) == found
+    assert criterion("r2").of_table(made).min_effect == 0.01
+    assert criterion("mae").of_table(made).reason == ""
+    words = [METRICS["mae"].value(12345.6), METRICS["mae"].value(0.01234), METRICS["mae"].difference(1234.0)]
+    assert words == ["12,346", "0.0123", "-1,234"]

@@ -274,3 +274,35 @@ def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
         )
     assert sum(found.everyone.labels) == 8
     assert models.load_reference(tmp_path) is None
+
+
+def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
+    """A mean of models, standardised by 100 and 20: predictions, drift's bins and MLflow's signature."""
+    schema = replace(SCHEMA, classes=("hours",), task="regression", label_scale=(100.0, 20.0))
+    section = {"name": "mlp", "widths": [5]}
+    net = nets.net(shape=(4,), classes=1, **section)
+    params = [nets.init(net, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    models.write(tmp_path / "files", schema, [section], [(Model(tuple(params), (0.25, 0.75)), 0)], {"A": 0, "B": 0})
+    served = serving.load(tmp_path / "files")
+    found = served.predict(ROWS, "A", every_class=True)
+    x = encode(ROWS, schema, "A")
+    one, other = (outputs(Model((of,)), net, x, served.task).numpy()[:, 0] for of in params)
+    np.testing.assert_allclose(found["label"], 100 + 20 * (0.25 * one + 0.75 * other), rtol=1e-6)
+    assert [*found] == served.output_columns == ["label"]
+    data = Dataset(
+        Data(cells(ROWS, COLUMNS), torch.tensor([90.0, 95.0, 120.0, 100.0])), None, ("hours",), schema=schema
+    )
+    parts = {
+        "train": np.array([0, 1, 3]),
+        "val": np.array([], int),
+        "test": np.array([2]),
+        "unlabelled": np.array([], int),
+    }
+    models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, np.array([], int)))
+    reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes())
+    label, prediction = reference.everyone.label, reference.everyone.prediction
+    assert label is not None
+    assert prediction is not None
+    assert (label.edges[0], label.edges[-1], sum(label.counts), sum(prediction.counts)) == (90.0, 100.0, 3, 3)
+    (output,) = models.signature(schema).outputs.to_dict()
+    assert (output["name"], output["type"]) == ("label", "float")
