@@ -10,7 +10,9 @@ as in a round. Nets: an MLP of 10 kB and one of 4 MB, on scikit-learn's digits.
 from __future__ import annotations
 
 import csv
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,9 +23,9 @@ from statistics import median
 from typing import Any
 
 import fedcore as fc
+from fedcore.field import trial
 from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, ask, federation_of, run_in_field
-from fedcore.field.trial import processes
 from fedcore.field.wire import unpack
 
 DEVICES, WIDTHS, REPEATS = (4, 20), {"10 kB": (32,), "4 MB": (1024, 896)}, 15
@@ -62,7 +64,7 @@ def measure(devices: int) -> list[dict[str, Any]]:
     }
     first = next(iter(feds.values()))
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, processes(Path(folder), first, ["fedavg"]) as site:
+    with tempfile.TemporaryDirectory() as folder, trial.processes(Path(folder), first, ["fedavg"]) as site:
         connected = time.perf_counter() - start
         for number, (size, fed) in enumerate(feds.items()):
             link = Recorder(site.link)
@@ -81,12 +83,22 @@ def measure(devices: int) -> list[dict[str, Any]]:
                     "longest": max(rounds), "one_visit_without_step": median(one), "load": os.getloadavg()[0],
                 }
             )  # fmt: skip
-            print(found[-1], flush=True)
     return found
 
 
 def main() -> None:
-    rows = [row for devices in DEVICES for row in measure(devices)]
+    """Measure each number of devices in a process of its own, which has one server."""
+    if len(sys.argv) > 1 and sys.argv[1].isdecimal():
+        trial.STARTING = 1800.0  # on a busy machine
+        for row in measure(int(sys.argv[1])):
+            print(json.dumps(row), flush=True)
+        return
+    rows = []
+    for devices in DEVICES:
+        words = [sys.executable, "-m", "benchmarks.field", str(devices)]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+        print(done.stdout, end="", flush=True)
+        rows += [json.loads(line) for line in done.stdout.splitlines()]
     if len(sys.argv) > 1:
         with open(sys.argv[1], "w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
