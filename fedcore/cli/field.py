@@ -218,6 +218,26 @@ def status(kit: Path) -> None:
         )
 
 
+@field.command("revoke")
+@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("device")
+def revoke_(kit: Path, device: str) -> None:
+    """Refuse a device's certificate from now on, such as one that was stolen, also while a server runs.
+
+    It gets no other: to take the device in again, make new kits.
+
+    \b
+    fedcore field revoke my-field/server b
+    """
+    from fedcore.field.kits import revoke
+    from fedcore.field.runs import read_setup
+
+    if device not in (known := read_setup(kit).devices):
+        raise InputError(f"{device}: is no device of {kit}; these are {', '.join(known)}")
+    revoke(kit, device)
+    say(f"{device} is refused")
+
+
 class Duration(click.ParamType[float]):
     """Seconds, or a number with s, m or h."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, ReturnCode
@@ -24,7 +25,7 @@ from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.fuel.f3.message import Message
 
 from fedcore.field.device import FieldDevice
-from fedcore.field.kits import SERVER, Kit, link_name
+from fedcore.field.kits import SERVER, Kit, link_name, revoked
 from fedcore.types import InputError
 
 CHANNEL, TOPIC = "fedcore", "call"
@@ -50,11 +51,20 @@ class _Handler(ConnectionHandler):  # type: ignore[misc]
         except OSError as error:  # no certificate, another authority, or silence
             log.info("a caller was refused: %s", error)
             return
+        name = dict(part for parts in self.request.getpeercert()["subject"] for part in parts).get("commonName")
+        if name in self.server.refused():
+            log.warning("%s was refused: its certificate is revoked", name)
+            return
         super().handle()
 
 
 class _Listener(tcp_driver.TcpStreamServer):  # type: ignore[misc]
-    """FLARE's listener, which would shake hands with one caller after the other."""
+    """FLARE's listener, which would shake hands with one caller after the other.
+
+    refused: returns the names of devices that get no connection.
+    """
+
+    refused: ClassVar[Callable[[], Collection[str]]] = staticmethod(frozenset)
 
     def __init__(self, driver: Any, connector: Any) -> None:
         super().__init__(driver, connector)
@@ -70,19 +80,26 @@ class Cells:
 
     def __init__(self, kit: Kit) -> None:
         _require_free(kit.address)
-        self._cell = _cell(kit)
+        self._refused = partial(revoked, kit.folder)
+        _Listener.refused = staticmethod(self._refused)
+        self._cell = _cell(kit, self._refused)
         self._cell.start()
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         """Return a device's answer to a call, or None if none comes in these seconds or the connection is lost."""
+        if not self._is_here(name):
+            return None
         answers: SimpleQueue[bytes | None] = SimpleQueue()
         Thread(target=self._ask, args=(link_name(name), call, seconds, answers.put), daemon=True).start()
         while True:
             try:
                 return answers.get(timeout=GLANCE)
             except Empty:
-                if not self._cell.is_cell_connected(link_name(name)):
+                if not self._is_here(name):
                     return None
+
+    def _is_here(self, name: str) -> bool:
+        return link_name(name) not in self._refused() and bool(self._cell.is_cell_connected(link_name(name)))
 
     def _ask(self, target: str, call: bytes, seconds: float, done: Callable[[bytes | None], None]) -> None:
         request = Message({}, call)
@@ -93,7 +110,7 @@ class Cells:
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
         """Wait until these devices are connected; return those that are not after these seconds."""
         end = time.monotonic() + seconds
-        while missing := [name for name in names if not self._cell.is_cell_connected(link_name(name))]:
+        while missing := [name for name in names if not self._is_here(name)]:
             if time.monotonic() > end:
                 return missing
             time.sleep(0.05)
@@ -134,7 +151,7 @@ def _require_free(address: str) -> None:
             raise InputError(f"address = {address}: this machine cannot listen there ({error})") from None
 
 
-def _cell(kit: Kit) -> Any:
+def _cell(kit: Kit, refused: Callable[[], Collection[str]] = frozenset) -> Any:
     serves = kit.name == SERVER
     parts = (
         (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY)
@@ -147,7 +164,7 @@ def _cell(kit: Kit) -> Any:
         parts[1].value: str(kit.folder / "own.key"),
     }
     cell = CoreCell(kit.link_name, f"tcp://{kit.address}", secure=True, credentials=credentials)
-    cell.add_incoming_filter("*", "*", _drop, kit.link_name)
+    cell.add_incoming_filter("*", "*", _drop, kit.link_name, refused)
     return cell
 
 
@@ -160,13 +177,14 @@ def _stop(cell: Any) -> None:
             listener.server_close()
 
 
-def _drop(message: Any, own: str) -> Any:
+def _drop(message: Any, own: str, refused: Callable[[], Collection[str]] = frozenset) -> Any:
     """Return a message, which ends the handling of this one, unless it is one that the link sends."""
     sender = message.get_prop(MessagePropKey.ENDPOINT)
     wanted = (
         message.get_header(MessageHeaderKey.DESTINATION) == own
         and sender is not None
         and message.get_header(MessageHeaderKey.ORIGIN) == sender.name
+        and sender.name not in refused()
         and message.get_header(MessageHeaderKey.PAYLOAD_ENCODING) in (None, Encoding.NONE, Encoding.BYTES)
     )
     return None if wanted else Message()

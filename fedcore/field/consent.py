@@ -76,7 +76,7 @@ _KINDS = {
 LEAVES_OF = {method: tuple(kinds.split()) for kinds, methods in _KINDS.items() for method in methods.split()}
 """The kinds of what each method sends: its row in docs/privacy.md."""
 
-_ALLOWED = re.compile(r"(?P<method>\w+)(\((?P<key>\w+)=(?P<value>[^()]+)\))?")
+_ALLOWED = re.compile(r"(?P<method>\w+)(\((?P<key>[\w.]+)=(?P<value>[^()]+)\))?")
 _MODULE = re.compile(r"(\w+)=([0-9a-f]{64})")
 
 
@@ -127,10 +127,11 @@ class Consent:
         if not known or not (plan.method in self.methods or module in self.modules):
             allowed = ", ".join(sorted({*self.methods, *self.modules}))
             raise InputError(f"method {plan.method}: not allowed on {name}; allowed: {allowed}")
+        settings = {**plan.settings, **{f"training.{key}": value for key, value in plan.training.items()}}
         for key, value in self.methods.get(plan.method, {}).items():
-            if str(plan.settings.get(key)) != value:
+            if str(settings.get(key)) != value:
                 raise InputError(
-                    f"method {plan.method}: {key} = {plan.settings.get(key)} is not allowed on {name}, {value} is"
+                    f"method {plan.method}: {key} = {settings.get(key)} is not allowed on {name}, {value} is"
                 )
         if dict(plan.versions) != VERSIONS:
             raise InputError(f"versions: the server has {_said(plan.versions)}, {name} has {_said(VERSIONS)}")
@@ -177,8 +178,8 @@ class Consent:
 def consent_of(allowed: Collection[str], leaves_: Collection[str] | None = None, limits: Limits = Limits()) -> Consent:
     """Return the consent of options.
 
-    allowed: "fedavg", "fedavg(sums=masked)", "numbers", or "module=SHA-256". leaves_: kinds; None: those of each
-    method. Raises InputError for anything else.
+    allowed: "fedavg", "fedavg(sums=masked)", "fedavg(training.batch=16)", "numbers", or "module=SHA-256". leaves_:
+    kinds; None: those of each method. Raises InputError for anything else.
     """
     methods: dict[str, dict[str, str]] = {}
     modules: dict[str, str] = {}
@@ -193,7 +194,7 @@ def consent_of(allowed: Collection[str], leaves_: Collection[str] | None = None,
             if found["key"]:
                 wanted[found["key"]] = found["value"]
     for kind in leaves_ or ():
-        if kind not in LEAVES:
+        if kind not in LEAVES and not modules:  # a method of one's own has its own words
             raise InputError(f"--leaf {kind}: must be one of {', '.join(LEAVES)}")
     return Consent(methods, NUMBERS in allowed, modules, None if leaves_ is None else frozenset(leaves_), limits)
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -45,7 +46,7 @@ class Keys:
         self._name = kit.name
         self._certificate = (kit.folder / "own.crt").read_text("ascii")
         self._own: Any = serialization.load_pem_private_key((kit.folder / "own.key").read_bytes(), None)
-        self._authority = x509.load_pem_x509_certificate((kit.folder / "authority.crt").read_bytes())
+        self.authority = read_authority(kit.folder)
 
     @staticmethod
     def new_secret() -> bytes:
@@ -61,26 +62,32 @@ class Keys:
 
     def masks(self, run: str, turn: tuple[int, int], secret: bytes, cards: Mapping[str, Any]) -> Masks:
         """Return this device's masks in a sum of the devices with these cards, of which one must be its own."""
-        publics = {name: self.public_key(run, name, card) for name, card in cards.items()}
+        publics = {name: public_key(run, name, card, self.authority) for name, card in cards.items()}
         masks = Masks(self._name, secret, publics, run, turn)
         if publics.get(self._name) != X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw():
             raise InputError(f"run {run}: {self._name} is not in the sum, or with another key than its own")
         return masks
 
-    def public_key(self, run: str, name: str, card: Any) -> bytes:
-        """Return the public key of a device in a run. Raises InputError if it is not that device's."""
-        try:
-            public = bytes.fromhex(card["key"])
-            certificate = x509.load_pem_x509_certificate(card["certificate"].encode("ascii"))
-            certificate.verify_directly_issued_by(self._authority)
-            (common,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-            if common.value != link_name(name) or not _is_valid(certificate):
-                raise ValueError("another device's certificate, or one that is over")
-            signer: Any = certificate.public_key()
-            signer.verify(bytes.fromhex(card["signature"]), _signed(run, name, public), PKCS1v15(), hashes.SHA256())
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidSignature):
-            raise InputError(f"run {run}: the key that the server sent for {name} is not signed by {name}") from None
-        return public
+
+def read_authority(kit: Path) -> x509.Certificate:
+    """Return the certificate of the authority that has signed those of all devices of a kit."""
+    return x509.load_pem_x509_certificate((kit / "authority.crt").read_bytes())
+
+
+def public_key(run: str, name: str, card: Any, authority: x509.Certificate) -> bytes:
+    """Return the public key of a device in a run. Raises InputError if it is not that device's."""
+    try:
+        public = bytes.fromhex(card["key"])
+        certificate = x509.load_pem_x509_certificate(card["certificate"].encode("ascii"))
+        certificate.verify_directly_issued_by(authority)
+        (common,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        if common.value != link_name(name) or not _is_valid(certificate):
+            raise ValueError("another device's certificate, or one that is over")
+        signer: Any = certificate.public_key()
+        signer.verify(bytes.fromhex(card["signature"]), _signed(run, name, public), PKCS1v15(), hashes.SHA256())
+    except (KeyError, TypeError, ValueError, AttributeError, InvalidSignature):
+        raise InputError(f"run {run}: the key that is said to be {name}'s is not signed by it") from None
+    return public
 
 
 class Masks:

@@ -28,6 +28,9 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
 PARTS = ("authority.crt", "own.crt", "own.key", "kit.json")
 """The files of a kit."""
 
+REVOKED = "revoked"
+"""The file of a server's kit that names the devices whose certificates are refused."""
+
 LARGEST = 2**16
 """The most bytes of one of them."""
 
@@ -117,6 +120,19 @@ def unpack_kit(path: Path) -> Path:
             raise InputError(f"{folder}: is there already, from another kit than {path}")
         write_file(folder / part, written)
     return folder
+
+
+def revoke(server: Path, name: str) -> None:
+    """Refuse a device's certificate from now on, also while a server runs. It has one alone, and gets no other."""
+    write_file(server / REVOKED, "".join(f"{one}\n" for one in sorted({*revoked(server), link_name(name)})).encode())
+
+
+def revoked(server: Path) -> frozenset[str]:
+    """Return the names, on the link, of devices whose certificates a server refuses."""
+    try:
+        return frozenset((server / REVOKED).read_text("utf-8").split())
+    except FileNotFoundError:
+        return frozenset()
 
 
 def read_kit(folder: Path) -> Kit:

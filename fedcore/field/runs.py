@@ -154,7 +154,8 @@ def run_with_devices(
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / ABOUT, json.dumps({"prepare": prepare}).encode())
         write_file(folder / PLAN, plan.to_json().encode())
-    field = Field(meter, plan, replace(federation_of(public), scoring=setup.scoring), seconds, said)
+    kit = folder.parents[1] if (folder.parents[1] / "authority.crt").is_file() else None
+    field = Field(meter, plan, replace(federation_of(public), scoring=setup.scoring), seconds, said, kit)
     joined = field.join()
     method, _ = plan.build()
     if method.check is not None:

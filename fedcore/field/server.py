@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any, Protocol
@@ -140,17 +141,25 @@ def _reply(answer: bytes) -> str:
 class Field:
     """Runs the devices' steps on real devices: an `execute` of :mod:`fedcore.core.rounds`.
 
-    seconds: how long devices have for a step. said: called with one line for each device that is absent, and why.
-    facts: of each device that has joined, numbers of its test examples. data: a digest of its examples, which tells
-    whether they are those of another run and nothing else.
+    seconds: how long devices have for a step. said: called with one line for each device that is absent, and why. kit:
+    the server's folder, by whose authority keys of masked sums are checked before they are passed on. facts: of each
+    device that has joined, numbers of its test examples. data: a digest of its examples, which tells whether they are
+    those of another run and nothing else.
     """
 
     def __init__(
-        self, link: Link, plan: Plan, fed: Federation, seconds: float, said: Callable[[str], None] = lambda line: None
+        self,
+        link: Link,
+        plan: Plan,
+        fed: Federation,
+        seconds: float,
+        said: Callable[[str], None] = lambda line: None,
+        kit: Path | None = None,
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
         self.facts: dict[str, dict[str, int]] = {}
         self.data: dict[str, str] = {}
+        self.kit = kit
         self._here = Inline()
         self._roster: tuple[str, ...] = ()
         self._method, _ = plan.build()
@@ -262,10 +271,18 @@ class Field:
 
         Devices tell the masks of their own last, for one sum of a turn: nothing comes back if one of them is away then.
         """
-        from fedcore.field.keys import context_of, names_in, unmask
+        from fedcore.field.keys import context_of, names_in, public_key, read_authority, unmask
+
+        authority = None if self.kit is None else read_authority(self.kit)
+
+        def read(name: str, answer: bytes) -> tuple[dict[str, str], str]:
+            card, complete = _card(name, answer)
+            if authority is not None:  # a false one would make everybody else refuse the sum
+                public_key(self.plan.run, name, card, authority)
+            return card, complete
 
         at = next(iter(calls.values()))[3]
-        told = self._answers(dict.fromkeys(calls, pack(self._turn("card", at))), _card)
+        told = self._answers(dict.fromkeys(calls, pack(self._turn("card", at))), read)
         complete = {name for _, context in told.values() for name in names_in(context)}  # before the server was killed
         roster = {name: told[name][0] for name in sorted(complete or told) if name in told}
         asked, found = roster, self._visited({name: calls[name] for name in roster}, {"cards": roster})

@@ -70,6 +70,10 @@ def test_a_method_may_be_allowed_with_a_setting_alone():
     with pytest.raises(InputError, match=r"^method fedavg: sums = None is not allowed on a, masked is$"):
         consent.check(changed(settings={}), "a")
     consent.check(changed(settings={**PLAN.settings, "sums": "masked"}), "a")
+    both = consent_of(["fedavg(rounds=2)", "fedavg(training.batch=16)"])
+    both.check(PLAN, "a")
+    with pytest.raises(InputError, match=r"^method fedavg: training.batch = 1 is not allowed on a, 16 is$"):
+        both.check(changed(training={**PLAN.training, "batch": 1}), "a")
 
 
 # Work.

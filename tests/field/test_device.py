@@ -216,3 +216,15 @@ def test_a_device_needs_neither_data_frames_nor_solvers_nor_seconds(tmp_path):
     replies = [unpack(bytes.fromhex(answer), "answer")[0]["reply"] for (answer,) in answers]
     assert replies == ["joined", "visited", "scored"] * 4
     assert float(of_fedcore) < float(of_torch)  # .4 s beside 1.3 s: a process starts in under 3
+
+
+def test_a_device_scores_no_more_models_than_the_run_has_rounds(device):
+    """By many models of its choice a server would learn of single examples."""
+    calls = [
+        pack({"ask": "score", "run": "trial", "memory": ""}, {"params": model(str(k)), "extra": {}}) for k in range(5)
+    ]
+    device.answer(visit_call())
+    memory = reply(device, visit_call())[0]["memory"]
+    calls = [pack({"ask": "score", "run": "trial", "memory": memory}, unpack(call, "")[1]) for call in calls]
+    assert [reply(device, call)[0]["reply"] for call in (*calls[:4], calls[0])] == ["scored"] * 5
+    assert why(device, calls[4]) == "run trial: a has scored a model of each round"

@@ -28,7 +28,9 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fe
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from fedcore.field.keys import Keys, Masks, names_in, numbers, unmask
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    from fedcore.field.keys import Keys, Masks, names_in, numbers, public_key, unmask
     from fedcore.field.kits import make_kits, read_kit
 
 NAMES = "abcd"
@@ -189,8 +191,23 @@ def test_a_key_that_is_not_signed_by_its_device_is_refused(how, tmp_path):
     else:
         kits = make_kits(tmp_path / "kits", ["b"], "127.0.0.1:1")
         card = Keys(read_kit(kits["b"])).card("trial", secret)
-    with pytest.raises(InputError, match=r"^run trial: the key that the server sent for b is not signed by b$"):
-        keys()["a"].public_key("trial", "b", card)
+    with pytest.raises(InputError, match=r"^run trial: the key that is said to be b's is not signed by it$"):
+        public_key("trial", "b", card, keys()["a"].authority)
+
+
+def test_a_device_with_a_false_key_is_left_out_and_spoils_nobodys_round(tmp_path):
+    said = []
+    field, link = masked_field(tmp_path, masked(rounds=1), said)
+    foreign = make_kits(tmp_path / "foreign", ["d"], "127.0.0.1:1")
+    link.keys = {**keys(), "d": Keys(read_kit(foreign["d"]))}
+    link.start("d")
+    field.kit = tmp_path / "server"
+    field.kit.mkdir()
+    (field.kit / "authority.crt").write_bytes(keys()["a"].authority.public_bytes(Encoding.PEM))
+    field.join()
+    (turn,) = run_in_field(field, 0)
+    assert turn.absent == ("d",)
+    assert said == ["run trial: the key that is said to be d's is not signed by it"]
 
 
 # One sum of a turn.

@@ -6,7 +6,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from fedcore.field.kits import Kit, archive, link_name, make_kits, read_kit, unpack_kit
+from fedcore.field.kits import Kit, archive, link_name, make_kits, read_kit, revoke, revoked, unpack_kit
 from fedcore.types import InputError
 
 NAMES = ["a", "server", "site 2", "Zürich", "x.y", "x" * 60, ""]
@@ -52,6 +52,13 @@ def test_each_side_has_its_own_key_and_nobody_the_authoritys(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "kits").rglob("*.key")} == {0o600}
     with pytest.raises(InputError, match=r"is there already; a kit is made once$"):
         make_kits(tmp_path / "kits", ["a"], "127.0.0.1:8002")
+
+
+def test_revoked_devices_are_listed_by_their_names_on_the_link(tmp_path):
+    assert revoked(tmp_path) == frozenset()
+    for name in ("a", "Zürich", "a"):
+        revoke(tmp_path, name)
+    assert revoked(tmp_path) == {"a", link_name("Zürich")}
 
 
 def test_an_archive_is_a_kit_once_it_is_unpacked(tmp_path):
