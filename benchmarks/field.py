@@ -2,7 +2,8 @@
 
 A device that is asked again for a turn that it has answered gives the same answer without a step: such a call costs
 what every visit costs beside its step (packing, TLS, the device's checks and its disk). All devices are asked at once,
-as in a round. Nets: an MLP of 10 kB and one of 4 MB, on scikit-learn's digits.
+as in a round. Nets: an MLP of 10 kB and one of 4 MB, on scikit-learn's digits. Seconds depend on what else the machine
+does (`load`); processor time, of one round of such calls, hardly does.
 
     python -m benchmarks.field docs/results/field.csv
 """
@@ -21,6 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import psutil
 
 import fedcore as fc
 from fedcore.field import trial
@@ -55,6 +58,12 @@ def repeat(link: Any, visits: Mapping[str, bytes]) -> float:
     return seconds
 
 
+def processor_seconds() -> tuple[float, float]:
+    """Return the processor time of this process and of the devices' processes so far."""
+    times = [one.cpu_times() for one in psutil.Process().children(recursive=True)]
+    return time.process_time(), sum(one.user + one.system for one in times)
+
+
 def measure(devices: int) -> list[dict[str, Any]]:
     found = []
     method = fc.fedavg(rounds=2, training={"epochs": 1})
@@ -74,13 +83,16 @@ def measure(devices: int) -> list[dict[str, Any]]:
             start = time.perf_counter()
             turns = list(run_in_field(field, 0))
             whole = (time.perf_counter() - start) / len(turns)
+            before = processor_seconds()
             rounds = [repeat(site.link, link.visits) for _ in range(REPEATS)]
+            server, others = ((b - a) / REPEATS for a, b in zip(before, processor_seconds(), strict=True))
             one = [repeat(site.link, dict([next(iter(link.visits.items()))])) for _ in range(REPEATS)]
             found.append(
                 {
                     "devices": devices, "update": size, "bytes": max(turns[-1].up.values()),
                     "connecting": connected, "round": whole, "round_without_steps": median(rounds),
-                    "longest": max(rounds), "one_visit_without_step": median(one), "load": os.getloadavg()[0],
+                    "longest": max(rounds), "processor_of_server": server, "processor_of_all_devices": others,
+                    "one_visit_without_step": median(one), "load": os.getloadavg()[0],
                 }
             )  # fmt: skip
     return found
