@@ -56,7 +56,7 @@ def test_a_device_killed_and_started_again_in_time_changes_no_bit(moment: str, t
 
 
 @pytest.mark.slow
-def test_a_device_that_is_gone_at_scoring_has_no_scores_and_takes_part_again(tmp_path: Path):
+def test_a_device_that_is_gone_at_scoring_has_no_scores_this_once(tmp_path: Path):
     said: list[str] = []
     field, link = field_of(DITTO, tmp_path, seconds=0.5, said=said)
     field.join()
