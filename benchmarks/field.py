@@ -2,7 +2,8 @@
 
 A device that is asked again for a turn that it has answered gives the same answer without a step: such a call costs
 what every visit costs beside its step (packing, TLS, the device's checks and its disk). All devices are asked at once,
-as in a round. Nets: an MLP of 10 kB and one of 4 MB, on scikit-learn's digits.
+as in a round. Nets: an MLP of 10 kB and one of 4 MB, on scikit-learn's digits. Seconds depend on what else the machine
+does (`load`); processor time, of one round of such calls, hardly does.
 
     python -m benchmarks.field docs/results/field.csv
 """
@@ -10,7 +11,9 @@ as in a round. Nets: an MLP of 10 kB and one of 4 MB, on scikit-learn's digits.
 from __future__ import annotations
 
 import csv
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,10 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 import fedcore as fc
+from fedcore.field import trial
 from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, ask, federation_of, run_in_field
-from fedcore.field.trial import processes
 from fedcore.field.wire import unpack
 
 DEVICES, WIDTHS, REPEATS = (4, 20), {"10 kB": (32,), "4 MB": (1024, 896)}, 15
@@ -53,6 +58,12 @@ def repeat(link: Any, visits: Mapping[str, bytes]) -> float:
     return seconds
 
 
+def processor_seconds() -> tuple[float, float]:
+    """Return the processor time of this process and of the devices' processes so far."""
+    times = [one.cpu_times() for one in psutil.Process().children(recursive=True)]
+    return time.process_time(), sum(one.user + one.system for one in times)
+
+
 def measure(devices: int) -> list[dict[str, Any]]:
     found = []
     method = fc.fedavg(rounds=2, training={"epochs": 1})
@@ -62,7 +73,7 @@ def measure(devices: int) -> list[dict[str, Any]]:
     }
     first = next(iter(feds.values()))
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, processes(Path(folder), first, ["fedavg"]) as site:
+    with tempfile.TemporaryDirectory() as folder, trial.processes(Path(folder), first, ["fedavg"]) as site:
         connected = time.perf_counter() - start
         for number, (size, fed) in enumerate(feds.items()):
             link = Recorder(site.link)
@@ -72,21 +83,34 @@ def measure(devices: int) -> list[dict[str, Any]]:
             start = time.perf_counter()
             turns = list(run_in_field(field, 0))
             whole = (time.perf_counter() - start) / len(turns)
+            before = processor_seconds()
             rounds = [repeat(site.link, link.visits) for _ in range(REPEATS)]
+            server, others = ((b - a) / REPEATS for a, b in zip(before, processor_seconds(), strict=True))
             one = [repeat(site.link, dict([next(iter(link.visits.items()))])) for _ in range(REPEATS)]
             found.append(
                 {
                     "devices": devices, "update": size, "bytes": max(turns[-1].up.values()),
                     "connecting": connected, "round": whole, "round_without_steps": median(rounds),
-                    "longest": max(rounds), "one_visit_without_step": median(one), "load": os.getloadavg()[0],
+                    "longest": max(rounds), "processor_of_server": server, "processor_of_all_devices": others,
+                    "one_visit_without_step": median(one), "load": os.getloadavg()[0],
                 }
             )  # fmt: skip
-            print(found[-1], flush=True)
     return found
 
 
 def main() -> None:
-    rows = [row for devices in DEVICES for row in measure(devices)]
+    """Measure each number of devices in a process of its own, which has one server."""
+    if len(sys.argv) > 1 and sys.argv[1].isdecimal():
+        trial.STARTING = 1800.0  # on a busy machine
+        for row in measure(int(sys.argv[1])):
+            print(json.dumps(row), flush=True)
+        return
+    rows = []
+    for devices in DEVICES:
+        words = [sys.executable, "-m", "benchmarks.field", str(devices)]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+        print(done.stdout, end="", flush=True)
+        rows += [json.loads(line) for line in done.stdout.splitlines()]
     if len(sys.argv) > 1:
         with open(sys.argv[1], "w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
