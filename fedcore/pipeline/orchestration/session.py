@@ -176,3 +176,4 @@ def open_session(
         session = Session(flow, store, engine, progress, found, together, on_compute, tasks)
         with closing(session.steps.locks):
             yield session
+            session.steps.require_all_kept()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from prefect import Task, task
 from prefect.cache_policies import CachePolicy
 from prefect.futures import PrefectFuture, as_completed
-from prefect.transactions import IsolationLevel
+from prefect.transactions import IsolationLevel, get_transaction
 from prefect.utilities.annotations import quote
 
 from fedcore.core.rounds import receive
@@ -82,6 +82,7 @@ class Steps:
         self._digest = Digest()
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
+        self._not_seen: list[str] = []  # computed steps whose records were not looked for
 
     @property
     def hardware(self) -> tuple[Any, ...]:
@@ -184,7 +185,7 @@ class Steps:
         for unit in _in_order_of_completion(calls, futures):
             record = _result(kind, unit, futures[unit]) if unit in futures else self._records[keys[unit]]
             if jobs[unit].ran:
-                require_written(keys[unit])
+                self._require_kept(keys[unit])
             value = unflatten(record["value"], {})
             if not jobs[unit].ran:
                 try:
@@ -211,6 +212,18 @@ class Steps:
         future = (named.with_options(refresh_cache=True) if refresh else named).submit(key, number)
         future.add_done_callback(lambda _: _forget(number))
         return future
+
+    def _require_kept(self, key: str) -> None:
+        """Require a computed step's record, within a task later: Prefect writes it at the end of that task."""
+        if get_transaction() is None:
+            require_written(key)
+        else:
+            self._not_seen.append(key)
+
+    def require_all_kept(self) -> None:
+        """Require the records that were not looked for; call it when all tasks have ended."""
+        for key in self._not_seen:
+            require_written(key)
 
     def _verify(self, value: Any) -> None:
         """Read the blobs of a cached step once and offer them to other machines. Raises DamagedBlob.
