@@ -62,15 +62,9 @@ def predict(
         raise InputError(f"{rows}: no such file or folder")
     require_writable(out)
     enter_project()
-    from fedcore.pipeline.record import registry
-
-    if (known := registry.read()) is not None:
-        registry.choose(known, model)
-    from fedcore.pipeline.record import promotion
-    from fedcore.pipeline.record.runs import Record
+    task, served, reference = load(model)
     from fedcore.report import spreadsheet
 
-    task, served, reference = promotion.load(Record().client, model)
     examples, index = read(rows, served.schema, task)
     predicted, examples, lines = label(examples, index, served, device, keep)
     drift = compare(examples, predicted, served, reference, device)
@@ -81,6 +75,40 @@ def predict(
         print(f"{len(predicted)} rows: {out}")
     if fail_on_drift and drift.moved:
         raise click.exceptions.Exit(DRIFTED)
+
+
+def load(asked: str | None) -> tuple[str, ServedModels, Reference | None]:
+    """Return the task and the models of a version, and what new rows are compared with, if the version has it.
+
+    MLflow, which takes two seconds to import, is asked only if its database names no files of this project: it is no
+    file, or the project has moved.
+    """
+    from fedcore.pipeline.record import registry
+
+    place = None
+    if (known := registry.read()) is not None:
+        task, word = registry.choose(known, asked)
+        place = own_files(task, known[task].aliases.get(word, word))
+    if place is not None:
+        from fedcore.pipeline.record import models
+
+        return task, models.load(place), models.load_reference(place)
+    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record.runs import Record
+
+    return promotion.load(Record().client, asked)
+
+
+def own_files(task: str, number: str) -> Path | None:
+    """Return the folder of a version's files; None if there is none that this project registered."""
+    from fedcore.pipeline.record import registry, seals
+
+    name = registry.registered(task)
+    try:
+        uri = registry.locate(task, number)
+        return None if uri is None else seals.check(name, uri, f"version {number} of {name}")
+    except InputError:  # of a project that has moved; otherwise MLflow says it again
+        return None
 
 
 def label(

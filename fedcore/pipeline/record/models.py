@@ -14,14 +14,10 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from mlflow.models import ModelSignature
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, TensorSpec
-from mlflow.types import Schema as Columns
-from mlflow.types.schema import AnyType
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
@@ -35,6 +31,9 @@ from fedcore.data.task import TASKS
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.types import Model, Threshold
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
 
 CODE = (
     "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
@@ -153,6 +152,11 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
 
     The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
     """
+    from mlflow.models import ModelSignature  # two seconds, which a prediction does not need
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, TensorSpec
+    from mlflow.types import Schema as Columns
+    from mlflow.types.schema import AnyType
+
     if schema.columns:
         given = [ColSpec(AnyType(), column.name) for column in schema.columns]
         inputs = Columns(given + ([ColSpec(AnyType(), schema.device, required=False)] if schema.device else []))

@@ -105,6 +105,19 @@ def _open(place: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{Path(place).resolve().as_uri()}?mode=ro", uri=True, timeout=60)
 
 
+def locate(task: str, number: str) -> str | None:
+    """Return where MLflow's database, see :func:`read`, has the files of a version; None if it cannot be read."""
+    at = (registered(task), int(number))
+    try:
+        with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
+            found = database.execute(
+                "select storage_location from model_versions where name = ? and version = ?", at
+            ).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if found is None or found[0] is None else str(found[0])
+
+
 def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:
     """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
     if task not in known:

@@ -24,7 +24,8 @@ from fedcore.data.schema import Schema
 from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import Played
-from fedcore.pipeline.record import promotion, proposals, registry, runs
+from fedcore.pipeline import environment
+from fedcore.pipeline.record import promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.field import record
 from fedcore.pipeline.record.metrics import DEVICES, device_table
 from fedcore.types import InputError, Model
@@ -280,6 +281,22 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     assert printed[-2:] == expected.splitlines()
     promotion.promote(client, third)  # which nobody has compared the second with
     assert not promote.print_champions(led())
+
+
+def test_files_are_found_without_mlflow_if_this_project_registered_them(client: Any, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    name, place = registry.registered("sealed"), environment.ARTIFACTS / "sealed"
+    place.mkdir(parents=True)
+    (place / "MLmodel").write_text("flavors:\n")
+    client.create_registered_model(name)
+    version = client.create_model_version(name, place.as_uri())
+    assert registry.locate("sealed", "1") == client.get_model_version_download_uri(name, version.version)
+    assert predict.own_files("sealed", "1") is None
+    seals.seal(name, place.as_uri())
+    assert predict.own_files("sealed", "1") == place.resolve()
+    assert predict.own_files("sealed", "2") is None
+    (place / "MLmodel").write_text("other\n")
+    assert predict.own_files("sealed", "1") is None
 
 
 def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

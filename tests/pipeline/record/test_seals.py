@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from fedcore.cli import predict
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import models, seals
 from fedcore.types import InputError
@@ -152,6 +153,8 @@ def test_a_champion_made_by_rest_runs_no_code(
         post("registered-models/alias", name=NAME, alias="champion", version="1")
         with pytest.raises(InputError, match=r"^version 1 of fedcore-digits: not loaded, since its files are not in "):
             promotion.load(record.client, None)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", environment.TRACKING)
+        assert predict.own_files("digits", "1") is None
         version = promotion.find(record.client, "digits", "champion")
         with pytest.raises(InputError, match="not loaded, since its files are not in "):
             promotion.read_origin(record.client, version)
