@@ -30,6 +30,7 @@ from fedcore.partition.schemes import (
     Index,
     by_device,
     by_domain,
+    check_devices,
     device_names,
     draws,
 )
@@ -138,7 +139,9 @@ def partition(
     if examples is not None and not _keeps_to_limit(name):
         pools = _limit_pools(pools, labels, examples, devices, min_size, domains, seed)
 
-    names = device_names(devices)
+    if name not in FROM_DATA:
+        check_devices(devices, sum(map(len, pools.values())))
+    names = device_names(min(devices, len(labels)))
     without = _without_labels(names, unlabelled, seed) if shared_classes else set()
     scheme = partial(
         _call_scheme, PARTITIONS[name], dataset, devices=devices, examples=examples, alpha=alpha, min_size=min_size,

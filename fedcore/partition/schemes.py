@@ -32,7 +32,7 @@ def draws(*words: object) -> np.random.Generator:
 
 def iid(labels: Index, devices: int, seed: int) -> dict[str, Index]:
     """Divide the shuffled examples evenly, up to one example."""
-    _check_devices(devices, len(labels))
+    check_devices(devices, len(labels))
     return _name_devices(np.array_split(draws(seed, "iid").permutation(len(labels)), devices))
 
 
@@ -105,7 +105,7 @@ def device_dirichlet(
     """
     leaders = [device for device in range(devices) if device not in followers]
     _check_alpha(alpha)
-    _check_devices(devices, len(labels))
+    check_devices(devices, len(labels))
     kinds, supply = np.unique(labels, return_counts=True)
     _check_classes(classes, len(kinds), len(leaders))
     rng = draws(seed, "device_dirichlet")
@@ -142,7 +142,7 @@ def _by_shares(
 ) -> dict[str, Index]:
     """Divide each class by random shares (K, C), redrawn until every device has `min_size` examples."""
     _check_alpha(alpha)
-    _check_devices(devices, len(labels))
+    check_devices(devices, len(labels))
     if devices * min_size > len(labels):
         raise InputError(
             f"federation.min_size = {min_size}: must be at most {len(labels) // devices}, the mean size of {devices} "
@@ -171,7 +171,7 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
     """
     if not 0 < alpha < np.inf:
         raise InputError(f"federation.alpha = {alpha}: must be a positive number (small: skewed, 1e20: near-iid)")
-    _check_devices(devices, len(labels))
+    check_devices(devices, len(labels))
     rng = draws(seed, "dirichlet_capped")
     classes = [np.flatnonzero(labels == k) for k in np.unique(labels)]
     for _ in range(REDRAWS):
@@ -206,7 +206,7 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
     so the rest of a device is as even as the remaining examples (MNIST, share .8: 5 to 18 % of it per label; even is
     11 %). A device whose main label is used up gets more of the remaining ones.
     """
-    _check_devices(devices, len(labels))
+    check_devices(devices, len(labels))
     _, which, frequency = np.unique(labels, return_inverse=True, return_counts=True)
     if not 1 / len(frequency) <= share <= 1:
         raise InputError(
@@ -293,7 +293,7 @@ def _groups(names: Sequence[str]) -> dict[str, Index]:
     return dict(zip(found.tolist(), pieces, strict=True))
 
 
-def _check_devices(devices: int, examples: int) -> None:
+def check_devices(devices: int, examples: int) -> None:
     if not 1 <= devices <= examples:
         raise InputError(f"federation.devices = {devices}: must be 1 to {examples}, the number of examples to divide")
 

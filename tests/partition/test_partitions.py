@@ -537,3 +537,9 @@ def test_a_dataset_that_may_lack_classes_is_divided_without_them():
     with pytest.raises(InputError, match="no device has a training example of label 'c'"):
         partition(dataset, name="iid", devices=2, seed=0)
     assert partition(dataclasses.replace(dataset, may_lack=True), name="iid", devices=2, seed=0).names
+
+
+def test_more_devices_than_examples_are_refused_before_they_have_names():
+    """A billion of them would take gigabytes."""
+    with pytest.raises(InputError, match=r"^federation.devices = 1000000000: must be 1 to \d+, the number of examples"):
+        partition(dataset(np.arange(60) % 3, None, None, None), seed=0, name="dirichlet", devices=10**9)

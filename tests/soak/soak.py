@@ -10,6 +10,7 @@ Between two trials it tries cases of the fuzz (fuzz.py). Each trial follows from
 from __future__ import annotations
 
 import csv
+import json
 import os
 import random
 import resource
@@ -20,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -237,6 +238,89 @@ def replay(soak: Soak, family: str, draw: random.Random) -> list[str]:
     return wrong
 
 
+@contextmanager
+def mounted(place: Path, *words: str) -> Iterator[None]:
+    """Mount over a folder of the project, and leave in it afterwards what was written meanwhile."""
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    subprocess.run(["mount", *words, str(place)], check=True)
+    try:
+        yield
+        kept = Path(tempfile.mkdtemp(dir=place.parent, prefix=".kept-"))
+        shutil.copytree(place, kept, dirs_exist_ok=True)
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+    shutil.copytree(kept, place, dirs_exist_ok=True)
+    shutil.rmtree(kept)
+
+
+def fill_disk(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Let a folder be on a disk of some pages that fills."""
+    soak.forget()
+    place = soak.project.folder / draw.choice(PLACES)
+    soak.harm["disk"] += 1
+    with mounted(place, "-t", "tmpfs", "-o", f"size={4 * draw.randrange(1, 100)}k", "tmpfs"):
+        said = said_by(soak.start(family))
+    return complaints(said, {0, 1})
+
+
+def forbid(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Let a folder be read-only: the flow is refused in one line before it computes anything."""
+    soak.forget()
+    place = soak.project.folder / draw.choice(PLACES)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    soak.harm["read only"] += 1
+    subprocess.run(["mount", "--bind", str(place), str(place)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+        said = said_by(soak.start(family))
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+    computed = [step for step in soak.project.journal() if not step["cached"]]
+    return complaints(said, {1}) + [f"{len(computed)} steps were computed"] * bool(computed)
+
+
+STRANGER = """
+import os, sys, urllib.error, urllib.request
+home, address = sys.argv[1:]
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+for name in ("password", "server.json", "journal.jsonl", "server.log", "blobs", "steps", "prefect"):
+    path = os.path.join(home, ".fedcore", name)
+    try:
+        os.listdir(path) if os.path.isdir(path) else open(path).close()
+        print("may read", name)
+    except OSError:
+        pass
+for name in ("params.yaml", "mlflow.db", "mlruns/stranger", "runs/stranger", ".fedcore/stranger", "stranger"):
+    try:
+        open(os.path.join(home, name), "a").close()
+        print("may write", name)
+    except OSError:
+        pass
+try:
+    urllib.request.urlopen(address + "/admin/version", timeout=5)
+    print("is answered by the server")
+except OSError:
+    pass
+"""
+"""What another user of the machine tries."""
+
+
+def intrude(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Let another user try to read and write the project, and to speak to its server, while a flow runs."""
+    soak.forget()
+    for folder in (soak.folder, soak.project.folder):
+        folder.chmod(0o755)
+    flow = soak.start(family)
+    time.sleep(draw.uniform(0.2, 1) * soak.seconds[family])
+    soak.harm["stranger"] += 1
+    address = json.loads((soak.project.folder / ".fedcore" / "server.json").read_text())["url"]
+    words = [sys.executable, "-c", STRANGER, str(soak.project.folder), address]
+    tried = subprocess.run(words, cwd="/", capture_output=True, text=True, check=True)
+    return [f"another user {line}" for line in tried.stdout.splitlines()] + complaints(said_by(flow), {0})
+
+
 def stored(project: Project) -> tuple[int, int]:
     """Return the number and the bytes of the files of steps and blobs."""
     files = [path for name in ("steps", "blobs") for path in (project.folder / ".fedcore" / name).rglob("*")]
@@ -246,9 +330,12 @@ def stored(project: Project) -> tuple[int, int]:
 
 TRIALS: dict[str, tuple[int, Callable[[Soak, str, random.Random], list[str]]]] = {
     "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd),
-    "replay": (2, replay),
+    "replay": (2, replay), "disk": (2, fill_disk), "read only": (1, forbid), "stranger": (1, intrude),
 }  # fmt: skip
 """kind -> (weight, trial)"""
+ROOT = {"disk", "read only", "stranger"}
+"""Trials that only root can make: they mount, or run as another user."""
+PLACES = (".fedcore/blobs", ".fedcore/steps", "mlruns", "runs")
 
 
 def attempt(soak: Soak, kind: str, number: int) -> list[str]:
@@ -269,6 +356,9 @@ def main(seconds: float, seed: int, out: Path, only: Sequence[str]) -> int:
 
     only: the kinds of trials to make.
     """
+    if os.getuid() and ROOT & {*only}:
+        sys.stdout.write(f"left out, as they need root: {', '.join(sorted(ROOT & {*only}))}\n")
+        only = [kind for kind in only if kind not in ROOT]
     kinds = [kind for kind in only for _ in range(TRIALS[kind][0])]
     made: Counter[str] = Counter()
     walls: Counter[str] = Counter()

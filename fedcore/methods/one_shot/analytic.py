@@ -241,6 +241,13 @@ def fit_output(
     ridge = closed.cross_validated(gram, targets) if reg is None else reg
     solution = closed.ridge(gram, targets, ridge, spread)
     if solution is None:
+        sums = {} if sketched or spread else {name: update.extra[GRAM] for name, update in updates.items()}
+        liars = [name for name, one in sums.items() if one.dtype != torch.int64 and not closed.is_gram(one, size)]
+        if liars:
+            raise InputError(
+                f"analytic: {', '.join(liars)} sent sums that no examples have; the server adds sums up, so that no "
+                "aggregation withstands them: leave these devices out (data.exclude)"
+            )
         raise InputError(
             f"analytic.reg = {ridge}: the devices' examples do not determine {size} weights of a class (fewer examples "
             "than features, or too much noise); set a larger reg, or fewer features"

@@ -74,6 +74,14 @@ def from_triangle(entries: Tensor, size: int) -> Tensor:
     return matrix
 
 
+def is_gram(entries: Tensor, size: int) -> bool:
+    """Tell whether entries as `triangle` returns them are those of a sum of phi phi', but for rounding."""
+    matrix = from_triangle(entries.double(), size)
+    diagonal = matrix.diagonal()
+    shifted = matrix + (SINGULAR * diagonal.abs().max() + torch.finfo(torch.double).tiny) * torch.eye(size)
+    return bool(matrix.isfinite().all() and diagonal.min() >= 0 and not torch.linalg.cholesky_ex(shifted).info)
+
+
 def sketch(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     r"""Return axes V S of a Gram matrix (F, F), (F, r), and the rest of its diagonal, (F,).
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import Formatter, MaxNLocator
 
+from fedcore.report.names import shorten
 from fedcore.types import Report
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -29,6 +30,9 @@ GREY = "0.45"
 
 FEW_CELLS = 16
 """Maximum rows of a matrix whose values are written into its cells."""
+
+LONGEST = 24
+"""Characters of a name beside an axis."""
 
 Reports: TypeAlias = Mapping[str, Sequence[Report]]
 """label of a method -> the reports of all its turns"""
@@ -48,7 +52,7 @@ def show(
 
 def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -> None:
     """Name the rows and columns of a matrix."""
-    down, across = [plain(name) for name in rows], [plain(name) for name in columns]
+    down, across = labels(rows), labels(columns)
     panel.set_yticks(np.arange(len(down)), down)
     panel.set_xticks(np.arange(len(across)), across)
 
@@ -94,13 +98,18 @@ def legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
     width, height = figure.get_size_inches()
     columns = -(-len(styles) // int(height / 0.24))  # as many lines as the figure is high
     figure.set_size_inches(width + 1.3 * (columns - 1), height)
-    names = [plain(name) for name in styles]
+    names = labels(styles)
     figure.legend(handles, names, loc="outside right center", frameon=False, ncols=columns)
 
 
 def percent(value: float, _: object = None) -> str:
     """Format a share as a percentage, as the formatter of an axis."""
     return f"{100 * value:.3g}%"
+
+
+def labels(names: Iterable[object]) -> list[str]:
+    """Return names beside an axis: longer ones would leave it no room, and cannot be read."""
+    return [plain(name) for name in shorten([*map(str, names)], LONGEST)]
 
 
 def plain(text: object) -> str:

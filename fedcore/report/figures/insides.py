@@ -11,7 +11,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedcore.report.figures.drawing import FEW_CELLS, GREY, MARKERS, name_cells, plain, show, write_cells
+from fedcore.report.figures.drawing import FEW_CELLS, GREY, MARKERS, labels, name_cells, plain, show, write_cells
 
 
 def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
@@ -61,7 +61,7 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
     marks = [Line2D([], [], color=GREY, marker=marker, linestyle="") for marker in MARKERS[: len(groups)]]
     figure.legend(
         dots + (marks if len(groups) > 1 else []),
-        [plain(name) for name in [*classes, *(groups if len(groups) > 1 else [])]],
+        labels([*classes, *(groups if len(groups) > 1 else [])]),
         loc="outside right center",
         frameon=False,
         fontsize=8,

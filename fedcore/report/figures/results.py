@@ -17,6 +17,7 @@ from fedcore.report.figures.drawing import (
     BLUE,
     GREY,
     bare,
+    labels,
     legend,
     method_styles,
     name_cells,
@@ -67,8 +68,8 @@ def class_counts(counts: pd.DataFrame) -> Figure:
 
     device, label = np.nonzero(table.to_numpy())
     discs.scatter(device, label, s=table.to_numpy()[device, label] * area, color=BLUE, linewidths=0, zorder=2)
-    discs.set_xticks(at, [str(name) for name in table.index], rotation=90)
-    discs.set_yticks(np.arange(classes), [str(name) for name in table.columns])
+    discs.set_xticks(at, labels(table.index), rotation=90)
+    discs.set_yticks(np.arange(classes), labels(table.columns))
     discs.set_xlim(-0.6, devices - 0.4)
     discs.set_ylim(classes - 0.4, -0.6)
     discs.set_ylabel("class")
@@ -104,7 +105,7 @@ def class_shares(table: pd.DataFrame) -> Figure:
     above.spines[["top", "right"]].set_visible(False)
     show(figure, below, shares[order].T, "share of\nexamples", FuncFormatter(percent))
     below.set_aspect("auto")
-    below.set_yticks(np.arange(table.shape[1]), [plain(name) for name in table.columns])
+    below.set_yticks(np.arange(table.shape[1]), labels(table.columns))
     below.set_xlabel(f"{len(order):,} devices, by their commonest class")
     below.set_ylabel("class")
     return figure
@@ -147,7 +148,7 @@ def comparison(summary: pd.DataFrame) -> Figure:
         if control.any() and not control.all():
             panel.axhline(at[control].min() - 0.95, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     first = next(iter(panels))
-    first.set_yticks(at, [plain(name) for name in summary["method"]])
+    first.set_yticks(at, labels(summary["method"]))
     if control.any():
         first.annotate(
             "controls",

@@ -10,7 +10,18 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedcore.report.figures.drawing import BLUE, Array, Drawing, Reports, heat_map, name_cells, plain, show, write_cells
+from fedcore.report.figures.drawing import (
+    BLUE,
+    Array,
+    Drawing,
+    Reports,
+    heat_map,
+    labels,
+    name_cells,
+    plain,
+    show,
+    write_cells,
+)
 from fedcore.results.reports import devices, matrices
 
 
@@ -61,8 +72,8 @@ def link_weights(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
         for i, j in zip(*np.nonzero(weights), strict=True):
             shade = "white" if weights[i, j] > 0.6 else "black"
             panel.text(j, i, f"{weights[i, j]:.2f}", ha="center", va="center", fontsize=7, color=shade)
-    panel.set_xticks(range(len(targets)), [plain(names[j]) for j in targets], rotation=90)
-    panel.set_yticks(range(len(sources)), [plain(names[i]) for i in sources])
+    panel.set_xticks(range(len(targets)), labels(names[j] for j in targets), rotation=90)
+    panel.set_yticks(range(len(sources)), labels(names[i] for i in sources))
     panel.set_xlabel("target" if len(targets) else "no target: nothing is sent")
     panel.set_ylabel("source")
     panel.tick_params(length=0)

@@ -197,6 +197,17 @@ def test_zero_reg_with_fewer_examples_than_features_is_refused():
     layer(divided([30, 30]), reg=0.0)
 
 
+def test_a_device_that_lies_is_named_in_place_of_the_ridge():
+    """A Gram matrix has no negative eigenvalue, whatever the examples; of masked sums nobody sees whose are wrong."""
+    _, server, updates = sent(divided([30, 30]))
+    at = RoundInfo(0, 0, 0, (), tuple(updates))
+    rng = torch.Generator().manual_seed(0)
+    for wrong in (-3 * updates["b"].extra[GRAM], 1e6 * torch.randn(91, generator=rng, dtype=torch.float64)):
+        lied = {**updates, "b": replace(updates["b"], extra={**updates["b"].extra, GRAM: wrong})}
+        with pytest.raises(InputError, match=r"^analytic: b sent sums that no examples have"):
+            fit_output(server, lied, at, features=FEATURES, reg=1e-4, spread=0.0)
+
+
 def test_a_rank_above_the_number_of_examples_is_refused():
     message = r"^analytic.rank = 11: b has 10 examples, must be at most 10$"
     with pytest.raises(InputError, match=message):

@@ -9,7 +9,10 @@ from tables import NO_SECONDS, drawn, frame, rows
 from fedcore.report import figures
 from fedcore.report.figures.code import shares_of_mass
 from fedcore.report.figures.dfl import tables_over_rounds
+from fedcore.report.figures.drawing import png
 from fedcore.report.figures.fedasa import cell_distances
+from fedcore.report.figures.insides import similarity
+from fedcore.report.figures.results import class_counts, class_shares
 from fedcore.results.summary import curves, summarise
 
 TWO = ["alone", "together"]
@@ -291,3 +294,13 @@ def test_soft_targets_are_drawn_over_rounds_beside_their_numbers():
     np.testing.assert_array_equal(maps["round 8"].get_array(), tables["dfl"][8])
     assert all(image.get_clim() == (0, 1) for image in maps.values())
     figures.png(picture)
+
+
+@pytest.mark.parametrize("letters", [60, 400])
+def test_long_names_leave_a_picture_its_room(letters: int):
+    """Matplotlib warns where they do not, and warnings are errors."""
+    names = [f"{i} {'device' * letters}"[:letters] for i in range(5)]
+    png(similarity(pd.DataFrame(np.eye(5), index=names, columns=names), dict.fromkeys(names, "g")))
+    counts = pd.DataFrame(np.ones((5, 2), int), index=names, columns=["a", "b" * letters])
+    png(class_counts(counts))
+    png(class_shares(counts))
