@@ -224,7 +224,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )
     for name, part in rows.groupby(np.arange(600) // 100):
         part.to_csv(here / "data" / "sites" / f"site_{name}.csv", index=False)
-    rows.assign(machine=[f"plant_{i}" for i in np.arange(600) // 100]).to_csv(here / "data/machines.csv", index=False)
+    rows["machine"] = [f"plant_{i}" for i in np.arange(600) // 100]
+    rows.to_csv(here / "data/machines.csv", index=False)
     rows.assign(hours=np.arange(600) / 7).drop(columns="fault").to_csv(here / "data/wear.csv", index=False)
     for i in range(1600):
         file = here / "FOLDER" / f"class {i % 4}" / f"{i}.png"

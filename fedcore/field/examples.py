@@ -30,6 +30,8 @@ def read_examples(path: Path) -> Splits:
     parts = {}
     for name, part in tensors.items():
         x, y = part["x"], part["y"]
+        if y.is_floating_point():
+            raise InputError(f"{path}: {name} has numbers as labels; in the field labels are classes")
         if y.ndim != 1 or x.ndim < 1 or len(x) != len(y) or y.dtype != torch.int64:
             raise InputError(f"{path}: {name} has inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):

@@ -36,7 +36,7 @@ def changed(part, **tensors):
         (changed("more", x=torch.zeros(1)), "holds no examples"),
         (changed("train", z=torch.zeros(1)), "holds no examples"),
         (changed("val", y=torch.zeros(3, dtype=torch.int64)), "val has inputs (7, 4) and labels (3,)"),
-        (changed("val", y=torch.zeros(7)), "val has inputs (7, 4) and labels (7,)"),
+        (changed("val", y=torch.zeros(7)), "val has numbers as labels; in the field labels are classes"),
         (changed("test", x=torch.full((5, 4), torch.nan)), "test has inputs that are not finite"),
         (changed("test", x=MINE.test.x.double()), "test has inputs of torch.float64; nets take torch.float32"),
         (changed("val", y=MINE.val.y - 5), "val has class -5; classes are numbered from 0"),

@@ -68,7 +68,7 @@ def test_a_metric_writes_its_numbers(name, value, difference, unit, amount):
     assert not metric.width(0.01).startswith(("+", "-"))
 
 
-def test_numbers_as_labels_are_decided_by_their_error_in_shares_of_a_deviation():
+def test_numbers_as_labels_are_decided_by_their_error():
     made = table({"local_only": ALONE})
     of_label = made.head(1).assign(split="data", metric="label_std", value=250.0)
     made = pd.concat([made, of_label], ignore_index=True)
