@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date
 from threading import Thread
 from typing import Any
 
@@ -89,3 +90,15 @@ def test_a_method_is_a_row_of_the_study_or_any_other(kit, tmp_path):
     (kit / "setup.json").write_text(json.dumps({**words, "study": {**words["study"], "answer": None}}))
     with pytest.raises(InputError, match=r"^--method: name one; the study of these kits has no answer$"):
         choose_method(kit, None, {})
+
+
+@pytest.mark.slow
+def test_a_nightly_runs_the_answer_under_the_name_of_the_day(kit, monkeypatch):
+    from flows import field as flow
+
+    recorded: list[Any] = []
+    monkeypatch.setattr(flow, "record_field", recorded.append)
+    flow.field.fn(str(kit), deadline=20.0)
+    (played,) = (one.unquote() for one in recorded)
+    assert (played.label, len(played.kept.turns)) == ("mine", 2)
+    assert played.folder.name == f"night{date.today():%Y%m%d}"
