@@ -29,7 +29,7 @@ def device() -> None:
 @click.option("--max-number", type=click.IntRange(1), default=20_000, show_default=True, help="In a run's settings.")
 @click.option("--max-runs", type=click.IntRange(1), default=100, show_default=True, help="Whose memories are kept.")
 @click.option("--max-minutes", type=click.FloatRange(0.01), default=60.0, show_default=True, help="Of a step.")
-@click.option("--max-gigabytes", type=click.FloatRange(0.5), default=8.0, show_default=True, help="Of main memory.")
+@click.option("--max-gigabytes", type=click.FloatRange(2.0), default=8.0, show_default=True, help="Of main memory.")
 @click.option("--in-sum", type=click.IntRange(2), default=3, show_default=True, help="Devices that a masked sum needs.")
 @click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
 @click.option("--with-parent", is_flag=True, hidden=True)

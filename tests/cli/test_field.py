@@ -78,6 +78,12 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
             "--shape, --classes, --device: without a study",
         ),
         (["field", "run", "none", "--name", "../x"], "--name ../x: must be letters and digits"),
+        (["field", "revoke", "none", "b"], "none: is no kit of a server; fedcore field init makes them"),
+        (["device", "start", "none", "--data", "x", "--allow", "fedavg(sums)"], "--allow fedavg(sums): is no method"),
+        (
+            ["device", "start", "none", "--data", "x", "--allow", "fedavg", "--leaf", "rows"],
+            "--leaf rows: must be one of model, ",
+        ),
         (["field", "try", "--method", "best_source"], "method best_source: runs in a simulation only: "),
         (["field", "try", "--method", "none"], "method = 'none': allowed: "),
         (["device", "start", "none", "--data", "x"], "--allow: name the methods that may run here"),
@@ -106,3 +112,10 @@ def test_a_server_stays_until_it_is_stopped(tmp_path, capsys):
     assert command(["field", "start", kit], capsys)[0] == 2
     assert command(["field", "stop", kit], capsys)[0] == 0
     assert command(["field", "status", kit], capsys)[1].splitlines()[0] == "no server has been started"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count this memory")
+def test_a_device_takes_no_more_memory_than_its_owner_allows():
+    code = "import torch; from fedcore.cli.device import limit_memory; limit_memory(2.0); torch.zeros(2**30)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "can't allocate memory" in done.stderr
