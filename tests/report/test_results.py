@@ -69,7 +69,7 @@ def test_a_line_may_be_of_some_settings_alone(tmp_path: Path):
     assert "| **could not be tested** | a is best. |" in page(tmp_path, line(rules=["a > b"], where="k = 1"))
 
 
-def test_a_sentence_by_hand_stands_for_the_verdicts_that_it_was_written_for(tmp_path: Path):
+def test_a_sentence_by_hand_stands_for_its_verdicts(tmp_path: Path):
     written = Worth(says="Little.", verdicts=["does not hold"])
     assert "**What it is worth:** Little." in page(tmp_path, line(rules=["a > c"]), worth=written)
     says = "papers.code.worth was written when the verdict on line 1 was 'does not hold'; it is 'holds in part' now"
@@ -90,7 +90,7 @@ def test_the_committed_page_is_that_of_the_files():
 
 
 @pytest.mark.parametrize("family", ["code", "dfl", "fedasa", "st_lf"])
-def test_the_rows_of_a_papers_lines_have_their_names_explained(family: str):
+def test_the_rows_of_a_papers_lines_are_explained(family: str):
     paper = read_papers(PARAMS["studies"], ROOT)[family]
     rules = " ".join(rule for line in paper.lines for rule in line.rules)
     words = set(re.findall(r"(?<![\w.])[a-z][a-z_]*\w*(?![\w.])", rules)) - {"rises", "falls", "with", "within"}
