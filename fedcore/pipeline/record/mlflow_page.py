@@ -88,10 +88,8 @@ def main(host: str, port: int) -> None:
     import uvicorn
 
     os.environ |= settings(port, os.environ[PASSWORD])
-    uvicorn.run(f"{create.__module__}:create", factory=True, host=host, port=port, log_level="warning")
+    uvicorn.run(f"{__spec__.name}:create", factory=True, host=host, port=port, log_level="warning")
 
 
 if __name__ == "__main__":
-    from fedcore.pipeline.record import mlflow_page  # not the module __main__, whose names would be others
-
-    mlflow_page.main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))
