@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, Literal
 
 import pandas as pd
@@ -13,6 +13,7 @@ import torch
 
 from fedcore import nets, partition
 from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
+from fedcore.config.help import setting_lines
 from fedcore.config.sections import START, Start, federation_settings, start_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
@@ -63,7 +64,8 @@ class Architecture:
 def partitioner(name: str) -> Callable[..., Partitioner]:
     """Return the function that takes the settings of that partition, by position or by name."""
     known = settings_of(partition.partition)
-    own = [key for key in signature(PARTITIONS[name]).parameters if key not in (*PARTITION_CONTEXT, "devices")]
+    given = (*PARTITION_CONTEXT, "devices", "domains")
+    own = [key for key in signature(PARTITIONS[name]).parameters if key not in given]
     takes = {key: known[key] for key in own if key in known}
 
     def make(*values: Any, **settings: Any) -> Partitioner:
@@ -71,7 +73,10 @@ def partitioner(name: str) -> Callable[..., Partitioner]:
         check(model(make), name, named)
         return Partitioner(name, named)
 
-    return _present(make, name, PARTITIONS[name], takes, Parameter.POSITIONAL_OR_KEYWORD)
+    lines = setting_lines(partition.partition)
+    section = ["", "Args:", *(lines[key] for key in takes)] if takes else []
+    doc = "\n".join([cleandoc(PARTITIONS[name].__doc__ or ""), *section])
+    return _present(make, name, doc, takes, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
@@ -100,7 +105,7 @@ def architecture(name: str) -> Callable[..., Architecture]:
         widths = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
         return net(name, **widths, **settings)
 
-    return _present(make, name, nets.maker(name), takes, Parameter.KEYWORD_ONLY)
+    return _present(make, name, nets.maker(name).__doc__, takes, Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,11 +284,11 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
 
 
 def _present(
-    make: Callable[..., Any], name: str, like: Callable[..., Any], takes: Mapping[str, tuple[Any, Any]], kind: Any
+    make: Callable[..., Any], name: str, doc: str | None, takes: Mapping[str, tuple[Any, Any]], kind: Any
 ) -> Callable[..., Any]:
     """Set a function's name, documentation and signature as its user should see them."""
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = like.__doc__
+    make.__doc__ = doc
     make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}
     make.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter(key, kind, default=default, annotation=hint) for key, (hint, default) in takes.items()]

@@ -29,11 +29,7 @@ from fedcore.report import latex
 from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
-from fedcore.results.criterion import (
-    METRICS,
-    Criterion,
-    Metric,
-)
+from fedcore.results.criterion import METRICS, Criterion, Metric
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
 from fedcore.types import Data, Federation, InputError, LabelScale, Method, Model, Net
 

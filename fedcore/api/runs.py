@@ -71,7 +71,7 @@ def run(
     Args:
         method: a method with its settings, such as `fedavg(rounds=10)`.
         fed: from `federate`, or devices with their examples.
-        seed: of the division, the initial models and every draw.
+        seed: of the partition, the initial models and every draw.
         workers: so many worker processes; None: this process. The results are the same bits.
         every: evaluate after each so many rounds; the last round always is.
         progress: show a bar; None: where there is a terminal.
@@ -113,7 +113,7 @@ def final_fit(
         method: a method with its settings, such as the row that an answer recommends.
         fed: from `federate`, or devices with their examples; whether a shared test example comes from one of the
             latter is not known, so that none is trained on.
-        seed: of the division, the initial models and every draw.
+        seed: of the partition, the initial models and every draw.
         workers: so many worker processes; None: this process. The models are the same bits.
         progress: show a bar; None: where there is a terminal.
 

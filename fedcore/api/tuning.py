@@ -54,7 +54,7 @@ def tune(
     Args:
         method: a method with its settings.
         fed: from `federate`, or a federation of your own.
-        seed: of the division, the initial models and every draw.
+        seed: of the partition, the initial models and every draw.
         metric: what is compared, as in `compare`; the mean over devices after the last round.
         positive: of metrics that are of one label, that label.
         costs: of metric "cost", as in `compare`.

@@ -1,4 +1,4 @@
-"""The help of a method: its builder's docstring, with a line for each setting."""
+"""Help: a docstring with a line for each setting, wherever the setting is declared."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Setting:
         return json.dumps(self.data, sort_keys=True)
 
     @property
-    def division(self) -> str:
+    def partitioning(self) -> str:
         """The words of the settings that say how the data are divided."""
         return json.dumps(self.federation, sort_keys=True)
 

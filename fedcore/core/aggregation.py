@@ -22,14 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
-from fedcore.types import Message, Params, RoundInfo, Update
+from fedcore.types import Count, Fraction, Local, Message, Params, RoundInfo, Stage, Update
 
 HYPER = "hyper/"
 """Prefix of the leaves in the server's memory that hold the last value of each operator that devices share."""
@@ -224,6 +225,25 @@ def average_models(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the mean of the updates, weighted by examples, or what stands in its place."""
     return server, to_everyone(round_info.names, Message(hyper_model(updates, aggregator)))
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Rounds in which devices train and the server combines what they send.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        aggregator: how the server combines what devices send.
+    """
+
+    rounds: Count = 10
+    fraction: Fraction = 1.0
+    aggregator: Aggregator = MEAN
+
+    def stage(self, local: Local, combine: Callable[..., Any] = average_models) -> Stage:
+        """Return these rounds. combine: takes the aggregator beside what the server's step is given."""
+        return Stage(local, partial(combine, aggregator=self.aggregator), self.rounds, self.fraction)
 
 
 def exchange(

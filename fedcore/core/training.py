@@ -31,46 +31,18 @@ from fedcore.core.losses import Batch, OwnLoss
 from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.steps import count_steps, descend, minibatches, plain_step
-from fedcore.core.training_settings import Training, at_round, require_cross_entropy
+from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
 from fedcore.types import Data, Device, Message, Params, StepId, Update
 
 __all__ = [
-    "DESCEND",
-    "IMAGE_BATCH",
-    "MOMENTS",
-    "SCORING_BATCH",
-    "WHOLE",
-    "Descent",
-    "FlatNet",
-    "LogitGrad",
-    "Pieces",
-    "Step",
-    "Training",
-    "accuracy",
-    "at_round",
-    "balanced_grad",
-    "clip_norm",
-    "cross_entropy_grad",
-    "descend",
-    "features",
-    "fit",
-    "flatten_net",
-    "gradient_step",
-    "learning_rates",
-    "minibatches",
-    "optimiser_step",
-    "plain_step",
-    "predict",
-    "proximal_grad_hook",
-    "refuse_parts",
-    "refuse_patience",
-    "require_cross_entropy",
-    "starting_params",
-    "to_leaves",
-    "to_vector",
-    "train",
-]
+    "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "Pieces",
+    "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
+    "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
+    "plain_step", "predict", "proximal_grad_hook", "refuse_kept_state", "refuse_parts", "refuse_patience",
+    "require_cross_entropy", "starting_params", "to_leaves", "to_vector", "train",
+]  # fmt: skip
+"""What methods use of it, and of the modules of its pieces."""
 
 
 def train(
@@ -118,8 +90,7 @@ def fit(
     batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
     training = at_round(training, step_id.round)
     kept = training.optimiser_state == "keep"
-    mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
-    moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
+    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if kept and name.startswith(prefix)}
     parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)

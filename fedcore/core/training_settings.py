@@ -105,3 +105,9 @@ def require_cross_entropy(name: str, training: Training) -> None:
             f"training.class_weights = {training.class_weights!r}: {name} has its own loss, without class weights; "
             f"leave it out, or set {name}.training.class_weights=none"
         )
+
+
+def refuse_kept_state(name: str, training: Training) -> None:
+    """Refuse an optimiser that remembers, where a method starts a new one in each round."""
+    if training.optimiser_state == "keep":
+        raise InputError(f"training.optimiser_state = keep: {name} starts a new optimiser in each round; use fresh")

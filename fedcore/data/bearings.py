@@ -61,16 +61,7 @@ class Record:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """Settings that turn records into examples.
-
-    window: samples per example, even. train, test: windows per class and device, the first and the last ones of a
-    record: they share no sample, and the test windows do not depend on `train`. scaling: "none", eq. (7) as printed;
-    "rms": divided by the root mean square of all features of the device's training examples. noise: standard deviation
-    of added white noise, as a multiple of the record's root mean square; it depends on seed, device and class.
-
-    server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
-    the training windows; no device has them. locations: the locations whose devices take part.
-    """
+    """Settings that turn records into examples, see :func:`fedcore.data.cwru.cwru`."""
 
     window: int
     train: int

@@ -109,7 +109,10 @@ COARSE = """
 def cifar10(root: str | Path = ROOT, download: bool = True, scaling: Scaling = "none") -> Dataset:
     """Return CIFAR-10, x (N, 3, 32, 32) uint8, with its official test set.
 
-    scaling: see :func:`fedcore.data.pixels.scale`.
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     return scale(cifar(CIFAR10, Path(root), download, "labels", CLASSES), scaling, CIFAR10.moments)
 
@@ -119,8 +122,11 @@ def cifar100(
 ) -> Dataset:
     """Return CIFAR-100, x (N, 3, 32, 32) uint8, with its official test set.
 
-    labels: "fine" for 100 classes, or "coarse" for 20 superclasses of five classes each. scaling: see
-    :func:`fedcore.data.pixels.scale`.
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        labels: "fine" for 100 classes, or "coarse" for 20 superclasses of five classes each.
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     if labels not in ("fine", "coarse"):
         raise unknown_value("data.labels", labels, ("fine", "coarse"))

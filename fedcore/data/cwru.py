@@ -72,9 +72,26 @@ def cwru(
 ) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
-    See :class:`fedcore.data.bearings.WindowOptions` for the settings. If a file or a sensor is missing, the device
-    lacks that class, which is logged in one line; a device without any class is left out. download: fetch missing
-    files. Raises InputError if a download fails, or if no file has a record of one of the `locations`.
+    If a file or a sensor is missing, the device lacks that class, which is logged in one line; a device without any
+    class is left out.
+
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        window: samples per example, even.
+        train: windows per class and device, the first ones of a record, from 1.
+        test: the same, the last ones, from 0: they share no sample with the others, and do not depend on `train`.
+        scaling: "none": eq. (7) as printed; "rms": divided by the root mean square of all features of the device's
+            training examples.
+        noise: standard deviation of added white noise, as a multiple of the record's root mean square, from 0; the draw
+            depends on seed, device and class.
+        seed: of the noise.
+        server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
+            the training windows; no device has them.
+        locations: those whose devices take part; None: all.
+
+    Raises:
+        InputError: if a download fails, or if no file has a record of one of the `locations`.
     """
     places = LOCATIONS if locations is None else tuple(locations)
     cut, root = WindowOptions(window, train, test, scaling, noise, seed, server, places), Path(root)
@@ -93,7 +110,7 @@ def cwru(
                 f"data.locations = {list(places)}: no file below {root} has a record of {location} "
                 f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
             )
-    report(made, places, [number for number in NUMBERS if number not in found])
+    log_missing(made, places, [number for number in NUMBERS if number not in found])
     return made
 
 
@@ -104,12 +121,12 @@ def place(root: Path, number: int) -> Path:
 def records(root: Path, number: int) -> Iterator[Record]:
     """Yield the record of each sensor in one file."""
     kind, load = NUMBERS[number]
-    for location, signal in read(root, number).items():
+    for location, signal in read_signals(root, number).items():
         source = f"CWRU/{number}.mat, {SENSORS[location]},"
         yield Record(f"{location}{load}", kind, signal, source)
 
 
-def read(root: Path, number: int) -> dict[str, Signal]:
+def read_signals(root: Path, number: int) -> dict[str, Signal]:
     """Return location -> samples of its sensor, (T,)."""
     try:
         return columns(place(root, number), number)
@@ -176,7 +193,7 @@ def fetch(root: Path) -> None:
             ) from error
 
 
-def report(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
+def log_missing(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
     """Log the missing classes of each device at these locations in one line."""
     held = set(zip(made.device or (), made.train.y.tolist(), strict=True))
     there = [device for device in DEVICES if device in (made.device or ())]

@@ -11,9 +11,12 @@ from fedcore.types import Data
 
 
 def digits(scaling: Scaling = "none") -> Dataset:
-    """Return the digits, x (1797, 1, 8, 8) float32 in [0, 1], or standardised (:func:`fedcore.data.pixels.scale`).
+    """Return the digits, x (1797, 1, 8, 8) float32 in [0, 1], or standardised.
 
     The source counts dark pixels in 4 x 4 blocks, 0..16. Sixteenths are exact in float32; uint8 is divided by 255.
+
+    Args:
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     from sklearn.datasets import load_digits  # here, as it takes most of a second to import
 

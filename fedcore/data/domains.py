@@ -51,12 +51,20 @@ def domains(
 ) -> Dataset:
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 
-    The test set joins the official ones; the embedded digits have none. photos, seed: as for `mnist_m`; seed also
-    divides the digits among the embedded domains, independently of the chosen ones. usps_frame: how USPS' 16 x 16
-    pixels fill 28 x 28, enlarged (bilinear) or padded with zeros. gray: one channel, the colours' luminance. The public
-    code of ST-LF's authors pads USPS and has one channel, but for MNIST-M alone. scaling: see
-    :func:`fedcore.data.pixels.scale`; all domains are scaled alike, by the moments of all of them, and differ as
-    before.
+    The test set joins the official ones; the embedded digits have none. The public code of ST-LF's authors pads USPS
+    and has one channel, but for MNIST-M alone.
+
+    Args:
+        domains: some of "mnist", "usps" and "mnist_m", or the embedded ones.
+        root: the folder of all datasets.
+        download: fetch missing files.
+        photos: of `mnist_m`.
+        seed: of the crops of `mnist_m`; it also divides the digits among the embedded domains, independently of the
+            chosen ones.
+        usps_frame: how USPS' 16 x 16 pixels fill 28 x 28, enlarged (bilinear) or padded with zeros.
+        gray: one channel, the colours' luminance.
+        scaling: see :func:`fedcore.data.pixels.scale`; all domains are scaled alike, by the moments of all of them, and
+            differ as before.
     """
     for k, name in enumerate(domains):
         if name not in PUBLISHED + EMBEDDED:
@@ -106,10 +114,10 @@ def embedded_domain(name: str, photos: str | Path | None, seed: int) -> Data:
     everyone = enlarge(SIDE)
     shuffled = torch.randperm(len(everyone), generator=generator(seed, "domains"))
     by_class = shuffled[everyone.y[shuffled].argsort(stable=True)]
-    mine = by_class[EMBEDDED.index(name) :: len(EMBEDDED)].sort().values
-    x = everyone.x[mine]
+    third = by_class[EMBEDDED.index(name) :: len(EMBEDDED)].sort().values
+    x = everyone.x[third]
     if name == "digits_inverted":
         x = 255 - pad(resize(x, SIDE - 2 * BORDER), [BORDER] * 4)
     if name == "digits_photo":
         x = blend(x, photographs(photos, SIDE), generator(seed, "domains", name))
-    return Data(x, everyone.y[mine])
+    return Data(x, everyone.y[third])

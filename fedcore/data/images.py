@@ -50,9 +50,12 @@ SUBSETS: dict[str, tuple[str, ...]] = {
 def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False, scaling: Scaling = "none") -> Dataset:
     """Return MNIST, x (N, 1, 28, 28) uint8, with its official test set.
 
-    writers: `device` names the writer of each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" is
-    NIST's writer 123; 539 of them wrote 19 to 131 digits each. Only QMNIST's file of training labels is needed.
-    scaling: see :func:`fedcore.data.pixels.scale`.
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        writers: `device` names the writer of each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" is
+            NIST's writer 123; 539 of them wrote 19 to 131 digits each. Only QMNIST's file of training labels is needed.
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     root = Path(root)
     dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download, lambda sets: sets.MNIST(root, download=True))
@@ -64,7 +67,10 @@ def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False,
 def fashion_mnist(root: str | Path = ROOT, download: bool = True, scaling: Scaling = "none") -> Dataset:
     """Return Fashion-MNIST (Xiao et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
 
-    scaling: see :func:`fedcore.data.pixels.scale`.
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     root = Path(root)
 
@@ -79,8 +85,13 @@ def emnist(
 ) -> Dataset:
     """Return a subset of EMNIST (Cohen et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
 
-    The files hold transposed images and count letters from 1; the loader reverts both. scaling: see
-    :func:`fedcore.data.pixels.scale`.
+    The files hold transposed images and count letters from 1; the loader reverts both.
+
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        subset: its name, such as "balanced" (47 classes) or "letters" (26).
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     if subset not in SUBSETS:
         raise unknown_value("data.subset", subset, SUBSETS)

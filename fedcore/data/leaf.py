@@ -55,7 +55,7 @@ def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
         if not files:
             raise InputError(f"data.path = {path}: no {folder}/*.json; LEAF writes train and test, or all_data")
         for file in files:
-            found, form = read(file, form)
+            found, form = read_users(file, form)
             for user, (examples, labels) in found.items():
                 x.append(examples)
                 y.append(labels)
@@ -105,7 +105,7 @@ class Form(NamedTuple):
     size: int
 
 
-def read(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
+def read_users(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
     """Return each user's examples in one file, and their form. form: that of other files."""
     try:
         content = json.loads(file.read_bytes())

@@ -32,9 +32,14 @@ def mnist_m(
 ) -> Dataset:
     """Return digits over photographs, x (N, 3, 28, 28) uint8: |crop - digit| for each channel.
 
-    base "mnist": MNIST's digits with its official test set. "digits": scikit-learn's 1,797, scaled up from 8 x 8
-    (bilinear), without a test set. photos: see :func:`photographs`; training and test digits share them. The crops
-    depend on `seed` and on the names of the photographs. scaling: see :func:`fedcore.data.pixels.scale`.
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        base: "mnist": MNIST's digits with its official test set; "digits": scikit-learn's 1,797, scaled up from 8 x 8
+            (bilinear), without a test set.
+        photos: see :func:`photographs`; training and test digits share them.
+        seed: of the crops, which depend on the names of the photographs as well.
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     if base not in ("mnist", "digits"):
         raise unknown_value("data.base", base, ("mnist", "digits"))

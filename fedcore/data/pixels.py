@@ -74,12 +74,12 @@ def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Gene
     which, top, left = torch.rand(3, len(x), generator=random, dtype=torch.float64).numpy()
     which = (which * len(photos)).astype(int)
     for k, photo in enumerate(photos):
-        mine = np.flatnonzero(which == k)
+        index = np.flatnonzero(which == k)
         crops = sliding_window_view(photo(), (size, size), axis=(0, 1))  # (H - S + 1, W - S + 1, 3, S, S)
         rows, columns = (
-            (place[mine] * count).astype(int) for place, count in zip((top, left), crops.shape[:2], strict=True)
+            (place[index] * count).astype(int) for place, count in zip((top, left), crops.shape[:2], strict=True)
         )
-        blend[mine] = np.abs(crops[rows, columns] - images[mine])
+        blend[index] = np.abs(crops[rows, columns] - images[index])
     return torch.from_numpy(blend)
 
 

@@ -93,7 +93,18 @@ def bearings(
 ) -> Dataset:
     """Return the simulated rig's twelve devices with ten classes each, x (N, 1, window / 2) float32.
 
-    See :class:`fedcore.data.bearings.WindowOptions` for the settings; `seed` also determines the rig.
+    Args:
+        window: samples per example, even.
+        train: windows per class and device, the first ones of a record, from 1.
+        test: the same, the last ones, from 0: they share no sample with the others, and do not depend on `train`.
+        scaling: "none": eq. (7) as printed; "rms": divided by the root mean square of all features of the device's
+            training examples.
+        noise: standard deviation of added white noise, as a multiple of the record's root mean square, from 0; the draw
+            depends on seed, device and class.
+        seed: of the rig and of the noise.
+        server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
+            the training windows; no device has them.
+        locations: those whose devices take part; None: all.
     """
     places = LOCATIONS if locations is None else tuple(locations)
     return examples(records(seed), WindowOptions(window, train, test, scaling, noise, seed, server, places))

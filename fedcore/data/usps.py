@@ -27,8 +27,13 @@ SIDE = 16
 def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None, scaling: Scaling = "none") -> Dataset:
     """Return USPS, x (N, 1, 16, 16) uint8, with its official test set.
 
-    v becomes floor((v + 1) / 2 * 255), as in torchvision. size: resize to so many pixels a side, bilinear (28 as in
-    MNIST). scaling: see :func:`fedcore.data.pixels.scale`. The MD5 of an existing file is not checked.
+    v becomes floor((v + 1) / 2 * 255), as in torchvision. The MD5 of an existing file is not checked.
+
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        size: resize to so many pixels a side, bilinear (28 as in MNIST).
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     root = Path(root)
     wanted = SIDE if size is None else side(size)
@@ -38,12 +43,12 @@ def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None
             if not (root / "USPS" / name).is_file():
                 sets.utils.download_url(url, root / "USPS", name, md5)
 
-    train, test = (read(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
+    train, test = (read_examples(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
     train, test = (Data(resize(part.x, wanted), part.y) for part in (train, test))
     return scale(Dataset(train, test, tuple("0123456789")), scaling)
 
 
-def read(root: Path, file: Path) -> Data:
+def read_examples(root: Path, file: Path) -> Data:
     """Return the images of one file."""
     from sklearn.datasets import load_svmlight_file  # here, as it takes most of a second to import
 

@@ -14,8 +14,10 @@ SIGNAL, IMAGE = 64, 8
 def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32)) -> Net:
     """Return `cells` for signals (channels, length), `cnn` for images (channels, height, width), else `mlp`.
 
-    Signals shorter than SIGNAL and images smaller than IMAGE get an `mlp` too. widths: of the `mlp`; the other nets
-    have their own defaults.
+    Signals shorter than SIGNAL and images smaller than IMAGE get an `mlp` too.
+
+    Args:
+        widths: units of each hidden layer of the `mlp`; the other nets have their own defaults.
     """
     if len(shape) == 2 and shape[1] >= SIGNAL:
         return cells.net(shape=shape, classes=classes)

@@ -7,7 +7,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from fedcore.builders import call
+from fedcore.builders import NET_CONTEXT, call
 from fedcore.nets.inputs import with_integers
 from fedcore.nets.weights import build_with_weights
 from fedcore.types import Net
@@ -39,7 +39,7 @@ def describe_net(net: Net) -> str:
     build = net.build.func if isinstance(net.build, partial) else net.build
     positional, named = build_arguments(net)
     bound = signature(build).bind_partial(*positional, **named).arguments
-    settings = {key: value for key, value in bound.items() if key not in ("shape", "classes")}
+    settings = {key: value for key, value in bound.items() if key not in NET_CONTEXT}
     return call(getattr(build, "__name__", type(build).__name__), settings)
 
 

@@ -50,8 +50,11 @@ def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive
     """Return the network inferred from Table VI's parameter counts: 323,434 for signals of 512 and ten classes.
 
     The stem (10,464) has 32 and 64 maps, with kernels of 4 and 5 samples and strides of 4; each cell (12,352) has 64
-    maps; the head has 128 units. cells: M. width: factor of all widths. The paper does not state kernels, strides,
-    activations or the kind of pooling.
+    maps; the head has 128 units. The paper does not state kernels, strides, activations or the kind of pooling.
+
+    Args:
+        cells: M, from 1.
+        width: factor of all widths, above 0.
     """
     if len(shape) != 2 or shape[1] < 4:
         raise InputError(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")

@@ -86,9 +86,14 @@ def net(
     hidden: Sequence[Count] = (32,),
     size: int = 0,
 ) -> Net:
-    """Return a CNN with `maps` feature maps in each convolution and `hidden` units in each hidden layer.
+    """Return a CNN.
 
-    padding: "same" keeps the sides, "valid" shortens them by kernel - 1. size: pads smaller images with zeros, pixels.
+    Args:
+        maps: feature maps of each convolution, from 1.
+        kernel: side of the convolutions' kernels, pixels.
+        padding: "same" keeps the sides, "valid" shortens them by kernel - 1.
+        hidden: units of each hidden layer after the convolutions, from 1.
+        size: side to which smaller images are padded with zeros, pixels; 0: none are.
     """
     for key, numbers in {"maps": maps, "hidden": hidden, "kernel": [kernel]}.items():
         if not all(type(number) is int and number > 0 for number in numbers):
@@ -116,24 +121,38 @@ def _preset(
 def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
     """Return LeNet-5 (LeCun et al. 1998) as used today: images padded to 32 x 32, 6 and 16 maps, 120 and 84 units.
 
-    It has 62,006 parameters for 3 x 32 x 32 and ten classes: DFL's CNN for CIFAR. width: factor of all widths.
+    It has 62,006 parameters for 3 x 32 x 32 and ten classes: DFL's CNN for CIFAR.
+
+    Args:
+        width: factor of all widths, above 0.
     """
     return _preset(shape, classes, width, [6, 16], [120, 84], "valid", size=32)
 
 
 def dfl_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """Return DFL's CNN for MNIST, by its size in Table IV: 20 and 50 maps, 50 units; 66,130 parameters at 28 x 28."""
+    """Return DFL's CNN for MNIST, by its size in Table IV: 20 and 50 maps, 50 units; 66,130 parameters at 28 x 28.
+
+    Args:
+        width: factor of all widths, above 0.
+    """
     return _preset(shape, classes, width, [20, 50], [50], "valid")
 
 
 def mcmahan_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """Return the CNN of McMahan et al. 2017: 32 and 64 maps, 512 units; 1,663,370 parameters at 28 x 28."""
+    """Return the CNN of McMahan et al. 2017: 32 and 64 maps, 512 units; 1,663,370 parameters at 28 x 28.
+
+    Args:
+        width: factor of all widths, above 0.
+    """
     return _preset(shape, classes, width, [32, 64], [512], "same")
 
 
 def stlf_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0, dropout: Dropout = 0.0) -> Net:
     """Return ST-LF's CNN: 10 and 20 maps, two fully connected layers, the first of 50 units (not in the paper).
 
-    dropout: of whole maps of the second convolution and of the 50 units; .5 in the public code of ST-LF's authors.
+    Args:
+        width: factor of all widths, above 0.
+        dropout: of whole maps of the second convolution and of the 50 units, from 0, below 1; .5 in the public code of
+            ST-LF's authors.
     """
     return _preset(shape, classes, width, [10, 20], [50], "valid", dropout=dropout)

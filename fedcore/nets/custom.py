@@ -12,12 +12,10 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedcore.builders import import_builder
+from fedcore.builders import NET_CONTEXT, import_builder
 from fedcore.nets.inputs import blank, takes_integers, with_integers
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
-
-GIVEN = ("shape", "classes")
 
 
 def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
@@ -42,8 +40,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
             partial(with_integers, build) if integers else build, axes(**build.keywords) if callable(axes) else axes
         )
 
-    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in GIVEN]
-    parameters = [*given, *(setting for name, setting in settings.items() if name not in GIVEN)]
+    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT]
+    parameters = [*given, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make

@@ -114,7 +114,11 @@ def axes(widths: Sequence[int]) -> Axes:
 
 
 def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32)) -> Net:
-    """Return a multilayer perceptron with hidden layers of these widths."""
+    """Return a multilayer perceptron.
+
+    Args:
+        widths: units of each hidden layer, from 1.
+    """
     if not all(type(width) is int and width > 0 for width in widths):
         raise InputError(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
     layers = [math.prod(shape), *widths, classes]

@@ -91,10 +91,12 @@ def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottl
 
     At the start of a stage the shortcut is a 1 x 1 convolution (their option B): 272,474 parameters for 3 x 32 x 32 and
     ten classes. They use option A there, which pads with zero channels: the first maps of a stage would be those of the
-    previous one, and the units of a stage could not be permuted separately. width: factor of all widths.
+    previous one, and the units of a stage could not be permuted separately.
 
-    bottleneck: two blocks a stage of 1 x 1, 3 x 3 and 1 x 1 (four times as wide) convolutions, as many layers. This is
-    DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
+    Args:
+        width: factor of all widths, above 0.
+        bottleneck: two blocks a stage of 1 x 1, 3 x 3 and 1 x 1 (four times as wide) convolutions, as many layers. This
+            is DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
     """
     return with_table(
         partial(resnet, tuple(shape), classes, widths=scale_widths([16, 32, 64], width), bottleneck=bottleneck)
@@ -104,6 +106,9 @@ def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottl
 def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
     """Return MobileNetV2 (Sandler et al. 2018) for 32 x 32: stride 1 in the stem and the stage of 24 maps; no dropout.
 
-    It has 2,236,682 parameters for 3 x 32 x 32 and ten classes. width: factor of all widths.
+    It has 2,236,682 parameters for 3 x 32 x 32 and ten classes.
+
+    Args:
+        width: factor of all widths, above 0.
     """
     return with_table(partial(mobilenet, tuple(shape), classes, width))

@@ -76,8 +76,11 @@ def lstm(
 ) -> Net:
     """Return a character model; LEAF's for Shakespeare has 2 layers of 256 units.
 
-    vocabulary: how many whole numbers there are, from 0; None: as many as classes, as for the next letter. embedding:
-    width of a number's vector. hidden: units of a layer. layers: LSTM layers.
+    Args:
+        vocabulary: how many whole numbers there are, from 0; None: as many as classes, as for the next letter.
+        embedding: width of a number's vector.
+        hidden: units of a layer.
+        layers: LSTM layers.
     """
     vocabulary = _require_sequence("lstm", shape, classes, vocabulary)
     return Net(partial(Recurrent, vocabulary, embedding, hidden, layers, classes))
@@ -94,8 +97,11 @@ def transformer(
 ) -> Net:
     """Return a small transformer, without dropout.
 
-    vocabulary: as for `lstm`. embedding: width of all vectors, a multiple of heads. layers: blocks of attention and two
-    linear layers.
+    Args:
+        vocabulary: how many whole numbers there are, from 0; None: as many as classes, as for the next letter.
+        embedding: width of all vectors, a multiple of heads.
+        heads: of attention.
+        layers: blocks of attention and two linear layers.
     """
     vocabulary = _require_sequence("transformer", shape, classes, vocabulary)
     if embedding % heads:

@@ -84,11 +84,16 @@ def vgg11(
 ) -> Net:
     """Return VGG-11 with one fully connected layer, CODE's CNN (Section VI): 8 convolutions, 9.2 million parameters.
 
-    Gray images are repeated in three channels. size: images are padded with zeros to this side, as in the paper (whose
-    224 costs 49 times the work of 32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.
-    width: factor of the convolutions' widths. norm: batch norm after every convolution. hidden: units of fully
-    connected layers before the last, each followed by dropout of a half; [4096, 4096] are those of the original, which
-    has 138 million parameters with 16 layers on images of 224 x 224 (Simonyan and Zisserman 2015, Section 2, Table 2).
+    Gray images are repeated in three channels.
+
+    Args:
+        width: factor of the convolutions' widths, above 0.
+        size: side to which images are padded with zeros, pixels, as in the paper (whose 224 costs 49 times the work of
+            32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.
+        norm: batch norm after every convolution.
+        hidden: units of fully connected layers before the last, each followed by dropout of a half; [4096, 4096] are
+            those of the original, which has 138 million parameters with 16 layers on images of 224 x 224 (Simonyan and
+            Zisserman 2015, Section 2, Table 2).
     """
     return _net(shape, classes, width, size, norm, hidden, (1, 1, 2, 2, 2))
 
@@ -102,7 +107,14 @@ def vgg16(
     norm: bool = False,
     hidden: Sequence[Count] = (),
 ) -> Net:
-    """Return VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters. Settings as for vgg11."""
+    """Return VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters.
+
+    Args:
+        width: factor of the convolutions' widths, above 0.
+        size: side to which images are padded with zeros, pixels.
+        norm: batch norm after every convolution.
+        hidden: units of fully connected layers before the last, as for `vgg11`.
+    """
     return _net(shape, classes, width, size, norm, hidden, (2, 2, 3, 3, 3))
 
 

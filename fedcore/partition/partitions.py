@@ -80,10 +80,10 @@ def partition(
         dataset: what is divided.
         name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto",
             by_device if the data name devices, else dirichlet; iid where labels are no classes.
-        devices: number of devices, from 1; the data's own with by_device and by_domain. alpha: concentration of
-        Dirichlet draws, above 0: small is skewed, 1e20 even. min_size: least examples of a device, all parts together,
-        from 1; of a device of the data also those of the shared
-            test set, so that it does not depend on the seed.
+        devices: number of devices, from 1; the data's own with by_device and by_domain.
+        alpha: concentration of Dirichlet draws, above 0: small is skewed, 1e20 even.
+        min_size: least examples of a device, all parts together, from 1; of a device of the data also those of the
+            shared test set, so that it does not depend on the seed.
         val: fraction of a device's examples that ranks and selects models, in [0, 1).
         test: fraction of a device's examples for its reported accuracy, in [0, 1).
         shared_test: fraction of all examples held out first, if there is no official test set; it does not depend on

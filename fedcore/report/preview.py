@@ -101,7 +101,7 @@ def show_own(jobs: Iterable[Job]) -> ReadData:
     for setting, seed in ((setting, job.seed) for job in jobs for setting in job.settings):
         if is_users(setting.data["name"]):
             dataset, divided = print_preview(setting, seed)
-            return ReadData({setting.source: dataset}, {(setting.source, setting.division, seed): divided})
+            return ReadData({setting.source: dataset}, {(setting.source, setting.partitioning, seed): divided})
     return ReadData()
 
 

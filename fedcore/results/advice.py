@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fedcore.results.chance import AtChance
-from fedcore.results.criterion import (
-    RATIO,
-    Criterion,
-    Measured,
-)
+from fedcore.results.criterion import RATIO, Criterion, Measured
 from fedcore.results.gains import Gain
 
 

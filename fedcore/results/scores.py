@@ -8,15 +8,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from fedcore.results.criterion import (
-    LEFT_OUT,
-    Criterion,
-    Measured,
-    is_same_test,
-    measured,
-    measured_new,
-    ratio_of_test,
-)
+from fedcore.results.criterion import LEFT_OUT, Criterion, Measured, is_same_test, measured, measured_new, ratio_of_test
 from fedcore.results.gains import Gain, gain_of
 from fedcore.results.summary import last_round, mean_over_devices, runs_of
 

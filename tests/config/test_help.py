@@ -1,15 +1,19 @@
-"""The help of every method has a line about each of its settings, wherever the setting is declared."""
+"""Help has a line about each setting of every method, net, partition and dataset, wherever it is declared."""
 
 from __future__ import annotations
 
 import re
+from inspect import signature
 
 import pytest
 
 import fedcore as fc
 from fedcore.builders import CONTEXT, group_settings, settings_of
 from fedcore.config.help import method_help, setting_lines
+from fedcore.data.registry import DATASETS, loader_of
 from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS
+from fedcore.partition import PARTITIONS
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -26,6 +30,17 @@ def test_no_line_is_about_a_setting_that_is_not_there(name: str) -> None:
     assert set(re.findall(r"^        (\w+): ", "".join(section).split("Raises:")[0], re.MULTILINE)) <= {
         *builder(name).__annotations__
     }
+
+
+@pytest.mark.parametrize("name", [*NETS, *PARTITIONS])
+def test_a_net_and_a_partition_have_a_line_for_every_setting(name: str) -> None:
+    described = getattr(fc, name)
+    assert set(signature(described).parameters) == {*setting_lines(described)}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_dataset_has_a_line_for_every_setting(name: str) -> None:
+    assert {*signature(loader_of(name)).parameters} == {*setting_lines(loader_of(name))}
 
 
 def test_lines_of_a_dataclass_stand_in_its_place() -> None:

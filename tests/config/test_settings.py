@@ -445,10 +445,10 @@ def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
 
 def test_every_key_of_training_is_used():
     fields = set(Training.__dataclass_fields__)
-    text = (ROOT / "fedcore" / "core" / "training.py").read_text()
     used = {
         node.attr
-        for node in ast.walk(ast.parse(text))
+        for path in (ROOT / "fedcore" / "core").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "training"
     }
     assert fields - used == {"shared_init"}  # which methods read as they are built

@@ -56,7 +56,7 @@ def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
     settings = [*grid_points(copied(), "my_data", "small", words)]
     shown = show_own([job("my_data", settings, 5)])
     assert [*shown.datasets] == [settings[0].source]
-    assert [*shown.partitions] == [(settings[0].source, settings[0].division, 5)]
+    assert [*shown.partitions] == [(settings[0].source, settings[0].partitioning, 5)]
     (dataset,), (divided,) = shown.datasets.values(), shown.partitions.values()
     way = {"name" if key == "partition" else key: value for key, value in settings[0].federation.items()}
     again = partition(dataset, seed=5, **{key: value for key, value in way.items() if key != "scale"})
@@ -64,7 +64,7 @@ def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
     assert np.array_equal(divided.sizes, again.sizes)
     assert divided.names == again.names
     other = grid_points(copied(), "my_data", "small", {**words, "federation.shared_test": 0.3})
-    assert next(iter(other)).division != settings[0].division
+    assert next(iter(other)).partitioning != settings[0].partitioning
 
 
 def test_data_that_are_not_a_users_own_are_not_shown():

@@ -117,13 +117,13 @@ def level_targets(table: Tensor, temperature: float) -> Tensor:
 
 
 def distillation_grad(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> LogitGrad:
-    r"""Return the slope of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
+    r"""Return the gradient of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
 
     hard (softmax(z) - onehot(y)) + soft tau (softmax(z / tau) - p_y)
 
     targets: p, (K, K), rows on the simplex, looked up by label; at temperature tau. Summed over the examples, so that
-    the mean is PyTorch's `batchmean`; tau^2 keeps the soft part's slope at the scale of the hard one's (Hinton et al.).
-    At temperature 1 with hard + soft = 1 this is the slope of cross-entropy against hard I + soft p.
+    the mean is PyTorch's `batchmean`; tau^2 keeps the soft part's gradient at the scale of the hard one's (Hinton et
+    al.). At temperature 1 with hard + soft = 1 this is the gradient of cross-entropy against hard I + soft p.
     """
     table = (hard * torch.eye(len(targets), dtype=torch.float64) + soft * temperature * targets.double()).float()
 
@@ -137,7 +137,7 @@ def distillation_grad(targets: Tensor, hard: float, soft: float, temperature: fl
 
 
 def smoothing_grad(share: float) -> LogitGrad:
-    """Return the slope of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
+    """Return the gradient of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
 
     def logit_grad(logits: Tensor, y: Tensor) -> Tensor:
         gradient = logits.softmax(1).sub_(share / logits.shape[1])

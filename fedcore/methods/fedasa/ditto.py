@@ -6,43 +6,28 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
-from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
+from fedcore.types import Amount, Device, Message, Method, Model, Net, Params, StepId, Update
 
 GLOBAL = "global/"
 """Prefix of the entries in a device's memory that hold the moments of the global model's optimiser."""
 
 
 @training_defaults(shared_init=True)
-def ditto(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    strength: Amount = 0.01,
-    aggregator: Aggregator = MEAN,
-) -> Method:
+def ditto(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, strength: Amount = 0.01) -> Method:
     """Build Ditto.
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         strength: lambda, which holds the personal model near the global one, from 0; 0 is local training.
-        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
-    stage = Stage(
-        partial(train_both, training=training, strength=strength),
-        partial(average_models, aggregator=aggregator),
-        rounds,
-        fraction,
-    )
+    stage = averaging.stage(partial(train_both, training=training, strength=strength))
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), personal)
 
 

@@ -6,26 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange, exchange_sampled
+from fedcore.core.aggregation import Averaging, exchange, exchange_sampled
 from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import layers
-from fedcore.types import (
-    Count,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Positive,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types import Device, InputError, Message, Method, Net, Params, Positive, StepId, Update
 
 
 @training_defaults(shared_init=True)
@@ -33,20 +20,16 @@ def fedper(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     personal_lr: Positive | None = None,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build FedPer.
 
     If `fraction` is below 1, all devices start from one model; its last layer is sent until a device has taken part.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         personal_lr: learning rate of the last layer, above 0; None: training's.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for a net of one layer, and for different initial models with a fraction below 1.
@@ -55,11 +38,11 @@ def fedper(
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
     local = partial(train_base, training=training, personal_lr=personal_lr)
-    if fraction < 1:
+    if averaging.fraction < 1:
         require_shared_init("fedper with fraction below 1", training.shared_init)
-        stage = Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)
+        stage = averaging.stage(local, exchange_sampled)
         return Method(begin_with_memory, (stage,), merge_models)
-    stage = Stage(local, partial(exchange, aggregator=aggregator), rounds)
+    stage = averaging.stage(local, exchange)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
 
 

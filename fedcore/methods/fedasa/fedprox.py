@@ -6,36 +6,25 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
-from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
+from fedcore.types import Amount, Device, Message, Method, Net, Params, StepId, Update
 
 
 @training_defaults(shared_init=True)
-def fedprox(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    mu: Amount = 0.01,
-    aggregator: Aggregator = MEAN,
-) -> Method:
+def fedprox(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, mu: Amount = 0.01) -> Method:
     """Build FedProx.
 
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         mu: weight of the proximal term, from 0; 0 is FedAvg by size.
-        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
-    combine = partial(average_models, aggregator=aggregator)
-    stage = Stage(partial(train_near, training=training, mu=mu), combine, rounds, fraction)
+    stage = averaging.stage(partial(train_near, training=training, mu=mu))
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
 
 

@@ -13,17 +13,15 @@ from typing import Literal, TypeAlias
 import torch
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange, exchange_parts
+from fedcore.core.aggregation import Aggregator, Averaging, exchange, exchange_parts
 from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import leaves_up_to, max_depth
 from fedcore.types import (
-    Count,
     Depth,
     Device,
-    Fraction,
     InputError,
     Message,
     Method,
@@ -31,7 +29,6 @@ from fedcore.types import (
     Params,
     Positive,
     RoundInfo,
-    Stage,
     StepId,
     Update,
     generator,
@@ -45,23 +42,19 @@ def fixed_depth(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     depth: Choice = 1,
     personal_lr: Positive | None = None,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build G-sharing.
 
     If `fraction` is below 1, all devices start from one model; its personal part is sent until a device has taken part.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last
             one never); None: nothing; "random": drawn for each device, evenly from 0 to M.
         personal_lr: learning rate of the personal part, above 0; None: training's.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for a depth that the net does not have, and for different initial models with a fraction below 1.
@@ -73,11 +66,11 @@ def fixed_depth(
                 f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
             )
     local = partial(train_upto, training=training, depth=depth, personal_lr=personal_lr)
-    if fraction < 1:
+    if averaging.fraction < 1:
         require_shared_init("fixed_depth with fraction below 1", training.shared_init)
-        combine = partial(exchange_upto, net=next(iter(nets.values())), depth=depth, aggregator=aggregator)
-        return Method(begin_with_memory, (Stage(local, combine, rounds, fraction),), merge_models)
-    stage = Stage(local, partial(exchange, aggregator=aggregator), rounds)
+        combine = partial(exchange_upto, net=next(iter(nets.values())), depth=depth)
+        return Method(begin_with_memory, (averaging.stage(local, combine),), merge_models)
+    stage = averaging.stage(local, exchange)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
 
 

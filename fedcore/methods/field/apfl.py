@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import (
@@ -36,25 +36,11 @@ from fedcore.core.training import (
     minibatches,
     optimiser_step,
     plain_step,
+    refuse_kept_state,
     starting_params,
 )
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import (
-    Amount,
-    Count,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Share,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types import Amount, Device, Message, Method, Model, Net, Params, Share, StepId, Update
 
 OWN, ALPHA = "own/", "alpha"
 """Names in a device's memory: the leaves of its own model, v; and the share of it in the mixture."""
@@ -65,29 +51,24 @@ def apfl(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     alpha: Share = 0.5,
     alpha_lr: Amount = 0.0,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build APFL, twice FedAvg's work.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         alpha: share of the device's own model in the mixture, from 0 to 1, at first; 0 is FedAvg.
         alpha_lr: eta_alpha, learning rate of that share, from 0; 0: it stays.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for an optimiser whose state is kept.
     """
     require_equal(nets)
-    if training.optimiser_state == "keep":
-        raise InputError("training.optimiser_state = keep: apfl starts new optimisers in each round; use fresh")
+    refuse_kept_state("apfl", training)
     local = partial(train_mixture, training=training, alpha=alpha, alpha_lr=alpha_lr)
-    stage = Stage(local, partial(average_models, aggregator=aggregator), rounds, fraction)
+    stage = averaging.stage(local)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), mixture)
 
 

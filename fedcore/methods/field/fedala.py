@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import (
@@ -38,21 +38,7 @@ from fedcore.core.training import (
 )
 from fedcore.nets import require_equal, use_generator
 from fedcore.nets.parts import layers
-from fedcore.types import (
-    Amount,
-    Count,
-    Data,
-    Device,
-    Fraction,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types import Amount, Count, Data, Device, Fraction, Message, Method, Model, Net, Params, StepId, Update
 
 LAST, WEIGHTS = "last/", "weights"
 """Names in a device's memory: the leaves of its last model; W, in the layout of the parameters' vector."""
@@ -63,30 +49,26 @@ def fedala(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     top: Count = 1,
     share: Fraction = 0.8,
     weights_lr: Amount = 1.0,
     first_epochs: Count = 10,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build FedALA; FedAvg's traffic.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         top: p, the last layers whose numbers are weighed, from 1; the others are the global model's.
         share: of a device's examples, those that W learns from, above 0, at most 1 (the paper: .8).
         weights_lr: eta_W, learning rate of W, from 0 (the paper: 1); 0 is FedAvg's training.
         first_epochs: epochs of W in a device's second round, from 1; later ones have one.
-        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
     local = partial(
         train_adapted, training=training, top=top, share=share, weights_lr=weights_lr, first_epochs=first_epochs
     )
-    stage = Stage(local, partial(average_models, aggregator=aggregator), rounds, fraction)
+    stage = averaging.stage(local)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), personal)
 
 

@@ -14,33 +14,23 @@ from dataclasses import replace
 from functools import partial
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange_sampled
+from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.losses import PARTS
 from fedcore.core.messages import begin_with_memory, require_shared_init
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params, train
 from fedcore.methods.field.part_training import fit_part, head, parts, require_base
 from fedcore.nets import require_equal
-from fedcore.types import Count, Depth, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
+from fedcore.types import Depth, Device, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 
 @training_defaults(shared_init=True)
-def fedbabu(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    tune_epochs: Depth = 5,
-    aggregator: Aggregator = MEAN,
-) -> Method:
+def fedbabu(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, tune_epochs: Depth = 5) -> Method:
     """Build FedBABU.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: 5);
             where `training.steps` counts minibatches, as many.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for a net of one layer.
@@ -49,7 +39,7 @@ def fedbabu(
     require_shared_init("fedbabu", training.shared_init)
     require_base("fedbabu", next(iter(nets.values())))
     local = partial(train_body, training=training)
-    stages = [Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)]
+    stages = [averaging.stage(local, exchange_sampled)]
     if tune_epochs:
         tuning = replace(training, epochs=tune_epochs, optimiser_state="fresh")
         stages.append(Stage(partial(train, training=tuning), None))

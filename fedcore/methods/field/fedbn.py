@@ -15,34 +15,25 @@ import torch
 from torch import nn
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange_sampled
+from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import Training, fit, flatten_net, starting_params
 from fedcore.nets import require_equal, shapes, use_generator
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
+from fedcore.types import Device, Message, Method, Net, Params, StepId, Update
 
 
 @training_defaults(shared_init=True)
-def fedbn(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    aggregator: Aggregator = MEAN,
-) -> Method:
+def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) -> Method:
     """Build FedBN. A device that never took part runs the initial batch norms.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
-        aggregator: how the server combines what devices send.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
     """
     require_equal(nets)
     require_shared_init("fedbn", training.shared_init)
     own = batch_norms(next(iter(nets.values())))
     local = partial(train_all, training=training, own=own)
-    stage = Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)
+    stage = averaging.stage(local, exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
 
 

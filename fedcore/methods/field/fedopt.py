@@ -23,7 +23,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, by_size
+from fedcore.core.aggregation import Aggregator, Averaging, by_size
 from fedcore.core.messages import (
     begin_with_memory,
     from_memory,
@@ -34,7 +34,7 @@ from fedcore.core.messages import (
 )
 from fedcore.core.training import Training, train
 from fedcore.nets import parameters, require_equal
-from fedcore.types import Count, Fraction, Message, Method, Net, Params, Positive, RoundInfo, Stage, Update, step_word
+from fedcore.types import Message, Method, Net, Params, Positive, RoundInfo, Update, step_word
 
 Rule: TypeAlias = Literal["momentum", "adam", "yogi", "adagrad"]
 Decay: TypeAlias = Annotated[float, Ge(0), Lt(1)]
@@ -55,42 +55,29 @@ def fedopt(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     rule: Rule = "adam",
     server_lr: Positive = 0.03,
     beta1: Decay = 0.9,
     beta2: Decay = 0.99,
     tau: Positive = 1e-3,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build FedAvgM, FedAdam, FedYogi or FedAdagrad.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         rule: the server's optimiser: "momentum" (FedAvgM), "adam", "yogi" or "adagrad".
         server_lr: the server's learning rate, above 0. Of momentum, with 1 and beta1 0, FedAvg but for rounding; of the
             others about the farthest that a parameter moves in a round, which the paper tunes per dataset.
         beta1: share of the movement that stays from round to round, from 0, below 1.
         beta2: share of the second moment that stays, from 0, below 1; of adam and yogi.
         tau: adaptivity: changes well below it are hardly scaled up, above 0; not of momentum.
-        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
     require_shared_init("fedopt", training.shared_init)
     learnt = parameters(next(iter(nets.values())))
-    move = partial(
-        move_model,
-        learnt=learnt,
-        rule=rule,
-        server_lr=server_lr,
-        beta1=beta1,
-        beta2=beta2,
-        tau=tau,
-        aggregator=aggregator,
-    )
-    stage = Stage(partial(train, training=training), move, rounds, fraction)
+    move = partial(move_model, learnt=learnt, rule=rule, server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
+    stage = averaging.stage(partial(train, training=training), move)
     return Method(begin_with_memory, (stage,), received_model)
 
 

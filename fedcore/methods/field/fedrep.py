@@ -15,32 +15,22 @@ from dataclasses import replace
 from functools import partial
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange_sampled
+from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params
 from fedcore.methods.field.part_training import fit_part, head, parts, require_base
 from fedcore.nets import require_equal
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
+from fedcore.types import Count, Device, Message, Method, Net, Params, StepId, Update
 
 
 @training_defaults(shared_init=True)
-def fedrep(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    head_epochs: Count = 10,
-    aggregator: Aggregator = MEAN,
-) -> Method:
+def fedrep(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, head_epochs: Count = 10) -> Method:
     """Build FedRep. A device that never took part runs the initial head.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         head_epochs: passes over a device's examples that train the head, from 1 (the paper: 10), before the
             `training.epochs` that train the rest. Where `training.steps` counts minibatches, both take as many.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for a net of one layer.
@@ -49,7 +39,7 @@ def fedrep(
     require_shared_init("fedrep", training.shared_init)
     require_base("fedrep", next(iter(nets.values())))
     local = partial(train_in_turn, training=training, head_epochs=head_epochs)
-    stage = Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)
+    stage = averaging.stage(local, exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
 
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch, OwnLoss, own_loss
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.nets import require_equal
-from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Positive, Stage, StepId, Update
+from fedcore.types import Amount, Device, Message, Method, Net, Params, Positive, StepId, Update
 
 LAST = "last/"
 """Prefix of the leaves in a device's memory that hold the model that it last sent."""
@@ -37,26 +37,21 @@ def moon(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     mu: Amount = 1.0,
     tau: Positive = 0.5,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build MOON.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         mu: weight of the contrast, from 0 (the paper: .1 to 10); 0 is FedAvg by size, bit by bit.
         tau: temperature of the cosines, above 0 (the paper: .5).
-        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
     require_cross_entropy("moon", training)
     loss = partial(contrastive_loss, mu=mu, tau=tau) if mu else None
-    combine = partial(average_models, aggregator=aggregator)
-    stage = Stage(partial(train_contrasted, training=training, loss=loss), combine, rounds, fraction)
+    stage = averaging.stage(partial(train_contrasted, training=training, loss=loss))
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import (
@@ -29,28 +29,14 @@ from fedcore.core.training import (
     gradient_step,
     minibatches,
     plain_step,
+    refuse_kept_state,
     refuse_parts,
     refuse_patience,
     starting_params,
     train,
 )
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import (
-    Count,
-    Depth,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Positive,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types import Depth, Device, Message, Method, Model, Net, Params, Positive, Stage, StepId, Update
 
 
 @training_defaults(shared_init=True)
@@ -58,21 +44,17 @@ def perfedavg(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     inner_lr: Positive = 0.01,
     tune_epochs: Depth = 1,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build Per-FedAvg (FO).
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         inner_lr: alpha, learning rate of the step that is looked ahead, and of the tuning by plain SGD, above 0.
         tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: one
             step); where `training.steps` counts minibatches, as many.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for an optimiser whose state is kept.
@@ -80,10 +62,9 @@ def perfedavg(
     require_equal(nets)
     refuse_patience("perfedavg", training)
     refuse_parts("perfedavg", training)
-    if training.optimiser_state == "keep":
-        raise InputError("training.optimiser_state = keep: perfedavg starts a new optimiser in each round; use fresh")
+    refuse_kept_state("perfedavg", training)
     local = partial(train_ahead, training=training, inner_lr=inner_lr)
-    stages = [Stage(local, partial(average_models, aggregator=aggregator), rounds, fraction)]
+    stages = [averaging.stage(local)]
     if tune_epochs:
         tuning = replace(
             training, optimiser="sgd", momentum=0.0, nesterov=False, lr=inner_lr, epochs=tune_epochs, round_decay=1.0

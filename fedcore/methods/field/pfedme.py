@@ -15,7 +15,7 @@ from functools import partial
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, average_models
+from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import (
@@ -27,6 +27,7 @@ from fedcore.core.training import (
     minibatches,
     plain_step,
     proximal_grad_hook,
+    refuse_kept_state,
     refuse_parts,
     refuse_patience,
     starting_params,
@@ -37,7 +38,6 @@ from fedcore.types import (
     Amount,
     Count,
     Device,
-    Fraction,
     InputError,
     Message,
     Method,
@@ -45,7 +45,6 @@ from fedcore.types import (
     Net,
     Params,
     Positive,
-    Stage,
     StepId,
     Update,
 )
@@ -56,23 +55,19 @@ def pfedme(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    averaging: Averaging,
     strength: Amount = 1.0,
     inner_steps: Count = 5,
     outer_lr: Positive = 0.1,
-    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build pFedMe. `training` is that of theta: it makes K times the steps of other methods.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
         strength: lambda, which holds theta near w, from 0 (the paper: 15, with small rates); 0 leaves w as it is, and
             theta is trained from it alone. Times the learning rate of sgd it must be below 2, else theta diverges.
         inner_steps: K, steps of theta on a minibatch, from 1 (the paper: 5).
         outer_lr: eta, learning rate of w, above 0; eta lambda is the share of the way to theta that w goes.
-        aggregator: how the server combines what devices send.
 
     Raises:
         InputError: for an optimiser whose state is kept, and for a w that would leap beyond theta.
@@ -80,14 +75,13 @@ def pfedme(
     require_equal(nets)
     refuse_patience("pfedme", training)
     refuse_parts("pfedme", training)
-    if training.optimiser_state == "keep":
-        raise InputError("training.optimiser_state = keep: pfedme starts a new optimiser in each round; use fresh")
+    refuse_kept_state("pfedme", training)
     if outer_lr * strength > 1:
         raise InputError(f"pfedme.outer_lr = {outer_lr}: times pfedme.strength = {strength} must be at most 1")
     local = partial(
         train_envelope, training=training, strength=strength, inner_steps=inner_steps, share=outer_lr * strength
     )
-    stage = Stage(local, partial(average_models, aggregator=aggregator), rounds, fraction)
+    stage = averaging.stage(local)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), personal)
 
 

@@ -162,7 +162,7 @@ def targets_of(y: Tensor, ensemble: Tensor, hard: float) -> Tensor:
 
 
 def soft_target_grad(targets: Tensor) -> LogitGrad:
-    """Return the slope of cross-entropy against soft targets (N, K), for minibatches whose "labels" are their rows."""
+    """Return the gradient of cross-entropy against soft targets (N, K); the "labels" of minibatches are their rows."""
 
     def logit_grad(logits: Tensor, rows: Tensor) -> Tensor:
         return logits.softmax(1).sub_(targets.index_select(0, rows))

@@ -114,7 +114,7 @@ class Run:
             self._datasets[source] = partitions.read_dataset(
                 self.session.store, setting.data, preview.datasets.pop(source, None)
             )
-        divided = preview.partitions.pop((source, setting.division, job.seed), None)
+        divided = preview.partitions.pop((source, setting.partitioning, job.seed), None)
         dataset = self._datasets[source]
         made = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
         prepared = PreparedData(dataset, made)

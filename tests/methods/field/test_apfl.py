@@ -84,5 +84,5 @@ def test_alone_with_the_whole_share_it_is_local_training_in_rounds():
 
 
 def test_what_cannot_work_is_refused():
-    with pytest.raises(InputError, match=r"^training.optimiser_state = keep: apfl starts new optimisers"):
+    with pytest.raises(InputError, match=r"^training.optimiser_state = keep: apfl starts a new optimiser"):
         apfl(training=replace(ADAM, optimiser_state="keep"))
