@@ -113,7 +113,7 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     from fedcore.data import load
     from fedcore.field.study import setup_of
     from fedcore.pipeline.record import registry
-    from fedcore.pipeline.record.runs import Record
+    from fedcore.pipeline.record.field import find_answer
 
     _, jobs = plan_jobs(ask([*settings]))
     job = jobs[0]
@@ -124,8 +124,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     answer = None
     known = registry.read()
     if known is not None and registry.CANDIDATE in getattr(known.get(setting.task), "aliases", {}):
-        origin, _ = Record().find_source(setting.task, registry.CANDIDATE)
-        answer, job = origin.row, job.model_copy(update={"seed": origin.seed})
+        answer, seed = find_answer(setting.task)
+        job = job.model_copy(update={"seed": seed})
     return setup_of(job, setting, dataset, devices, answer)
 
 

@@ -16,12 +16,14 @@ import mlflow
 import pandas as pd
 from mlflow.entities import Run
 
+from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.params import read
+from fedcore.field.plan import Plan
 from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
 from fedcore.field.session import Played
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion, seals
-from fedcore.pipeline.record.registry import registered
+from fedcore.pipeline.record.registry import CANDIDATE, registered
 from fedcore.pipeline.record.result import StudyOnData, rule_of
 from fedcore.pipeline.record.runs import Record, log_arguments, quiet
 from fedcore.results.criterion import METRICS
@@ -65,6 +67,18 @@ def record(played: Played) -> list[str]:
         )  # fmt: skip
         keeper.close(run, result)
     return [told.line for told in keeper.propose([config], False, rule_of(read()))]
+
+
+def find_answer(task: str) -> tuple[MethodConfig, int]:
+    """Return the method and the seed of a task's candidate, which a study proposed, or a run on real devices."""
+    keeper = Record()
+    version = promotion.find(keeper.client, task, CANDIDATE)
+    if version.tags.get(promotion.SIMULATED) != "false":
+        origin, _ = keeper.find_source(task, CANDIDATE)
+        return origin.row, origin.seed
+    plan = Plan.from_json(promotion.read_artifact(keeper.client, version.run_id, "plan.json").decode())
+    label = version.tags["fedcore.method"]
+    return configure(plan.method, plan.settings, plan.training, label=label), plan.seed
 
 
 def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import Played
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import promotion, proposals, registry, runs, seals
-from fedcore.pipeline.record.field import record
+from fedcore.pipeline.record.field import find_answer, record
 from fedcore.pipeline.record.metrics import DEVICES, device_table
 from fedcore.types import InputError, Model
 
@@ -344,6 +344,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     (said,) = record(one)
     assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
     assert record(one) == [said]
+    assert find_answer(TASK) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")
     assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
     assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in one.kept.turns)
