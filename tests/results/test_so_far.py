@@ -7,7 +7,7 @@ def leader(label: str, validation: float) -> Leader:
     return Leader(label, validation, f"{validation:.0%}")
 
 
-def test_a_line_comes_once_there_is_a_row_of_each_kind_and_then_for_each_that_leads():
+def test_a_line_comes_with_a_row_of_each_kind_and_for_each_that_leads():
     first = SoFar()
     assert first.add(leader("local_only", 0.8), combines=False) is None
     assert first.add(leader("fedavg", 0.7), combines=True) == (

@@ -283,7 +283,7 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     assert not promote.print_champions(led())
 
 
-def test_files_are_found_without_mlflow_if_this_project_registered_them(client: Any, monkeypatch):
+def test_registered_files_are_found_without_mlflow(client: Any, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     name, place = registry.registered("sealed"), environment.ARTIFACTS / "sealed"
     place.mkdir(parents=True)
