@@ -130,11 +130,11 @@ def word(rows: pd.DataFrame) -> str:
 def evidence(rows: pd.DataFrame) -> str:
     """Return the numbers of a few claims; of many the counts, and those of the first that does not hold."""
     if len(rows) <= SHOWN:
-        return "<br>".join(numbers(row) for _, row in rows.iterrows())
+        return "; ".join(numbers(row) for _, row in rows.iterrows())
     against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
     first = (against if len(against) else rows).iloc[0]
     which = "the first of these" if len(against) else "the first"
-    return f"of {len(rows)} claims {counted(rows['verdict'].value_counts())}; {which}:<br>{numbers(first)}"
+    return f"of {len(rows)} claims {counted(rows['verdict'].value_counts())}; {which}: {numbers(first)}"
 
 
 def numbers(row: pd.Series) -> str:

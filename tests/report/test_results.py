@@ -58,7 +58,7 @@ def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
 def test_a_line_has_its_verdict_its_numbers_and_its_links(tmp_path: Path):
     text = page(tmp_path, line(), line(says="b.", rules=["a > c"], picture="x.png"))
     see = "[table](x.md), [claims](results/code-x-claims.csv), `run x`"
-    numbers = "`a > b`: in 2 of 2 settings<br>`a > c`: in 0 of 2 settings<br>`a > b`: at chance"
+    numbers = "`a > b`: in 2 of 2 settings; `a > c`: in 0 of 2 settings; `a > b`: at chance"
     assert f"| **holds in part** | a is best. | {numbers} | {see} |" in text
     assert "| **does not hold** | b. | `a > c`: in 0 of 2 settings | [table](x.md), [picture](x.png)," in text
     assert "Of all its claims, in all runs that were kept, 1 holds, 1 does not, 1 could not be tested." in text
