@@ -293,6 +293,8 @@ def run(
     from fedcore.field.session import choose_method, play
 
     parts = [setting.partition("=") for setting in settings]
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a method of one's own, in a file here
     config = choose_method(kit, name_of_method, {key: parse_value(key, value) for key, _, value in parts})
     with going_on():
         played = play(kit, config, name, seed, seconds=deadline, least=least, said=say)
