@@ -355,7 +355,8 @@ def test_every_study_of_the_digits_can_divide_them():
 @pytest.mark.slow
 def test_every_study_of_the_data_at_hand_can_divide_them(monkeypatch: pytest.MonkeyPatch):
     """A set of which no file is there is left out; of CWRU, each set of locations is a dataset of its own."""
-    for module, name in ((usps, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals")):  # the same files many times
+    often = ((usps, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals"))  # the same files many times
+    for module, name in often:
         monkeypatch.setattr(module, name, cache(getattr(module, name)))
     whole = sections(lambda data: {**data, "root": str(REAL), "download": False} if "download" in data else None)
     assert sum("cwru" in words for words in whole) >= 10
