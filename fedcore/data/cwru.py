@@ -8,14 +8,15 @@ bearings have no base sensor.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.bearings import (
@@ -33,6 +34,7 @@ from fedcore.data.bearings import (
     examples,
 )
 from fedcore.data.files import ROOT, damaged_file, one_line
+from fedcore.data.matlab import arrays
 from fedcore.types import Amount, Count, InputError
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
@@ -140,17 +142,11 @@ MOST = 10_000_000
 
 def columns(file: Path, number: int) -> dict[str, Signal]:
     """Return location -> its column of a file, (T,). Raises ValueError if the format differs from the published one."""
-    from scipy.io import loadmat, whosmat  # here, as only this set needs it
-
     names = {location: f"X{number:03d}_{sensor}_time" for location, sensor in SENSORS.items()}
     try:
-        sizes = {name: math.prod(shape) for name, shape, _ in whosmat(file)}
-        if (largest := max(sizes.values(), default=0)) > MOST:
-            raise ValueError(f"{largest:,} values in one array, at most {MOST:,} are read")
-        held = loadmat(file, variable_names=list(names.values()))
-        signals = {at: np.asarray(held[name], np.float64) for at, name in names.items() if name in held}
-        there = [*sizes]
-    except Exception as error:  # damaged bytes make the reader raise anything
+        there = arrays(file)
+        signals = {at: real(name, there[name]) for at, name in names.items() if name in there}
+    except (OSError, ValueError, MemoryError) as error:
         raise ValueError(f"is no MATLAB file that can be read ({one_line(error)})") from error
     if not signals:
         others = f"; it holds {', '.join(there)}: of another run, or at 48,000 samples a second" if there else ""
@@ -166,6 +162,15 @@ def columns(file: Path, number: int) -> dict[str, Signal]:
                 "seconds are wanted, this may be a record at 48,000"
             )
     return {location: signal[:, 0] for location, signal in signals.items()}
+
+
+def real(name: str, values: NDArray[Any] | None) -> NDArray[np.float64]:
+    """Return a copy of an array's values."""
+    if values is None:
+        raise ValueError(f"{name} has no real numbers")
+    if values.size > MOST:
+        raise ValueError(f"{values.size:,} values in {name}, at most {MOST:,} are read")
+    return np.array(values, np.float64)
 
 
 def fetch(root: Path) -> None:
