@@ -264,6 +264,13 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, name):
     assert line.startswith(f"data.root = {tmp_path}: CWRU/107.mat {why}")
 
 
+def test_an_array_of_too_many_values_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cwru, "MOST", 60)
+    mat(tmp_path, 107)
+    line = refusal("cwru", root=tmp_path, download=False, **SMALL)
+    assert "CWRU/107.mat is no MATLAB file that can be read (61 values in X107_DE_time, at most 60 are read)" in line
+
+
 def test_normal_bearings_are_taken_at_any_length(tmp_path):
     """They were published in one form only, of 243,938 samples and more."""
     mat(tmp_path, 97, "", X097_DE_time=np.ones((243_938, 1)), X097_FE_time=np.ones((485_643, 1)))
