@@ -2,6 +2,7 @@
 # make check  style, types, import boundaries, the quick tests      make clean  forget everything that was computed
 # make test   the same with all tests                               make soak   an hour of harm at random
 # make docs   the documentation as a site                           make bench  short benchmarks: ratios, 5 min
+# make field-test  every method on five real processes, with the bits of the simulation
 
 PYTHON ?= python3
 # make run TORCH_INDEX=ADDRESS: PyTorch from there, such as its build without CUDA (docs/development.md)
@@ -14,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test docs bench soak ui clean style quick-tests pipeline-tests library-tests
+.PHONY: run check test field-test docs bench soak ui clean style quick-tests pipeline-tests library-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -26,6 +27,10 @@ check: checkout .venv/test
 
 test: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
+
+# every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
+field-test: checkout .venv/test
+	WHOLE_FIELD=1 $(BIN)/pytest tests/field/test_cells.py -k real_processes
 
 # the documentation as a site, in site/
 docs: checkout .venv/test

@@ -9,6 +9,7 @@ turn that it has answered gives the same answer without another step.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -28,7 +29,7 @@ from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.execute.threads import one_thread
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_leaves
-from fedcore.field.recipe import NUMBERS, Source
+from fedcore.field.recipe import NUMBERS, Recipe, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import (
     Data,
@@ -50,6 +51,12 @@ if TYPE_CHECKING:
 
 WAIT = 5.0
 """Seconds after which a device says that it is still at work; the server asks again."""
+
+FEWEST = 5
+"""The least training rows of which a device tells medians, means and variances."""
+
+BEGINNINGS = 20
+"""How often a device begins its side of a pair in one turn: a restart of either side takes another one."""
 
 log = logging.getLogger(__name__)
 
@@ -158,11 +165,29 @@ class FieldDevice:
                 f"{self.name}: {what} of its columns may not leave it; its owner has not allowed {NUMBERS}"
             )
         raw = self.data.splits(recipe, plan.seed)
+        self._check_numbers(plan, recipe, len(raw.train))
         return pack({"reply": "numbers", "examples": len(raw.train)}, {"numbers": recipe.numbers(raw)})
+
+    def _check_numbers(self, plan: Plan, recipe: Recipe, rows: int) -> None:
+        """Refuse numbers of few rows, and of parts that the server cuts out: their differences tell single rows."""
+        if rows < FEWEST:
+            raise InputError(
+                f"{self.name}: numbers of {rows} training rows would tell single ones, {FEWEST} are needed"
+            )
+        file, form = self.folder / "told-numbers", recipe.form()
+        first, *seeds = file.read_text("utf-8").split() if file.is_file() else [form]
+        if first != form:
+            raise InputError(
+                f"{self.name}: has told numbers of its rows by another schema or other shares; it needs a new kit"
+            )
+        if str(plan.seed) not in seeds and len(seeds) >= self.consent.limits.runs:
+            raise InputError(f"{self.name}: has told numbers for {len(seeds)} seeds (--max-runs)")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_file(file, "\n".join([first, *dict.fromkeys([*seeds, str(plan.seed)])]).encode())
 
     def _fingerprint(self, data: Splits) -> str:
         """Return a digest of examples, by which others can tell whether they are the same, and nothing else."""
-        salt = self.folder / "salt"
+        salt = self.folder / ".salt"  # no name of a run
         if not salt.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_file(salt, token_bytes(16))
@@ -250,6 +275,7 @@ class FieldDevice:
         at = StepId(plan.seed, *turn, (pair[0], pair[1]))
         if part == 0:
             memory, _ = self._memory(plan.run, str(words.get("memory")))
+            self._count_beginning(plan, at)
             here, place = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
             side = stage.sides.side(memory, _message(tensors, net), here, at, place)
             next(side)
@@ -268,6 +294,14 @@ class FieldDevice:
         self.consent.check_leaves(plan.method, net, self.name, sent)
         self._side = (plan.run, at), part + 1, side
         return pack({"reply": "part", "over": done}, {"sent": sent})
+
+    def _count_beginning(self, plan: Plan, at: StepId) -> None:
+        """Refuse to begin a pair too often: by errors of many classifiers a server would learn of single examples."""
+        file, line = self.folder / plan.run / "begun", json.dumps([at.stage, at.round, at.unit])
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        if lines.count(line) >= BEGINNINGS:
+            raise InputError(f"{_turn_word((at.stage, at.round))}: {self.name} has begun this pair {BEGINNINGS} times")
+        write_file(file, "\n".join([*lines, line]).encode())
 
     def _card(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the public key of a run, and which sum of a turn is complete, if one is."""

@@ -98,11 +98,14 @@ class Plan:
             words = _to_tuples(json.loads(text))
             plan = cls(**words)
             known = isinstance(plan.run, str) and plan.run.isalnum() and isinstance(plan.method, str)
-            known = known and all(isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets))
+            known = known and all(
+                isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets, plan.versions)
+            )
             known = known and isinstance(plan.modules, dict) and all(isinstance(kind[0], str) for kind in plan.kinds)
+            known = known and all(type(place) is int and 0 <= place < len(plan.kinds) for place in plan.nets.values())
             if not known or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):
                 raise TypeError("a field of another type")
-        except (TypeError, ValueError, AttributeError, LookupError) as error:
+        except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
             raise InputError(f"plan: no plan of a run ({error})") from None
         return plan
 

@@ -6,6 +6,8 @@ share (fills and a common scale) are exchanged before a run: what each device se
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -136,6 +138,11 @@ class Recipe:
         """Return the recipe as JSON can hold it."""
         found: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return found
+
+    def form(self) -> str:
+        """Return a digest of all but the numbers that devices share."""
+        words = json.dumps(replace(self, shared=NO_FIT).to_words(), sort_keys=True)
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
     @classmethod
     def from_words(cls, words: Any) -> Recipe:

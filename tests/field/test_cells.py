@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -36,10 +37,13 @@ with warnings.catch_warnings():
 
 pytestmark = pytest.mark.slow
 
-FED = federation("abc")
+WHOLE = "WHOLE_FIELD" in os.environ
+"""By `make field-test`: all that the field allows, with four devices."""
+
+FED = federation("abcd" if WHOLE else "abc")
 NOT_HERE = {"avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "rnd_alpha"}
-METHODS = [name for name in methods.METHODS if name not in NOT_HERE]
-"""All that the field allows, but for some that take long or are like `st_lf`; tests/field/test_server.py has all."""
+METHODS = [name for name in methods.METHODS if name not in ({"best_source"} if WHOLE else NOT_HERE)]
+"""Else without some that take long or are like `st_lf`; tests/field/test_server.py has all, in one process."""
 SECONDS = 120.0
 
 
@@ -60,6 +64,16 @@ def field_of(site, row, run):
 def test_real_processes_give_the_bits_of_the_simulation(name, site):
     there = list(run_in_field(field_of(site, ROWS[name], f"bits{name.replace('_', '')}"), 0))
     method, here = simulate(ROWS[name], FED, 0)
+    assert differences(there, here, method) == []
+
+
+@pytest.mark.skipif(not WHOLE, reason="make field-test")
+@pytest.mark.parametrize("rounds", [3, 30])
+def test_real_processes_give_the_bits_of_many_rounds(rounds, site):
+    row = replace(ROWS["fedavg"], settings={**ROWS["fedavg"].settings, "rounds": rounds})
+    there = list(run_in_field(field_of(site, row, f"rounds{rounds}"), 0))
+    method, here = simulate(row, FED, 0)
+    assert len(there) == rounds
     assert differences(there, here, method) == []
 
 

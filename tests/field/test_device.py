@@ -228,3 +228,24 @@ def test_a_device_scores_no_more_models_than_the_run_has_rounds(device):
     calls = [pack({"ask": "score", "run": "trial", "memory": memory}, unpack(call, "")[1]) for call in calls]
     assert [reply(device, call)[0]["reply"] for call in (*calls[:4], calls[0])] == ["scored"] * 5
     assert why(device, calls[4]) == "run trial: a has scored a model of each round"
+
+
+def test_a_pair_is_begun_a_few_times_alone(tmp_path, monkeypatch):
+    """The other side would learn of single examples by errors of many classifiers; also after a restart."""
+    monkeypatch.setattr("fedcore.field.device.BEGINNINGS", 2)
+    link = InProcess(federation("ab"), tmp_path)
+    reply(link.devices["a"], pack({"ask": "join", "plan": plan_for(ROWS["st_lf"], federation("ab")).to_json()}))
+    call = visit_call(stage=2, ask="pair", pair=["a", "b"], part=0)
+    assert reply(link.devices["a"], call)[0]["reply"] == "part"
+    link.start("a")
+    assert reply(link.devices["a"], call)[0]["reply"] == "part"
+    link.start("a")
+    assert why(link.devices["a"], call) == "round 1 of stage 3: a has begun this pair 2 times"
+
+
+def test_no_name_of_a_run_is_that_of_another_file(device, tmp_path):
+    for run in ("salt", "secret", "data", "scored"):
+        again = FieldDevice("a", device.data, tmp_path / run, device.consent)
+        for _ in range(2):
+            told, _ = reply(again, pack({"ask": "join", "plan": replace(DITTO, run=run).to_json()}))
+            assert told["reply"] == "joined"

@@ -38,6 +38,7 @@ def test_a_plan_that_has_travelled_builds_the_same_method():
     [
         "", "[]", "{}", "null", changed(run="../x"), changed(run=3), changed(method=None), changed(seed=0.5),
         changed(classes=True), changed(shape=["4"]), changed(more=1), changed(training=[1]), changed(nets=None),
+        changed(nets={"a": 9}), changed(nets={"a": "0"}), changed(versions=5), "[" * 100_000,
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused_in_one_line(text):

@@ -13,11 +13,16 @@ from plants import load_plant, on_devices
 from fedcore.api.runs import method
 from fedcore.api.runs import run as simulate
 from fedcore.data.prepare import preparation_bytes
-from fedcore.field.recipe import Recipe
+from fedcore.field.consent import Limits, consent_of
+from fedcore.field.device import FieldDevice
+from fedcore.field.plan import plan_of
+from fedcore.field.recipe import NUMBERS, Recipe
 from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, write_setup
 from fedcore.field.state import state_of
+from fedcore.field.wire import pack, unpack
 from fedcore.types import InputError
 
+TWO = Limits(runs=2)
 SETUP = Setup(("a", "b"), (4,), 3)
 
 
@@ -125,6 +130,30 @@ def test_a_device_whose_owner_has_not_allowed_numbers_sends_none(tables, tmp_pat
     ):
         list(run_with_devices(link, setup, method("fedavg"), 4, tmp_path / "x" / "one", seconds=20.0, least=3))
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "seed", "said"),
+    [
+        ({"test": 0.79}, 4, "numbers of 1 training rows would tell single ones, 5 are needed"),
+        ({"val": 0.3}, 4, "has told numbers of its rows by another schema or other shares; it needs a new kit"),
+        ({"shared_test": 0.2}, 4, "has told numbers of its rows by another schema"),
+        ({}, 6, "has told numbers for 2 seeds (--max-runs)"),
+        ({}, 5, None),
+    ],
+)
+def test_no_single_row_is_told_by_numbers_of_many_parts(change, seed, said, tables, tmp_path):
+    """A server that may cut out parts as it likes would take differences of their means."""
+    _, setup, link = tables
+    device = FieldDevice("north", link.rows["north"], tmp_path / "own", consent_of(["fedavg", NUMBERS], limits=TWO))
+
+    def told(change, seed):
+        recipe = replace(setup.recipe, **change)
+        plan = plan_of(method("fedavg"), setup.public().nets, seed, f"of{seed}", setup.shape, 3, recipe)
+        return unpack(device.answer(pack({"ask": "numbers", "plan": plan.to_json()})), "")[0]
+
+    assert [told({}, 4)["reply"], told({}, 5)["reply"]] == ["numbers"] * 2
+    assert told(change, seed).get("why", "").startswith(f"north: {said}" if said else "")
 
 
 def test_rows_that_change_within_a_run_are_noticed(tables, tmp_path):
