@@ -7,7 +7,7 @@ import click
 
 @click.command()
 def status() -> None:
-    """Say how large the project's state is, when it last ran, and which models are champions."""
+    """Say how large the project's state is, when it ran last and will run, and which models are champions."""
     from fedcore.cli.project import enter_project
 
     home = enter_project()
@@ -17,7 +17,7 @@ def status() -> None:
 
     from fedcore import __version__
     from fedcore.pipeline import environment
-    from fedcore.pipeline.orchestration import server
+    from fedcore.pipeline.orchestration import retention, server
     from fedcore.pipeline.record import registry
     from fedcore.pipeline.run import history
 
@@ -40,11 +40,13 @@ def status() -> None:
         if registry.CHAMPION in versions.aliases
     ]
     lines = history.read(home / history.HISTORY)
+    scheduled = retention.next_run(environment.PREFECT / "prefect.db")
     rows = {
         "fedcore": __version__,
         "project": str(home),
         "last step": last,
         "last run": words(lines[-1]) if lines else "none",
+        "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none by Prefect's schedule",
         "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps",
         "Prefect": f"{size(environment.PREFECT)}, server {server.running() or 'not running'}",
         "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)}",

@@ -23,6 +23,8 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write for which there is no room."""
 DENIED = {errno.EROFS, errno.EACCES, errno.EPERM}
 """Errors of a use of a file for which there is no right."""
+SAID = re.compile(r"\(os error (\d+)\)|Error code (\d+) \(")
+"""How safetensors and PyTorch name an error of the system, in exceptions that are none of OSError."""
 STDOUT = 1
 """The number of standard output's file."""
 
@@ -55,26 +57,31 @@ def cause(error: BaseException | None) -> str:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, shutil.Error):
-            error = _first(error)
-        place = isinstance(error, OSError) and (error.filename2 or error.filename)  # a copy's second is what is written
-        if isinstance(error, OSError) and error.errno in FULL:
-            return no_room(error, place or "a file")
-        if isinstance(error, OSError) and error.errno in DENIED:
-            return f"{place or 'a file'}: {os.strerror(error.errno or 0)}; {CONTINUE}"
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        found = _system_error(error)
+        place = isinstance(found, OSError) and (found.filename2 or found.filename)  # a copy's second is what is written
+        if isinstance(found, OSError) and found.errno in FULL:
+            return no_room(found, place or "a file")
+        if isinstance(found, OSError) and found.errno in DENIED:
+            return f"{place or 'a file'}: {os.strerror(found.errno or 0)}; {CONTINUE}"
+        if isinstance(found, MemoryError) or (isinstance(found, OSError) and found.errno == errno.ENOMEM):
             return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
-        if (type(error).__module__, type(error).__name__) == ("sqlite3", "OperationalError"):
-            return f"a database of this project: {error}; {CONTINUE}"
+        if (type(found).__module__, type(found).__name__) == ("sqlite3", "OperationalError"):
+            return f"a database of this project: {found}; {CONTINUE}"
         error = error.__cause__
     return ""
 
 
-def _first(error: shutil.Error) -> OSError:
-    """Return the first error of a folder that could not be copied, which has those of its files as texts."""
-    for source, target, why in error.args[0] if isinstance(error.args[0], list) else ():
-        if number := re.match(r"\[Errno (\d+)\]", str(why)):
-            return OSError(int(number[1]), "", str(source), None, str(target))
+def _system_error(error: BaseException) -> BaseException:
+    """Return the error of the system that an exception has as text, or the exception itself.
+
+    Of a folder that could not be copied it is the first: it has those of its files as texts.
+    """
+    if isinstance(error, shutil.Error):
+        for source, target, why in error.args[0] if isinstance(error.args[0], list) else ():
+            if number := re.match(r"\[Errno (\d+)\]", str(why)):
+                return OSError(int(number[1]), "", str(source), None, str(target))
+    elif not isinstance(error, OSError) and (said := SAID.search(str(error))):
+        return OSError(int(said[1] or said[2]), "")
     return error
 
 

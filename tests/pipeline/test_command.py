@@ -12,12 +12,15 @@ import sqlite3
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from project import ROOT
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from fedcore.errors import shorten_traceback
 from fedcore.pipeline.command import CONTINUE, Failed, Stopped, cause, naming, report_bad_input
@@ -215,6 +218,26 @@ def test_an_error_in_the_midst_of_a_file_names_its_folder(named: str | None, wor
     with pytest.raises(OSError, match=r"Errno 28"), naming("runs"):
         raise error
     assert cause(error).startswith(words)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may be larger than a kilobyte."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_cause_that_a_library_has_as_text_is_one_line(tmp_path: Path):
+    """PyTorch and safetensors raise exceptions of their own: of 4 PB of memory, and of a file without room."""
+    with pytest.raises(RuntimeError) as none:
+        torch.empty(1 << 50)
+    assert cause(wrapped(none.value)).startswith("no memory left: ")
+    with pytest.raises(SafetensorError) as full:
+        save_file({"leaf": torch.zeros(1000)}, tmp_path / "leaves")
+    assert cause(wrapped(full.value)).startswith("a file: no room to write: File too large; ")
 
 
 def test_an_error_of_the_code_keeps_its_traceback(capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,4 @@
-"""How long Prefect's own database keeps what it knows of ended flow runs: runs, steps, states, logs and events.
+"""What Prefect's own database says of the next flow run, and how long it keeps what it knows of ended ones.
 
 A server of this project deletes what is older than it should keep by itself, every hour (`environment.DEFAULTS`); the
 file does not shrink by that, but uses its pages again. `prune` deletes by any age, and gives the pages back.
@@ -7,7 +7,7 @@ file does not shrink by that, but uses its pages again. `prune` deletes by any a
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +30,22 @@ DELETE = (
     "delete from events where occurred < :since",
 )
 """Of Prefect's tables. A run that has not ended stays with all that is of it."""
+
+
+STAMP = "%Y-%m-%d %H:%M:%S.%f"
+"""Of a moment in Prefect's database, in UTC."""
+
+
+def next_run(database: Path) -> datetime | None:
+    """Return when the next flow run is scheduled for; None if there is none, or no database that can be read."""
+    asked = "select min(expected_start_time) from flow_run where state_type = 'SCHEDULED' and expected_start_time > ?"
+    with (
+        suppress(sqlite3.Error, ValueError),
+        closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as opened,
+    ):
+        (found,) = opened.execute(asked, [datetime.now(UTC).strftime(STAMP)]).fetchone()
+        return None if found is None else datetime.strptime(found, STAMP).replace(tzinfo=UTC)
+    return None
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ def prune(days: float, dry_run: bool = False) -> Freed | None:
 
 def prune_database(database: Path, days: float, dry_run: bool = False) -> Freed:
     """Delete what a database that nobody has open knows of old runs. Raises Failed if it cannot be used."""
-    since = {"since": (datetime.now(UTC) - timedelta(days=min(days, 36500))).strftime("%Y-%m-%d %H:%M:%S.%f")}
+    since = {"since": (datetime.now(UTC) - timedelta(days=min(days, 36500))).strftime(STAMP)}
     before = size(database)
     try:
         with closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as opened:

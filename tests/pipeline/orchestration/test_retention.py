@@ -113,3 +113,18 @@ def test_a_database_in_use_or_damaged_is_left_alone(database: Path, tmp_path: Pa
         retention.prune(0)
     database.unlink()
     assert retention.prune(0) is None
+
+
+def test_the_next_run_is_the_first_that_is_still_to_come(database: Path, tmp_path: Path):
+    now = datetime.now(UTC)
+    assert retention.next_run(database) is None
+    with closing(sqlite3.connect(database)) as opened, opened:
+        for hours, state in ((-1, "SCHEDULED"), (1, "RUNNING"), (30, "SCHEDULED"), (6, "SCHEDULED")):
+            then = (now + timedelta(hours=hours)).strftime("%Y-%m-%d %H:%M:%S.%f")
+            opened.execute(
+                "insert into flow_run (id, flow_id, name, state_type, expected_start_time) values (?, 'f', 'n', ?, ?)",
+                (f"at-{hours}", state, then),
+            )
+    assert retention.next_run(database) == now + timedelta(hours=6)
+    database.write_bytes(b"no database" * 100)
+    assert retention.next_run(database) is retention.next_run(tmp_path / "none") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sqlite3
@@ -273,6 +274,31 @@ def test_a_locked_record_is_waited_for(clock: list[float], capsys: pytest.Captur
     assert clock == [60]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "fedcore: waiting up to 120 s for the record in MLflow: database is locked"
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_mlflow_prints_no_error_of_a_locked_record(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a locked record is two pages of traceback before the one line, and again at each try."""
+    from mlflow.store.db import utils
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import sessionmaker
+
+    from fedcore.pipeline.record import runs
+
+    monkeypatch.setattr(runs, "Record", object)
+    monkeypatch.setattr(writer.environment, "prepare", lambda: None)
+    monkeypatch.setattr(logging.getLogger("mlflow"), "propagate", True)  # so that what it logs is seen here
+    caplog.set_level(logging.WARNING, utils.__name__)
+    writer.record.cache_clear()
+    writer.record()
+    writer.record.cache_clear()
+    session = utils._get_managed_session_maker(sessionmaker(create_engine("sqlite://")), "sqlite")
+    with pytest.raises(Exception, match="no such table") as failed, session() as opened:
+        opened.execute(text("select * from runs"))
+    assert writer.database_fault(failed.value) == "no such table: runs"
+    assert caplog.text == ""
 
 
 def test_a_record_that_stays_locked_is_one_line(clock: list[float]) -> None:
