@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -221,8 +222,12 @@ def interrupting(memory: Any, message: Any, device: Device, step_id: StepId) -> 
 def test_an_interrupt_ends_all_threads():
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
-    with pytest.raises(KeyboardInterrupt):
-        Together().map(interrupting, calls)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Together().map(interrupting, calls)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not [thread for thread in threading.enumerate() if thread.name == "fedcore-together"]
 
 
