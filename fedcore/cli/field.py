@@ -102,6 +102,9 @@ def init(
     if setup.study is not None:
         answer = setup.study.answer or "none yet: fedcore run has not registered one, so that --method must be given"
         print(f"methods: {len(setup.study.methods)} rows of study {setup.study.name}; its answer: {answer}")
+        method = str(setup.study.configs[setup.study.answer].name) if setup.study.answer else "METHOD"
+        numbers = " --allow numbers" if setup.recipe is not None and setup.recipe.lacks is not None else ""
+        print(f"each owner: fedcore device start ARCHIVE --data ROWS --allow {method}{numbers}")
 
 
 def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup:

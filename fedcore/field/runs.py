@@ -184,11 +184,14 @@ def _claim(folder: Path, plan: Plan) -> Plan:
     path = folder / PLAN
     if not path.is_file():
         return plan
-    known = Plan.from_json(path.read_text("utf-8"))
+    known, wanted = Plan.from_json(path.read_text("utf-8")), plan
     recipe = plan.read_recipe()
     if recipe is not None and (old := known.read_recipe()) is not None and recipe.lacks is not None:
         plan = replace(plan, recipe=replace(recipe, shared=old.shared).to_words())
     if plan.to_json() != known.to_json():
+        if not (folder / STATE).is_file():  # no turn was played, such as where devices refused
+            path.unlink()
+            return wanted
         raise InputError(f"--name {folder.name}: is another run, with another method or settings; give another name")
     return known
 

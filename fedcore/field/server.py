@@ -307,7 +307,11 @@ class Field:
             if not memory:
                 first = next(iter(devices.values()))
                 bare = {first.name: replace(first, data=_nothing(test))}
-                on_shared = self._here.call(score, deploy, {}, message, bare, test, *more)[first.name]
+                try:
+                    on_shared = self._here.call(score, deploy, {}, message, bare, test, *more)[first.name]
+                except InputError as none:  # it has no model before it has taken part
+                    self.said(str(none))
+                    continue
             for name in devices:
                 packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
                 shared[name] = {part: on_shared[part] for part in ("shared", "inference") if part in on_shared}

@@ -290,6 +290,21 @@ def test_a_method_that_needs_everybody_ends_in_one_line_without(ask: str, tmp_pa
         list(run_in_field(field, 0))
 
 
+@pytest.mark.parametrize("name", ["fd", "fedproto"])
+def test_a_device_that_has_no_model_yet_has_no_scores(name: str, tmp_path: Path):
+    said: list[str] = []
+    field, link = field_of(once(name, 2), tmp_path, said=said)
+    field.join()
+    away = [pack({"reply": "refused", "why": "away"})]
+    link.change = lambda device, call, answer: (
+        away.pop() if away and device == "b" and unpack(call, "call")[0]["ask"] == "visit" else answer
+    )
+    first, last = run_in_field(field, 0)
+    assert (first.absent, list(first.scores or ())) == (("b",), ["a", "c", "d"])
+    assert (last.absent, list(last.scores or ())) == ((), ["a", "b", "c", "d"])
+    assert said[1].startswith("the model of b has no leaf ")
+
+
 def test_pairs_are_grouped_so_that_a_device_is_in_one_at_a_time():
     pairs = [(a, b) for a, b in combinations("abcdef", 2)]
     groups = disjoint(pairs)
