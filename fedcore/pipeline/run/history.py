@@ -74,8 +74,8 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "value": advice.value, "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
         "alone_value": advice.alone_value, "worst": answer.devices and answer.devices.worst,
-        "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None, "challenge": "",
-        "result": _digest({f"{result.config} {result.digest}" for result in results}),
+        "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
+        "challenge": "", "result": _digest({f"{result.config} {result.digest}" for result in results}),
     }  # fmt: skip
 
 
