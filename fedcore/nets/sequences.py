@@ -13,7 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from fedcore.nets.tables import require_size
 from fedcore.types import Count, InputError, Net
+
+DEEPEST = 1000
+"""The most layers of a net: more take minutes to make."""
 
 
 class Recurrent(nn.Module):
@@ -82,8 +86,10 @@ def lstm(
         hidden: units of a layer.
         layers: LSTM layers.
     """
-    vocabulary = _require_sequence("lstm", shape, classes, vocabulary)
-    return Net(partial(Recurrent, vocabulary, embedding, hidden, layers, classes))
+    vocabulary = _require_sequence("lstm", shape, classes, vocabulary, layers)
+    build = partial(Recurrent, vocabulary, embedding, hidden, layers, classes)
+    require_size(build)
+    return Net(build)
 
 
 def transformer(
@@ -103,14 +109,18 @@ def transformer(
         heads: of attention.
         layers: blocks of attention and two linear layers.
     """
-    vocabulary = _require_sequence("transformer", shape, classes, vocabulary)
+    vocabulary = _require_sequence("transformer", shape, classes, vocabulary, layers)
     if embedding % heads:
         raise InputError(f"net.embedding = {embedding}: must be a multiple of net.heads = {heads}")
-    return Net(partial(Attentive, shape[0], vocabulary, embedding, heads, layers, classes))
+    build = partial(Attentive, shape[0], vocabulary, embedding, heads, layers, classes)
+    require_size(build)
+    return Net(build)
 
 
-def _require_sequence(name: str, shape: Sequence[int], classes: int, vocabulary: int | None) -> int:
-    """Return the size of the vocabulary; refuses examples that are no sequences."""
+def _require_sequence(name: str, shape: Sequence[int], classes: int, vocabulary: int | None, layers: int) -> int:
+    """Return the size of the vocabulary; refuses examples that are no sequences, and more layers than can be built."""
+    if layers > DEEPEST:
+        raise InputError(f"net.layers = {layers}: at most {DEEPEST}")
     if len(shape) != 1:
         raise InputError(f"net.name: {name} takes sequences of whole numbers (T,), examples are {tuple(shape)}")
     return classes if vocabulary is None else vocabulary

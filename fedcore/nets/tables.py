@@ -42,6 +42,11 @@ def table(module: nn.Module) -> Axes:
 
 def with_table(build: Callable[[], nn.Module]) -> Net:
     """Return the net with this builder and its table of axes. Raises InputError for one that is too large."""
+    return Net(build, table(require_size(build)))
+
+
+def require_size(build: Callable[[], nn.Module]) -> nn.Module:
+    """Return the module without its numbers. Raises InputError if no memory would hold them."""
     with torch.device("meta"):
         try:
             module = build()
@@ -49,7 +54,7 @@ def with_table(build: Callable[[], nn.Module]) -> Net:
             raise InputError(f"net: more parameters than can be counted, at most {LARGEST:,}; {error}") from None
     if (size := sum(leaf.numel() for leaf in module.parameters())) > LARGEST:
         raise InputError(f"net: these settings give {size:,} parameters, at most {LARGEST:,}")
-    return Net(build, table(module))
+    return module
 
 
 def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str | None]:

@@ -17,7 +17,7 @@ from fedcore import nets
 from fedcore.core.training import predict, train
 from fedcore.nets.inputs import largest_integer
 from fedcore.pipeline.run.step_functions import describe
-from fedcore.types import Data, Device, Message, Net, Splits, StepId, generator
+from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId, generator
 
 LENGTH, WORDS, CLASSES = 6, 7, 3
 LSTM = nets.net("lstm", shape=(LENGTH,), classes=CLASSES, vocabulary=WORDS, embedding=4, hidden=5, layers=2)
@@ -134,6 +134,21 @@ def test_what_an_embedding_cannot_look_up_is_refused(net: Any, x: Any, settings:
 def test_methods_that_take_quantities_refuse_them(name: str):
     with pytest.raises(fc.InputError, match=f"{name}: takes inputs as quantities"):
         fc.run(getattr(fc, name)(), federated(fc.lstm(vocabulary=7)))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        # 4 gates of two matrices and two biases; an embedding of 2 numbers and 2 classes
+        ("lstm", {"embedding": 8, "hidden": 10**6}, "net: these settings give 4,000,042,000,018 parameters, at most"),
+        ("transformer", {"embedding": 4 * 10**6}, "net: these settings give "),
+        ("lstm", {"hidden": 10**12}, "net: more parameters than can be counted, at most "),
+        ("transformer", {"layers": 10**9}, r"net.layers = 1000000000: at most 1000$"),
+    ],
+)
+def test_nets_that_no_memory_holds_are_refused(name: str, settings: dict[str, int], says: str):
+    with pytest.raises(InputError, match=f"^{says}"):
+        nets.net(name, shape=(LENGTH,), classes=2, **settings)
 
 
 def test_nets_of_sequences_refuse_other_examples():

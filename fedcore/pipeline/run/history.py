@@ -13,9 +13,11 @@ action, method                  the answer, and the row that it recommends, if a
 value                           of that row, or else of the best one, in the metric's own unit
 gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
 best, best_value, alone_value   the best row that combines, its value, and that of training alone
+worst                           the lowest value of a device with that row, mean over seeds, if devices have test data
 bytes                           that a device sends and receives in total with that row
 seconds                         of the steps that this run computed
-champion                        the version that was the champion after the run
+champion, challenge             the version that was the champion after the run, and what was said of the candidate: its
+                                gain on the champion with the interval, and on which rows
 result                          the digest of all results of the setting
 """
 
@@ -48,7 +50,7 @@ Line: TypeAlias = dict[str, Any]
 
 
 def lines_of(results: Iterable[Result], answers: Mapping[Place, Answer], store: Store) -> list[Line]:
-    """Return a line for each study and setting of a run that ends now; `append` completes it by the champion."""
+    """Return a line for each study and setting of a run that ends now; `append` completes it."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     found: dict[tuple[str, str], list[Result]] = {}
     for result in results:
@@ -71,9 +73,9 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "metric": answer.criterion.metric.name, "action": str(advice.action), "method": answer.advised,
         "value": advice.value, "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
-        "alone_value": advice.alone_value, "bytes": answer.up + answer.down,
-        "seconds": round(sum(computed.values()), 1), "champion": None,
-        "result": _digest({f"{result.config} {result.digest}" for result in results}),
+        "alone_value": advice.alone_value, "worst": answer.devices and answer.devices.worst,
+        "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
+        "challenge": "", "result": _digest({f"{result.config} {result.digest}" for result in results}),
     }  # fmt: skip
 
 
@@ -85,11 +87,14 @@ def append(lines: Sequence[Line]) -> None:
     """Append lines, unless the same result of the same day is there. If killed, it has written all of them or none."""
     if not lines:
         return
-    champions = {task: one.aliases.get(registry.CHAMPION) for task, one in (registry.read() or {}).items()}
+    after = {
+        task: {"champion": one.aliases.get(registry.CHAMPION), "challenge": one.challenge}
+        for task, one in (registry.read() or {}).items()
+    }
     with FileLock(environment.STATE / "history.lock", mode=0o600):
         content = HISTORY.read_bytes() if HISTORY.exists() else b""
         known = {_identity(line) for line in read()}
-        new = [line | {"champion": champions.get(line["task"])} for line in lines if _identity(line) not in known]
+        new = [line | after.get(line["task"], {}) for line in lines if _identity(line) not in known]
         if new:
             end = b"\n" if content and not content.endswith(b"\n") else b""
             write_atomic(HISTORY, content + end + "".join(json.dumps(line) + "\n" for line in new).encode())

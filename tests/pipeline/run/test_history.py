@@ -26,7 +26,9 @@ from fedcore.types import Data
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(history, "HISTORY", tmp_path / "runs" / "history.jsonl")
     monkeypatch.setattr(environment, "STATE", tmp_path)
-    monkeypatch.setattr(history.registry, "read", lambda: {"machines": Versions(aliases={"champion": "7"})})
+    monkeypatch.setattr(
+        history.registry, "read", lambda: {"machines": Versions(aliases={"champion": "7"}, challenge="better? no")}
+    )
     return history.HISTORY
 
 
@@ -41,6 +43,7 @@ def test_a_line_is_completed_by_the_champion_and_kept_once_a_day(file: Path):
     history.append([line(), line(study="t")])
     history.append([line(date="2026-01-01T23:00:00+00:00")])
     assert [(one["study"], one["champion"]) for one in history.read()] == [("s", "7"), ("t", "7")]
+    assert {one["challenge"] for one in history.read()} == {"better? no"}
     history.append([line(date="2026-01-02T02:00:00+00:00"), line("another")])
     assert [one["date"][8:10] for one in history.read()] == ["01", "01", "02", "01"]
 
@@ -82,6 +85,7 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     assert (found["seconds"], found["seeds"], found["data"]) == (2.0, [0, 1], ref.digest)
     assert found["value"] == found["best_value"] == pytest.approx(0.75)
     assert found["alone_value"] == pytest.approx(0.65)
+    assert found["worst"] == pytest.approx(0.7)
     assert found["gain_low"] <= found["gain"] == pytest.approx(0.1)
     (again,) = history.lines_of(made[::-1], told, store)
     assert again["result"] == found["result"]
