@@ -13,7 +13,8 @@ action, method                  the answer, and the row that it recommends, if a
 value                           of that row, or else of the best one, in the metric's own unit
 gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
 best, best_value, alone_value   the best row that combines, its value, and that of training alone
-worst                           the lowest value of a device with that row, mean over seeds, if devices have test data
+sites                           device -> value with that row on its own test data, mean over seeds
+worst                           the lowest of them among devices that are measured
 bytes                           that a device sends and receives in total with that row
 seconds                         of the steps that this run computed
 champion, challenge             the version that was the champion after the run, and what was said of the candidate: its
@@ -27,6 +28,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from filelock import FileLock
@@ -73,10 +75,25 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "metric": answer.criterion.metric.name, "action": str(advice.action), "method": answer.advised,
         "value": advice.value, "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
-        "alone_value": advice.alone_value, "worst": answer.devices and answer.devices.worst,
+        "alone_value": advice.alone_value, "sites": sites(results, answer.advised or advice.best, answer),
+        "worst": answer.devices and answer.devices.worst,
         "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
         "challenge": "", "result": _digest({f"{result.config} {result.digest}" for result in results}),
     }  # fmt: skip
+
+
+def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[str, float]:
+    """Return device -> the value of a row's models on its own test data, mean over seeds."""
+    from fedcore.results.summary import last_round  # imports pandas, which reading a history does not need
+
+    found: dict[str, list[float]] = {}
+    for result in results:
+        if result.row.label == row:
+            last = last_round(result.table)
+            own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.name)]
+            for device, value in zip(own["device"], own["value"], strict=True):
+                found.setdefault(str(device), []).append(float(value))
+    return {device: fmean(values) for device, values in sorted(found.items())}
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -66,7 +66,8 @@ def test_nothing_is_written_without_lines(file: Path):
 def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     store = Store(tmp_path)
     ref: Any = store.put(Dataset(Data(torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)), None, ("a", "b")))
-    told = answers(table({"local_only": plus(0.0), "fedavg": plus(0.1)}), CONTROLS)
+    scores = table({"local_only": plus(0.0), "fedavg": plus(0.1)})
+    told = answers(scores, CONTROLS)
     ((study, _, setting),) = told
     steps = (
         SimpleNamespace(key="train", cached=False, wall=2.0),
@@ -77,8 +78,9 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
             setting=SimpleNamespace(study=study, name=setting, data_name="m", task="m-y"), size="small", seed=seed,
             prepared=SimpleNamespace(dataset=ref, partition=SimpleNamespace(digest=f"p{seed}")),
             fed=SimpleNamespace(devices={"a": 0, "b": 0}), steps=steps, config=f"c{seed}", digest=f"r{seed}",
+            row=SimpleNamespace(label=row), table=scores[(scores["method"] == row) & (scores["seed"] == seed)],
         )
-        for seed in (1, 0)
+        for seed in (1, 0) for row in ("fedavg", "local_only")
     ]  # fmt: skip
     (found,) = history.lines_of(made, told, store)
     assert (found["action"], found["method"], found["rows"], found["devices"]) == ("use", "fedavg", 5, 2)
@@ -86,6 +88,7 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     assert found["value"] == found["best_value"] == pytest.approx(0.75)
     assert found["alone_value"] == pytest.approx(0.65)
     assert found["worst"] == pytest.approx(0.7)
+    assert found["sites"] == pytest.approx({"d00": 0.81, "d01": 0.7})
     assert found["gain_low"] <= found["gain"] == pytest.approx(0.1)
     (again,) = history.lines_of(made[::-1], told, store)
     assert again["result"] == found["result"]
