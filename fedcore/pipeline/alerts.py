@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -59,7 +60,9 @@ def _bounded(way: Callable[[], None]) -> str:
             way()
             reasons.append("")
         except Exception as error:
-            reasons.append(" ".join(str(error).split()) or type(error).__name__)
+            late = isinstance(error, subprocess.TimeoutExpired | TimeoutError)
+            if not late and not isinstance(getattr(error, "reason", None), TimeoutError):
+                reasons.append(" ".join(str(error).split()) or type(error).__name__)
 
     thread = threading.Thread(target=work, daemon=True, name="fedcore-alert")
     thread.start()
@@ -77,8 +80,6 @@ def post(address: str, content: dict[str, str]) -> None:
 
 def call(command: list[str], content: dict[str, str]) -> None:
     """Run a program in the project's folder, with JSON on its standard input."""
-    import subprocess
-
     ended = subprocess.run(
         command, input=json.dumps(content).encode(), cwd=environment.HOME, timeout=LIMIT,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import socketserver
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
+from urllib.error import URLError
 
 import pytest
 
@@ -112,6 +115,18 @@ def test_an_event_that_nobody_asked_for_is_not_told(web: str):
     alerts.tell(Alerts(webhook=web, events=["failed"]), "promoted", "version 3")
     alerts.tell(Alerts(), "failed", "why")
     assert Post.got == []
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("timed out"), URLError(TimeoutError("timed out")), subprocess.TimeoutExpired("program", 20)]
+)
+def test_a_way_that_notices_its_limit_says_the_same(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Whichever is first, the way or who waits for it."""
+    monkeypatch.setattr(alerts, "post", Mock(side_effect=error))
+    alerts.tell(Alerts(webhook="http://127.0.0.1:9"), "failed", "why")
+    assert capsys.readouterr().err.endswith(f"not sent: no end after {alerts.LIMIT:g} s\n")
 
 
 @pytest.mark.parametrize(
