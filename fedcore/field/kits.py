@@ -76,6 +76,7 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
     authority = Identity("fedcore field")
     key, public = generate_keys()
     root = generate_cert(authority, authority, key, public, valid_days=DAYS, ca=True)
+    keep_out_of_git(folder)
     found = {}
     for linked, name in names.items():
         kit = folder / (SERVER if linked == SERVER else f"devices/{linked}")
@@ -90,6 +91,12 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
         (kit / "kit.json").write_text(json.dumps({"name": name, "address": address}), "utf-8")
         found[name] = kit
     return found
+
+
+def keep_out_of_git(folder: Path) -> None:
+    """Make a folder that git ignores, since keys and memories lie in it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n", "utf-8")
 
 
 def archive(kit: Path) -> Path:
@@ -114,7 +121,7 @@ def unpack_kit(path: Path) -> Path:
             content = {part: whole.read(part) for part in PARTS}
     except (OSError, BadZipFile) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    folder.mkdir(mode=0o700, exist_ok=True)
+    keep_out_of_git(folder)
     for part, written in content.items():
         if (folder / part).is_file() and (folder / part).read_bytes() != written:
             raise InputError(f"{folder}: is there already, from another kit than {path}")

@@ -2,6 +2,7 @@
 
 import json
 import stat
+import subprocess
 from zipfile import ZipFile
 
 import pytest
@@ -54,6 +55,15 @@ def test_each_side_has_its_own_key_and_nobody_the_authoritys(tmp_path):
         make_kits(tmp_path / "kits", ["a"], "127.0.0.1:8002")
 
 
+def test_no_key_is_for_git_to_add(tmp_path):
+    pytest.importorskip("nvflare")
+    kits = make_kits(tmp_path / "field", ["a"], "127.0.0.1:8002")
+    unpack_kit(archive(kits["a"]).rename(tmp_path / "a.zip"))
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    words = ["git", "status", "--porcelain", "--untracked-files=all"]
+    assert subprocess.run(words, cwd=tmp_path, check=True, capture_output=True).stdout == b"?? a.zip\n"
+
+
 def test_revoked_devices_are_listed_by_their_names_on_the_link(tmp_path):
     assert revoked(tmp_path) == frozenset()
     for name in ("a", "Zürich", "a"):
@@ -68,7 +78,7 @@ def test_an_archive_is_a_kit_once_it_is_unpacked(tmp_path):
     assert (packed.name, packed.stat().st_mode & 0o777, kits["a"].exists()) == ("a.zip", 0o600, False)
     for _ in range(2):
         folder = unpack_kit(packed)
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
+        assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".gitignore"} == content
     assert (folder / "own.key").stat().st_mode & 0o777 == 0o600
     assert unpack_kit(folder) == folder
 
