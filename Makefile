@@ -46,7 +46,7 @@ bench: checkout .venv/test
 
 # seconds=600 seed=100 only=kill: for ten minutes, other trials, of one kind
 soak: checkout .venv/test
-	PYTHONPATH=.:tests:tests/end_to_end:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0) $(if $(only),only=$(only))
+	PYTHONPATH=.:tests:tests/end_to_end:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0) $(if $(only),'only=$(only)')
 
 style:
 	$(BIN)/ruff check $(CODE)
