@@ -38,6 +38,8 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.slow
 
 WHOLE = "WHOLE_FIELD" in os.environ
+CUT = 60.0 if WHOLE else 1.0
+"""Seconds for which the network is cut."""
 """By `make field-test`: all that the field allows, with four devices."""
 
 FED = federation("abcd" if WHOLE else "abc")
@@ -159,8 +161,7 @@ class Proxy:
         target.close()
 
 
-def test_a_network_that_is_cut_for_a_while_changes_no_bit(site, tmp_path):
-    """A minute in place of the second was tried by hand, see docs/field.md."""
+def test_real_processes_go_on_after_their_network_was_cut(site, tmp_path):
     proxy = Proxy(int(read_kit(site.kits["server"]).address.rpartition(":")[2]))
     kit = tmp_path / "kit"
     shutil.copytree(site.kits["b"], kit)
@@ -175,9 +176,9 @@ def test_a_network_that_is_cut_for_a_while_changes_no_bit(site, tmp_path):
         turns.append(turn)
         if len(turns) == 1:
             proxy.open, start = False, time.monotonic()
-            Timer(1.0, setattr, (proxy, "open", True)).start()
+            Timer(CUT, setattr, (proxy, "open", True)).start()
     method, here = simulate(row, FED, 0)
-    assert time.monotonic() - start > 1.0
+    assert time.monotonic() - start > CUT
     assert differences(turns, here, method) == []
     counted, calls = sum(turn.up["b"] for turn in turns), 2 * len(turns)  # a visit and its scores
     assert counted < proxy.up - before <= 1.05 * counted + 4000 * calls
