@@ -1,13 +1,14 @@
 """The numbers of a table in docs/ are those of a CSV file where a comment above the table names the file:
 
-    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [spread=COLUMN] [where=COLUMN:VALUE] -->
+    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [spread=COLUMN] [where=...] -->
 
-The first cell of a line is a value of the file's column `row`, the head of a column one of `column`; names=a:b;c:d
-translates what the page calls otherwise, with _ for a space in a and _and_ for one in b. A cell begins with the mean of `value` over the other
-columns, and may go on with ± the standard deviation, or the mean of `spread`. Two columns a and b of the file that stand
-for one are a+b, their values joined by a space. Without `value` the columns 0, 1, ... or seed_0, seed_1, ... are
-seeds; with column=columns each column of the file is one of the table. A number is right if the file's, rounded to as
-many digits, is the same. Cells in brackets and cells without a number are not looked at.
+The first cell of a line is a value of the file's column `row`, the head of a column one of `column`; a+b are two
+columns, their values joined by a space. names=a:b;c:d translates what the page calls otherwise, with _ for a space in
+a and c, and _and_ for one in b and d. A cell begins with the mean of `value` over the other columns, and may go on
+with ± the standard deviation, or the mean of `spread`. Without `value` the columns 0, 1, ... or seed_0, seed_1, ...
+are seeds; with column=columns each column of the file is one of the table. where=COLUMN:VALUE chooses lines of the
+file. A number is right if the file's, rounded to as many digits, is the same. Cells in brackets and cells without a
+number are not looked at.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ Each row is a statement of a paper ("ours" where it is not the paper's), answere
 | **could not be tested** | the experiment cannot tell |
 
 In a rule, `a > b` says that row a (a method, or a variant of one) has more than row b, `a ~ b within t` that they
-differ by at most t, and `a rises with x` that a has more at the greatest x than at the least. After it stands in how many
-settings that is so (p: how probable as many are if a coin decides), and one difference between the two sides: the least
-one of a claim that holds, otherwise the one that speaks most against it. `+0.02 [-0.01, +0.05]` is a lead of two points
-of a hundred on average; by its 90 % interval the true lead may be anything from one point behind to five ahead, so that
-it may be chance. A claim holds in a setting if the whole interval is above 0, over at least three seeds, which are
-repetitions with other random draws.
+differ by at most t, and `a rises with x` that a has more at the greatest x than at the least. After it stands in how
+many settings that is so (p: how probable as many are if a coin decides), and one difference between the two sides:
+the least one of a claim that holds, otherwise the one that speaks most against it. `+0.02 [-0.01, +0.05]` is a lead
+of two points of a hundred on average; by its 90 % interval the true lead may be anything from one point behind to
+five ahead, so that it may be chance. A claim holds in a setting if the whole interval is above 0, over at least three
+seeds, which are repetitions with other random draws.
 
 A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
 perfect](pipeline.md#the-ceiling) (at the ceiling), or where the row behind [still gains](pipeline.md#convergence) when
