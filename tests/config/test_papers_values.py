@@ -158,3 +158,119 @@ def test_a_number_is_that_of_its_source(source: str):
             written, found = f"{value.ours} ± {value.spread}", f"{mean:.5g} ± {spread:.5g}"
             wrong.append(f"{family}, {figure}, {value.what}: {written}, is {found}")
     assert wrong == []
+
+
+# CODE prints no numbers: ours stand in words, and are found in them in the order given here
+
+ALPHAS = ("1e+20", "1", "0.1")
+
+
+def mean(file: str, setting: str, method: str) -> float:
+    """Return the mean accuracy of a summary in docs/results."""
+    rows = read(f"results/code-{file}.csv").query("setting == @setting and method == @method")
+    return float(rows["shared_mean"].item())
+
+
+def fig8(file: str, devices: int, alpha: str, method: str, optimiser: str = "adam") -> float:
+    return mean(file, f"devices={devices} alpha={alpha} optimiser={optimiser}", method)
+
+
+def fig9(epochs: int, alpha: str, method: str, optimiser: str = "adam") -> float:
+    file = "fig9-mnist" if optimiser == "adam" else "fig9-mnist-sgd"
+    return mean(file, f"epochs={epochs} alpha={alpha} optimiser={optimiser}", method)
+
+
+def gains(method: str, optimiser: str) -> list[float]:
+    return [fig9(20, alpha, method, optimiser) - fig9(1, alpha, method, optimiser) for alpha in ALPHAS]
+
+
+def ten_epochs(method: str) -> list[float]:
+    rows = read("results/code-fig8-mnist-ten-epochs.csv").query("method == @method").set_index("alpha")["mean"]
+    return [rows[float(alpha)] for alpha in ALPHAS]
+
+
+def fig10(method: str, *settings: tuple[str, str]) -> list[float]:
+    return [mean("fig10-part", f"net={net} alpha={alpha}", method) for net, alpha in settings]
+
+
+def one_shot(method: str) -> list[float]:
+    rows = read("results/code-fig10-one-shot.csv").query("method == @method").set_index(["net", "alpha"])["accuracy"]
+    return [rows[net, float(alpha)] for alpha in ALPHAS for net in ("mlp", "cnn")]
+
+
+def shares() -> list[float]:
+    rows = read("results/code-fig7-mnist.csv").sort_values("lambda")
+    return [*rows["zeros"].iloc[:2], *rows["partners"].iloc[:2]]
+
+
+def lead(rounds: int) -> list[float]:
+    return [a - b for a, b in zip(ten_epochs(f"fedavg_{rounds}"), ten_epochs("code_ot"), strict=True)]
+
+
+BOTH = [(net, alpha) for alpha in ALPHAS for net in ("mlp", "cnn")]
+CNN = [("cnn", "1"), ("cnn", "0.1")]
+TOLD: dict[tuple[str, str], Callable[[], list[float]]] = {
+    ("Fig. 7", "entries as lambda grows"): shares,
+    ("Fig. 8", "CODE and LMF, alpha 1e20, SGD"): lambda: [
+        fig8("fig8-mnist-sgd", 32, "1e+20", "code_ot", "sgd") - fig8("fig8-mnist-sgd", 32, "1e+20", "lmf", "sgd")
+    ],
+    ("Fig. 8", "CODE and LMF, alpha 1e20 ("): lambda: [
+        fig8("fig8-mnist", devices, "1e+20", "code_ot") - fig8("fig8-mnist", devices, "1e+20", "lmf")
+        for devices in (16, 32)
+    ],
+    ("Fig. 8", "FedAvg-10, -30 and -50 and CODE"): lambda: [
+        *(ten_epochs(f"fedavg_{rounds}")[place] for place in range(3) for rounds in (10, 50)),
+        *ten_epochs("code_ot"),
+    ],
+    ("Fig. 8", "the same, FedAvg-10 of one epoch"): lambda: [
+        fig8("fig8-mnist", devices, "1e+20", "fedavg_10_epoch") - fig8("fig8-mnist", devices, "1e+20", "code_ot")
+        for devices in (2, 32)
+    ],
+    ("Fig. 8", "FedAvg-1 with more skew"): lambda: [
+        fig8("fig8-mnist-sgd", 4, alpha, "fedavg_1", "sgd") for alpha in ALPHAS
+    ],
+    ("Fig. 9", "CODE with the epochs, Adam"): lambda: [
+        min(gains("code_ot", "adam")),
+        fig9(10, "0.1", "code_ot"),
+        fig9(20, "0.1", "code_ot"),
+    ],
+    ("Fig. 9", "CODE with the epochs, SGD"): lambda: [min(gains("code_ot", "sgd"))],
+    ("Fig. 9", "CODE with better local models"): lambda: [*gains("best_local", "adam"), *gains("code_ot", "adam")],
+    ("Fig. 9", "growth with the epochs"): lambda: [
+        *(gain for method in ("code_ot", "lmf") for optimiser in ("sgd", "adam") for gain in gains(method, optimiser))
+    ],
+    ("Fig. 9", "FedAvg-10, -30 and -50 with few epochs"): lambda: [
+        *(fig8("fig8-mnist-fedavg", 16, alpha, f"fedavg_{rounds}_epoch") for alpha in ALPHAS for rounds in (10, 30)),
+    ],
+    ("Fig. 9", "CODE and FedAvg-10, -30 and -50, alpha 1e20"): lambda: [
+        ten_epochs("code_ot")[0],
+        *(ten_epochs(f"fedavg_{rounds}")[0] for rounds in (10, 30, 50)),
+    ],
+    ("Fig. 9", "their distance from CODE"): lambda: lead(50),
+    ("Fig. 10", "the same, size part, LMF after one shot"): lambda: [*one_shot("lmf"), *one_shot("code_1")],
+    ("Fig. 10", "the same, size part, CODE ("): lambda: fig10("code_1", *BOTH),
+    ("Fig. 10", "CNN with skew and a few shots"): lambda: [
+        value for setting in CNN for method in ("code_1", "code_ot") for value in fig10(method, setting)
+    ],
+    ("Fig. 10", "CNN's lead with more skew"): lambda: [
+        cnn - mlp for mlp, cnn in zip(fig10("code_ot", *BOTH)[::2], fig10("code_ot", *BOTH)[1::2], strict=True)
+    ],
+    ("Fig. 10", "MLP and CNN, a few shots"): lambda: fig10("code_ot", *BOTH),
+}
+
+
+def told(words: str, number: float) -> str | None:
+    """Return what follows a number in words, rounded to as many digits as it has there; None if it is not told."""
+    for found in re.finditer(r"[+-]?(\d*\.(\d+))", words):
+        if abs(float(found[0]) - number) <= 0.5 * 10.0 ** -len(found[2]) + 1e-6:
+            return words[found.end() :]
+    return None
+
+
+@pytest.mark.parametrize(("figure", "what"), TOLD)
+def test_a_number_in_words_is_that_of_its_source(figure: str, what: str):
+    (value,) = (one for at, one in PAPERS["code"].printed if at.name == figure and one.what.startswith(what))
+    rest: str | None = str(value.ours)
+    for number in TOLD[figure, what]():
+        rest = told(rest, number)
+        assert rest is not None, f"{number:.5g} is not in {value.ours!r}, or not in this order"
