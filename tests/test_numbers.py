@@ -39,7 +39,9 @@ def tidy(file: Path, row: str, column: str, value: str | None, where: str | None
         rows = rows[rows[key].astype(str) == wanted]
     seeds = [name for name in rows if re.fullmatch(r"(seed_)?\d+", str(name))]
     if column == "columns":  # each further column of the file is one of the table
-        rows = rows.melt([name for name in (row, "seed") if name in rows], var_name="columns", value_name="value")
+        rows = rows.melt(
+            [name for name in (*row.split("+"), "seed") if name in rows], var_name="columns", value_name="value"
+        )
     elif value is None:
         rows = rows.melt([name for name in rows if name not in seeds], seeds, value_name="value")
     else:
