@@ -237,7 +237,12 @@ def dfl_lead(file: str, a: str, b: str, number: int) -> list[float]:
 
 
 def table2_ratios() -> list[float]:
-    rows = read("results/st-lf-table2-as-published.csv").query("method == 'st_lf'").groupby("setting").mean(numeric_only=True)
+    rows = (
+        read("results/st-lf-table2-as-published.csv")
+        .query("method == 'st_lf'")
+        .groupby("setting")
+        .mean(numeric_only=True)
+    )
     errors = rows["error_of_targets"]
     return list(((rows["theorem_2"] - errors) / errors)[["MM", "M"]])
 
