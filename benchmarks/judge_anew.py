@@ -96,6 +96,12 @@ def dfl_rounds(name: str, study: Study) -> Numbers:
     return Numbers(tidy(by_round(name), "shared.accuracy", "value"), {"base": {}})
 
 
+def fedasa_rounds(name: str, study: Study) -> Numbers:
+    rows = pd.read_csv(RESULTS / name).assign(setting="base")
+    parts = [tidy(by_round(name), "test.accuracy", "value"), tidy(rows, "auxiliary.accuracy", "auxiliary_accuracy")]
+    return Numbers(pd.concat(parts, ignore_index=True), {"base": {}})
+
+
 def dfl_controls(net: str) -> Callable[[str, Study], Numbers]:
     def numbers(name: str, study: Study) -> Numbers:
         rows = by_seed(name, *(["net"] if net else [])).assign(setting="base")
@@ -216,9 +222,12 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "dfl-thresholds-mnist": dfl_thresholds,
     "fedasa-cwru-table6": fedasa_clean,
     "fedasa-one-window": fedasa_one_window,
+    "fedasa-80-rounds": fedasa_rounds,
     "st-lf-fig4-as-published": st_lf,
     "st-lf-fig6-as-published": st_lf,
+    "st-lf-fig6-times-1": st_lf,
     "st-lf-fig7-as-published": st_lf,
+    "st-lf-fig7-times-1": st_lf,
     "st-lf-table1-as-printed": st_lf,
     "st-lf-table1-as-published": st_lf,
     "st-lf-table1-per-class": st_lf,
@@ -366,10 +375,25 @@ HEAD = """# Verdicts before and after
 
 The papers' claims under the [rules of today](../pipeline.md#claims) and under the earlier one: more than one standard
 deviation over seeds, from two seeds on, in every setting, with neither [ceiling](../pipeline.md#the-ceiling) nor
-[convergence](../pipeline.md#convergence). Every claim of the papers whose verdict changed, with the reason; made by
-`python -m benchmarks.judge_anew` from the numbers in docs/results.
+[convergence](../pipeline.md#convergence). A claim that a later run was the first to test was not tested before. Every
+claim of the papers whose verdict changed, with the reason; made by `python -m benchmarks.judge_anew` from the numbers
+in docs/results.
 
 """
+REASONS = (
+    ("at the ceiling", "all rows that it compares are at the ceiling"),
+    ("not converged", "the row behind still gains when the run ends"),
+    ("a rule needs three", "fewer than three seeds"),
+)
+"""Words of the numbers -> why a claim is not tested any more; the first that is found counts."""
+
+
+def why(row: pd.Series) -> str:
+    """Return in words why a verdict changed."""
+    if row["earlier"] == "not tested":
+        return "tested by a later run"
+    found = (reason for words, reason in REASONS if words in row["numbers"])
+    return next(found, "the 90 % interval reaches 0, which one standard deviation did not")
 
 
 def page(files: dict[str, pd.DataFrame]) -> str:
@@ -386,7 +410,10 @@ def page(files: dict[str, pd.DataFrame]) -> str:
         f"| {name} | " + " | ".join(map(str, row)) + " |"
         for name, row in zip(counts.index, counts.to_numpy(), strict=True)
     ]
-    for name, rows in whole[whole["earlier"] != whole["verdict"]].groupby("file", sort=False):
+    changed = whole[whole["earlier"] != whole["verdict"]]
+    parts += ["\n| why a verdict changed | claims |", "| --- | ---: |"]
+    parts += [f"| {reason} | {count} |" for reason, count in changed.apply(why, axis=1).value_counts().items()]
+    for name, rows in changed.groupby("file", sort=False):
         parts += [f"\n## {name}\n", f"[All its claims]({name}-claims.csv)\n"]
         parts += ["| study | claim | before | after | reason |", "| --- | --- | --- | --- | --- |"]
         for _, row in rows.iterrows():

@@ -1,12 +1,14 @@
 """The numbers of a table in docs/ are those of a CSV file where a comment above the table names the file:
 
-    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [where=COLUMN:VALUE] -->
+    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [spread=COLUMN] [where=...] -->
 
-The first cell of a line is a value of the file's column `row`, the head of a column one of `column`; names=a:b;c:d
-translates what the page calls otherwise, with _ for a space. A cell begins with the mean of `value` over the other
-columns, and may go on with ± the standard deviation. Without `value` the columns 0, 1, ... or seed_0, seed_1, ... are
-seeds; with column=columns each column of the file is one of the table. A number is right if the file's, rounded to as
-many digits, is the same. Cells in brackets and cells without a number are not looked at.
+The first cell of a line is a value of the file's column `row`, the head of a column one of `column`; a+b are two
+columns, their values joined by a space. names=a:b;c:d translates what the page calls otherwise, with _ for a space in
+a and c, and _and_ for one in b and d. A cell begins with the mean of `value` over the other columns, and may go on
+with ± the standard deviation, or the mean of `spread`. Without `value` the columns 0, 1, ... or seed_0, seed_1, ...
+are seeds; with column=columns each column of the file is one of the table. where=COLUMN:VALUE chooses lines of the
+file. A number is right if the file's, rounded to as many digits, is the same. Cells in brackets and cells without a
+number are not looked at.
 """
 
 from __future__ import annotations
@@ -24,6 +26,11 @@ NUMBER = re.compile(r"^\**(?P<mean>[+-]?\d*\.?\d+)\**(?: ± (?P<spread>\d*\.?\d+
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if MARK.search(page.read_text()))
 
 
+def joined(rows: pd.DataFrame, columns: str) -> pd.Series:
+    """Return the values of columns a+b, joined by a space."""
+    return rows[columns.split("+")].astype(str).agg(" ".join, axis=1)
+
+
 def tidy(file: Path, row: str, column: str, value: str | None, where: str | None) -> pd.DataFrame:
     """Return a frame with columns row, column and value, one line for each seed."""
     rows = pd.read_csv(file)
@@ -32,13 +39,20 @@ def tidy(file: Path, row: str, column: str, value: str | None, where: str | None
         rows = rows[rows[key].astype(str) == wanted]
     seeds = [name for name in rows if re.fullmatch(r"(seed_)?\d+", str(name))]
     if column == "columns":  # each further column of the file is one of the table
-        rows = rows.melt([name for name in (row, "seed") if name in rows], var_name="columns", value_name="value")
+        rows = rows.melt(
+            [name for name in (*row.split("+"), "seed") if name in rows], var_name="columns", value_name="value"
+        )
     elif value is None:
         rows = rows.melt([name for name in rows if name not in seeds], seeds, value_name="value")
     else:
         rows = rows.assign(value=rows[value])
     rows["value"] = pd.to_numeric(rows["value"], errors="coerce")
-    return rows.assign(row=rows[row].astype(str), column=rows[column].astype(str))[["row", "column", "value"]]
+    return rows.assign(row=joined(rows, row), column=joined(rows, column))[["row", "column", "value"]]
+
+
+def groups_of(file: Path, *words: str | None) -> pd.DataFrame:
+    """Return mean and standard deviation of the value, by row and column."""
+    return tidy(file, *words).groupby(["row", "column"])["value"].agg(["mean", "std"])
 
 
 def same(written: str, number: float) -> bool:
@@ -55,20 +69,23 @@ def differences(page: Path) -> tuple[int, list[str]]:
         names = dict(pair.rsplit(":", 1) for pair in words.pop("names", "").split(";") if pair)
         times = float(words.pop("times", 1))
         file = ROOT / "docs" / mark["file"]
-        groups = tidy(file, words["row"], words["column"], words.get("value"), words.get("where"))
-        numbers = groups.groupby(["row", "column"])["value"].agg(["mean", "std"]) * times
+        place = words["row"], words["column"]
+        numbers = groups_of(file, *place, words.get("value"), words.get("where"))
+        if "spread" in words:
+            numbers["std"] = groups_of(file, *place, words["spread"], words.get("where"))["mean"]
+        numbers *= times
         head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in mark["table"].splitlines())
         for line in lines:
             for title, cell in zip(head[1:], line[1:], strict=True):
                 known = (re.sub(r"[`*]| \(.*\)", "", line[0]), title)
-                place = tuple(names.get(one.replace(" ", "_"), one) for one in known)
+                there = tuple(names.get(one.replace(" ", "_"), one).replace("_and_", " ") for one in known)
                 found = NUMBER.match(cell)
-                if found is None or place not in numbers.index:
+                if found is None or there not in numbers.index:
                     continue
                 count += 1
-                mean, spread = numbers.loc[place]
+                mean, spread = numbers.loc[there]
                 if not same(found["mean"], mean) or (found["spread"] and not same(found["spread"], spread)):
-                    wrong.append(f"{file.name}: {place}: {cell}, is {mean:.5g} ± {spread:.5g}")
+                    wrong.append(f"{file.name}: {there}: {cell}, is {mean:.5g} ± {spread:.5g}")
     return count, wrong
 
 

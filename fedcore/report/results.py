@@ -14,22 +14,37 @@ from fedcore.types import InputError
 
 HEAD = """# What holds of the four papers
 
-For somebody who has read none of them: what each proposes, what it is worth by our runs, and whether six of its
-statements hold. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
+For somebody who has read none of them: what each proposes and what it is worth by our runs, then six of its statements
+with the numbers that speak for or against them. In all four, devices such as phones or sensors learn together and keep
+their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples that
+a model labels rightly. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
 `docs/results`; edit those files, not this page.
+"""
 
-How to read a row. Its statement is answered by one or more claims, [rules over the numbers](pipeline.md#claims): it
-**holds** if all of them hold, **holds in most** settings if the rest do in most, **does not hold** if none does,
-**could not be tested** if none was tested, and otherwise **holds in part**. In a rule, `a > b` means that row a (a
-method, or a variant of one) has more than row b, `a ~ b within t` that they differ by at most t, and `a rises with x`
-that a has more at the greatest x than at the least. Then come the settings (data, devices, ...) in which that is so,
-with the probability p of as many by tossing coins, and one difference between the two sides with its 90 % interval: the
-least one of a claim that holds, and of another the one that speaks most against it. Where the interval contains 0, the
-difference may be chance. Accuracies are fractions: +0.02 is two points. A seed is a repetition with other random draws.
+KEY = """## How to read the tables
 
-A claim holds in a setting if the interval is above 0, over at least three seeds. It is not tested where models only
-guess, where [all rows are at the ceiling](pipeline.md#the-ceiling), or where the row behind
-[still gains](pipeline.md#convergence). Statements that begin with "ours" are not the paper's.
+Each row is a statement of a paper ("ours" where it is not the paper's), answered by one or more claims,
+[rules over the numbers](pipeline.md#claims):
+
+| verdict | claims |
+| --- | --- |
+| **holds** | all of them hold |
+| **holds in most** | all hold, but some in most of the settings (data, devices, ...) alone |
+| **holds in part** | some hold, some do not or could not be tested |
+| **does not hold** | none holds |
+| **could not be tested** | the experiment cannot tell |
+
+In a rule, `a > b` says that row a (a method, or a variant of one) has more than row b, `a ~ b within t` that they
+differ by at most t, and `a rises with x` that a has more at the greatest x than at the least. After it stands in how
+many settings that is so (p: how probable as many are if a coin decides), and one difference between the two sides:
+the least one of a claim that holds, otherwise the one that speaks most against it. `+0.02 [-0.01, +0.05]` is a lead
+of two points of a hundred on average; by its 90 % interval the true lead may be anything from one point behind to
+five ahead, so that it may be chance. A claim holds in a setting if the whole interval is above 0, over at least three
+seeds, which are repetitions with other random draws.
+
+A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
+perfect](pipeline.md#the-ceiling) (at the ceiling), or where the row behind [still gains](pipeline.md#convergence) when
+the run ends (not converged).
 """
 
 ORDER = ("holds", "holds in most", "holds in part", "does not hold", "could not be tested")
@@ -44,6 +59,9 @@ def results_page(papers: Papers, root: Path = Path()) -> str:
     """
     parts = [HEAD]
     for family, paper in papers.items():
+        parts += summary(family, paper, root)
+    parts.append(KEY)
+    for family, paper in papers.items():
         parts += section(family, paper, root)
     parts.append(
         "Every figure and table of the papers, with all conditions that differ: [index](papers.md). The theorems where "
@@ -53,16 +71,23 @@ def results_page(papers: Papers, root: Path = Path()) -> str:
     return "\n".join(parts)
 
 
-def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
-    """Yield the parts of one paper."""
-    name = {"code": "CODE", "dfl": "DFL", "fedasa": "FedASA", "st_lf": "ST-LF"}.get(family, family)
-    found = [(line, claims_of(line, root)) for line in paper.lines]
-    answers = sorted(((word(rows), line, rows) for line, rows in found), key=lambda one: ORDER.index(one[0]))
-    yield f"## {name}\n"
+NAMES = {"code": "CODE", "dfl": "DFL", "fedasa": "FedASA", "st_lf": "ST-LF"}
+
+
+def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
+    """Yield what one paper proposes, and what it is worth."""
+    yield f"## {NAMES[family]}\n"
     yield f"{cell(paper.idea)} ([method](methods/{family}.md), [results](results/{family}.md))\n"
     if paper.worth:
-        check_worth(family, paper.worth, [word(rows) for _, rows in found])
+        check_worth(family, paper.worth, [word(claims_of(line, root)) for line in paper.lines])
         yield f"**What it is worth:** {cell(paper.worth.says)}\n"
+
+
+def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
+    """Yield one paper's statements, each with its verdict and numbers."""
+    found = [(line, claims_of(line, root)) for line in paper.lines]
+    answers = sorted(((word(rows), line, rows) for line, rows in found), key=lambda one: ORDER.index(one[0]))
+    yield f"## {NAMES[family]}, statement by statement\n"
     if paper.names:
         yield f"Names in the table: {cell(paper.names)}\n"
     yield table(
@@ -124,6 +149,8 @@ def word(rows: pd.DataFrame) -> str:
         return "could not be tested"
     if len(verdicts) == 1:
         return str(verdicts.pop())
+    if not verdicts & {"holds", "holds in most"}:
+        return "does not hold"
     return "holds in most" if verdicts == {"holds", "holds in most"} else "holds in part"
 
 

@@ -158,3 +158,188 @@ def test_a_number_is_that_of_its_source(source: str):
             written, found = f"{value.ours} ± {value.spread}", f"{mean:.5g} ± {spread:.5g}"
             wrong.append(f"{family}, {figure}, {value.what}: {written}, is {found}")
     assert wrong == []
+
+
+# numbers that stand in words are found in them in the order given here
+
+ALPHAS = ("1e+20", "1", "0.1")
+
+
+def mean(file: str, setting: str, method: str) -> float:
+    """Return the mean accuracy of a summary in docs/results."""
+    rows = read(f"results/code-{file}.csv").query("setting == @setting and method == @method")
+    return float(rows["shared_mean"].item())
+
+
+def fig8(file: str, devices: int, alpha: str, method: str, optimiser: str = "adam") -> float:
+    return mean(file, f"devices={devices} alpha={alpha} optimiser={optimiser}", method)
+
+
+def fig9(epochs: int, alpha: str, method: str, optimiser: str = "adam") -> float:
+    file = "fig9-mnist" if optimiser == "adam" else "fig9-mnist-sgd"
+    return mean(file, f"epochs={epochs} alpha={alpha} optimiser={optimiser}", method)
+
+
+def gains(method: str, optimiser: str) -> list[float]:
+    return [fig9(20, alpha, method, optimiser) - fig9(1, alpha, method, optimiser) for alpha in ALPHAS]
+
+
+def ten_epochs(method: str) -> list[float]:
+    rows = read("results/code-fig8-mnist-ten-epochs.csv").query("method == @method").set_index("alpha")["mean"]
+    return [rows[float(alpha)] for alpha in ALPHAS]
+
+
+def fig10(method: str, *settings: tuple[str, str]) -> list[float]:
+    return [mean("fig10-part", f"net={net} alpha={alpha}", method) for net, alpha in settings]
+
+
+def one_shot(method: str) -> list[float]:
+    rows = read("results/code-fig10-one-shot.csv").query("method == @method").set_index(["net", "alpha"])["accuracy"]
+    return [rows[net, float(alpha)] for alpha in ALPHAS for net in ("mlp", "cnn")]
+
+
+def shares() -> list[float]:
+    rows = read("results/code-fig7-mnist.csv").sort_values("lambda")
+    return [*rows["zeros"].iloc[:2], *rows["partners"].iloc[:2]]
+
+
+def lead(rounds: int) -> list[float]:
+    return [a - b for a, b in zip(ten_epochs(f"fedavg_{rounds}"), ten_epochs("code_ot"), strict=True)]
+
+
+def fedasa_clean(method: str, column: str, *settings: str) -> list[float]:
+    """Return the least and the greatest mean over seeds in these sets of locations."""
+    rows = read("results/fedasa-cwru-table6.csv").query("method == @method and setting in @settings")
+    means = rows.groupby("setting")[column].mean()
+    return [means.min(), means.max()]
+
+
+def one_window(method: str) -> list[float]:
+    rows = read("results/fedasa-one-window.csv").query("method == @method")
+    return list(rows.groupby("setting")["accuracy"].mean()[["A", "B", "C"]])
+
+
+def similarities() -> pd.DataFrame:
+    rows = read("results/fedasa-fig1.csv")
+    return rows.assign(place=rows["device"].str[0])
+
+
+def dfl_means(file: str, method: str, *rounds: int) -> list[float]:
+    rows = read(f"results/dfl-{file}.csv").query("method == @method")
+    return [rows[str(one)].mean() for one in rounds]
+
+
+def dfl_lead(file: str, a: str, b: str, number: int) -> list[float]:
+    """Return mean and standard deviation over seeds of a minus b after a round, without the sign."""
+    rows = read(f"results/dfl-{file}.csv").set_index(["method", "seed"])[str(number)]
+    lead = rows[a] - rows[b]
+    return [abs(lead.mean()), lead.std()]
+
+
+def table2_ratios() -> list[float]:
+    rows = (
+        read("results/st-lf-table2-as-published.csv")
+        .query("method == 'st_lf'")
+        .groupby("setting")
+        .mean(numeric_only=True)
+    )
+    errors = rows["error_of_targets"]
+    return list(((rows["theorem_2"] - errors) / errors)[["MM", "M"]])
+
+
+FOUR = ("A+B", "A+C", "B+C", "A+B+C")
+BOTH = [(net, alpha) for alpha in ALPHAS for net in ("mlp", "cnn")]
+CNN = [("cnn", "1"), ("cnn", "0.1")]
+TOLD: dict[tuple[str, str, str], Callable[[], list[float]]] = {
+    ("code", "Fig. 7", "entries as lambda grows"): shares,
+    ("code", "Fig. 8", "CODE and LMF, alpha 1e20, SGD"): lambda: [
+        fig8("fig8-mnist-sgd", 32, "1e+20", "code_ot", "sgd") - fig8("fig8-mnist-sgd", 32, "1e+20", "lmf", "sgd")
+    ],
+    ("code", "Fig. 8", "CODE and LMF, alpha 1e20 ("): lambda: [
+        fig8("fig8-mnist", devices, "1e+20", "code_ot") - fig8("fig8-mnist", devices, "1e+20", "lmf")
+        for devices in (16, 32)
+    ],
+    ("code", "Fig. 8", "FedAvg-10, -30 and -50 and CODE"): lambda: [
+        *(ten_epochs(f"fedavg_{rounds}")[place] for place in range(3) for rounds in (10, 50)),
+        *ten_epochs("code_ot"),
+    ],
+    ("code", "Fig. 8", "the same, FedAvg-10 of one epoch"): lambda: [
+        fig8("fig8-mnist", devices, "1e+20", "fedavg_10_epoch") - fig8("fig8-mnist", devices, "1e+20", "code_ot")
+        for devices in (2, 32)
+    ],
+    ("code", "Fig. 8", "FedAvg-1 with more skew"): lambda: [
+        fig8("fig8-mnist-sgd", 4, alpha, "fedavg_1", "sgd") for alpha in ALPHAS
+    ],
+    ("code", "Fig. 9", "CODE with the epochs, Adam"): lambda: [
+        min(gains("code_ot", "adam")),
+        fig9(10, "0.1", "code_ot"),
+        fig9(20, "0.1", "code_ot"),
+    ],
+    ("code", "Fig. 9", "CODE with the epochs, SGD"): lambda: [min(gains("code_ot", "sgd"))],
+    ("code", "Fig. 9", "CODE with better local models"): lambda: [
+        *gains("best_local", "adam"),
+        *gains("code_ot", "adam"),
+    ],
+    ("code", "Fig. 9", "growth with the epochs"): lambda: [
+        *(gain for method in ("code_ot", "lmf") for optimiser in ("sgd", "adam") for gain in gains(method, optimiser))
+    ],
+    ("code", "Fig. 9", "FedAvg-10, -30 and -50 with few epochs"): lambda: [
+        *(fig8("fig8-mnist-fedavg", 16, alpha, f"fedavg_{rounds}_epoch") for alpha in ALPHAS for rounds in (10, 30)),
+    ],
+    ("code", "Fig. 9", "CODE and FedAvg-10, -30 and -50, alpha 1e20"): lambda: [
+        ten_epochs("code_ot")[0],
+        *(ten_epochs(f"fedavg_{rounds}")[0] for rounds in (10, 30, 50)),
+    ],
+    ("code", "Fig. 9", "their distance from CODE"): lambda: lead(50),
+    ("code", "Fig. 10", "the same, size part, LMF after one shot"): lambda: [*one_shot("lmf"), *one_shot("code_1")],
+    ("code", "Fig. 10", "the same, size part, CODE ("): lambda: fig10("code_1", *BOTH),
+    ("code", "Fig. 10", "CNN with skew and a few shots"): lambda: [
+        value for setting in CNN for method in ("code_1", "code_ot") for value in fig10(method, setting)
+    ],
+    ("code", "Fig. 10", "CNN's lead with more skew"): lambda: [
+        cnn - mlp for mlp, cnn in zip(fig10("code_ot", *BOTH)[::2], fig10("code_ot", *BOTH)[1::2], strict=True)
+    ],
+    ("code", "Fig. 10", "MLP and CNN, a few shots"): lambda: fig10("code_ot", *BOTH),
+    ("fedasa", "Fig. 1", "within a location, least"): lambda: [
+        similarities()["similarity_same"].min(),
+        *similarities().groupby("place")["similarity_same"].min(),
+    ],
+    ("fedasa", "Fig. 1", "across locations, greatest"): lambda: [similarities()["similarity_other"].max()],
+    ("fedasa", "Fig. 9", "Local-only"): lambda: fedasa_clean("local_only", "accuracy", *FOUR),
+    ("fedasa", "Fig. 9", "FedASA, average"): lambda: fedasa_clean("fedasa", "accuracy", *FOUR),
+    ("fedasa", "Fig. 9", "FedASA, standard deviation"): lambda: fedasa_clean("fedasa", "std_devices", *FOUR)[1:],
+    ("fedasa", "Fig. 13", "FedASA at A against"): lambda: one_window("fedasa"),
+    ("st_lf", "Table II", "Theorem 2 minus"): table2_ratios,
+    ("dfl", "Figure 2", "highest on all three"): lambda: [
+        *dfl_lead("table2-mnist-part", "dfl", "fedavg", 40),
+        *dfl_lead("table2-mnist-part", "dfl", "fedgen", 40),
+    ],
+    ("dfl", "Figure 2", "SCAFFOLD's convergence"): lambda: dfl_lead("table2-mnist-part", "scaffold", "fedavg", 20),
+    ("dfl", "Figure 2", "FedGen's training"): lambda: dfl_lead("table2-mnist-part", "fedgen", "fedavg", 20),
+    ("dfl", "Figure 2", "FedGen's accuracy"): lambda: dfl_means("table2-mnist-part", "fedgen", 20, 30, 40),
+    ("dfl", "Figure 3", "FedGen's accuracy"): lambda: dfl_means("mnist-rounds", "fedgen", 50, 80, 100),
+    ("dfl", "Figure 3", "highest and fastest"): lambda: [
+        *dfl_lead("mnist-rounds", "dfl", "fedavg", 10),
+        *dfl_lead("mnist-rounds", "dfl", "fedavg", 20),
+    ],
+    ("dfl", "Figure 3", "DFL converges as fast"): lambda: [
+        number for rounds in (60, 80, 100) for number in dfl_lead("mnist-rounds", "dfl", "fedavg", rounds)
+    ],
+}
+
+
+def told(words: str, number: float) -> str | None:
+    """Return what follows a number in words, rounded to as many digits as it has there; None if it is not told."""
+    for found in re.finditer(r"[+-]?(\d*\.(\d+))", words):
+        if abs(float(found[0]) - number) <= 0.5 * 10.0 ** -len(found[2]) + 1e-6:
+            return words[found.end() :]
+    return None
+
+
+@pytest.mark.parametrize(("family", "figure", "what"), TOLD)
+def test_a_number_in_words_is_that_of_its_source(family: str, figure: str, what: str):
+    (value,) = (one for at, one in PAPERS[family].printed if at.name == figure and one.what.startswith(what))
+    rest: str | None = str(value.ours)
+    for number in TOLD[family, figure, what]():
+        rest = told(rest, number)
+        assert rest is not None, f"{number:.5g} is not in {value.ours!r}, or not in this order"

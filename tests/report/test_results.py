@@ -49,6 +49,8 @@ def page(folder: Path, *lines: Line, **settings: Any) -> str:
         (["not tested", "not tested"], "could not be tested"),
         (["holds", "does not hold"], "holds in part"),
         (["holds", "not tested"], "holds in part"),
+        (["holds in most", "does not hold"], "holds in part"),
+        (["does not hold", "not tested"], "does not hold"),
     ],
 )
 def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
@@ -63,6 +65,20 @@ def test_a_line_has_its_verdict_its_numbers_and_its_links(tmp_path: Path):
     assert "| **does not hold** | b. | `a > c`: in 0 of 2 settings | [table](x.md), [picture](x.png)," in text
     assert "Of all its claims, in all runs that were kept, 1 holds, 1 does not, 1 could not be tested." in text
     assert "An idea." in text
+
+
+def test_what_it_is_worth_stands_before_the_tables(tmp_path: Path):
+    text = page(tmp_path, line(rules=["a > c"]), worth=Worth(says="Little.", verdicts=["does not hold"]))
+    order = [
+        "## CODE\n",
+        "An idea.",
+        "Little.",
+        "## How to read the tables",
+        "## CODE, statement by statement",
+        "| verdict |",
+    ]
+    places = [text.rindex(words) for words in order]
+    assert places == sorted(places)
 
 
 def test_a_line_may_be_of_some_settings_alone(tmp_path: Path):
