@@ -65,7 +65,7 @@ def without_numbers(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Leaves parameters as they are: to draw and divide numbers on "meta", PyTorch imports its compiler, for seconds."""
+    """Leaves parameters as they are: to draw or divide numbers on "meta", PyTorch imports its compiler, for seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [*args, *(kwargs or {}).values()]
