@@ -61,7 +61,7 @@ pipeline-tests:
 	$(BIN)/pytest tests/end_to_end
 
 library-tests:
-	$(BIN)/pytest --ignore tests/end_to_end --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --ignore tests/end_to_end --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 ui: checkout .venv/run
 	@$(BIN)/fedcore ui

@@ -10,16 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-
 from fedcore.field.modules import load_module
 from fedcore.field.plan import VERSIONS, Plan
 from fedcore.field.recipe import NUMBERS
 from fedcore.methods import METHODS
 from fedcore.nets import leaves
 from fedcore.nets.copies import template
+from fedcore.nets.tables import without_numbers
 from fedcore.types import InputError, Net, Params
 
 LEAVES = {
@@ -216,17 +213,7 @@ def kind_of(leaf: str, net: Net) -> str:
 
 def count_parameters(net: Net) -> int:
     """Return the number of parameters of a net, without the memory for them."""
-    with torch.device("meta"), _Uninitialised():
-        return sum(leaf.numel() for leaf in net.build().parameters())
-
-
-class _Uninitialised(TorchFunctionMode):
-    """Leaves parameters as they are: to draw numbers on "meta", PyTorch imports for seconds."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [*args, *(kwargs or {}).values()]
-        in_place = getattr(func, "__name__", "").removesuffix("__").endswith("_")
-        return given[0] if in_place and given and isinstance(given[0], Tensor) else func(*args, **(kwargs or {}))
+    return sum(leaf.numel() for leaf in without_numbers(net.build).parameters())
 
 
 def _numbers(value: Any) -> Iterator[int]:

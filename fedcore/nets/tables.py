@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedcore.nets.mlp import LARGEST
 from fedcore.types import Axes, InputError, Net
@@ -47,14 +49,29 @@ def with_table(build: Callable[[], nn.Module]) -> Net:
 
 def require_size(build: Callable[[], nn.Module]) -> nn.Module:
     """Return the module without its numbers. Raises InputError if no memory would hold them."""
-    with torch.device("meta"):
-        try:
-            module = build()
-        except RuntimeError as error:  # its bytes are no number
-            raise InputError(f"net: more parameters than can be counted, at most {LARGEST:,}; {error}") from None
+    try:
+        module = without_numbers(build)
+    except RuntimeError as error:  # its bytes are no number
+        raise InputError(f"net: more parameters than can be counted, at most {LARGEST:,}; {error}") from None
     if (size := sum(leaf.numel() for leaf in module.parameters())) > LARGEST:
         raise InputError(f"net: these settings give {size:,} parameters, at most {LARGEST:,}")
     return module
+
+
+def without_numbers(build: Callable[[], nn.Module]) -> nn.Module:
+    """Return the module with the shapes of its parameters, and no memory for them."""
+    with torch.device("meta"), _Uninitialised():
+        return build()
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves parameters as they are: to draw or divide numbers on "meta", PyTorch imports its compiler, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [*args, *(kwargs or {}).values()]
+        name = getattr(func, "__name__", "").removesuffix("__")
+        same = name.endswith("_") or name == "div"
+        return given[0] if same and given and isinstance(given[0], Tensor) else func(*args, **(kwargs or {}))
 
 
 def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 import fedcore as fc
 from fedcore import nets
 from fedcore.core.training import predict, train
+from fedcore.execute.workers import Workers
 from fedcore.nets.inputs import largest_integer
 from fedcore.pipeline.run.step_functions import describe
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId, generator
@@ -172,3 +174,15 @@ def test_the_pipeline_knows_whether_examples_are_whole_numbers():
     y = torch.zeros(1, dtype=torch.int64)
     for kind, largest in ((torch.float32, 5), (torch.uint8, None)):
         assert describe(fc.Dataset(Data(torch.tensor([[5]], dtype=kind), y), None, ("0",)))["largest"] == largest
+
+
+def imports_compiler(name: str) -> bool:
+    nets.net(name, shape=(LENGTH,), classes=CLASSES)
+    return "torch._dynamo" in sys.modules
+
+
+@pytest.mark.slow
+def test_a_size_is_found_without_pytorchs_compiler():
+    """Importing it takes a second of a core."""
+    with Workers(1) as worker:
+        assert not any(worker.call(imports_compiler, name) for name in ("lstm", "transformer"))

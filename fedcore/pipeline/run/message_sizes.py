@@ -16,9 +16,9 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     """Return the first stage in which devices send, with the bytes of a message; nothing if that is a stage of pairs.
 
     The device with the most examples takes its steps, with a single minibatch in place of its epochs, also in
-    ST-LF's pretraining.
+    ST-LF's pretraining and where a server trains, as FedASA's its auxiliary model.
     """
-    short = {key: 1 for key in row.settings if key == "pretrain_steps"}
+    short = {key: 1 for key in row.settings if key in ("pretrain_steps", "steps")}
     once = replace(row, training=replace(row.training, steps=1), settings={**row.settings, **short})
     method = once.build(fed.public.nets, sizes)
     name = max(sizes, key=lambda name: sizes[name])

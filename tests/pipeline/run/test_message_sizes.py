@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from federations import SGD, federation
+from signals import federation as signals
 
 from fedcore.config.methods import MethodConfig
 from fedcore.core import training
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
+from fedcore.methods.fedasa import fedasa
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.run.message_sizes import message_bytes
 
@@ -44,3 +46,18 @@ def test_pretraining_is_a_single_minibatch_too(tmp_path: Path, monkeypatch: pyte
     row = MethodConfig("st_lf", "st_lf", replace(SGD, optimiser_state="fresh", shared_init=True), settings)
     assert message_bytes(row, federation("ab"), {"a": 6, "b": 9}, Store(tmp_path))
     assert seen == [1]
+
+
+def test_a_server_trains_for_a_single_minibatch_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """FedASA's messages are as large whatever its auxiliary model has learnt."""
+    fed, seen = signals("abc"), []
+    real = fedasa.descend
+    monkeypatch.setattr(
+        fedasa, "descend", lambda data, batches, step: seen.append(len(batches)) or real(data, batches, step)
+    )
+    sizes = {who: len(device.data.train) for who, device in fed.devices.items()}
+    row = MethodConfig("fedasa", "fedasa", replace(SGD, shared_init=True), {"steps": 40, "target": None})
+    found = message_bytes(row, fed, sizes, Store(tmp_path))
+    assert seen == [1]
+    (turn, *_) = run(row.build(fed.public.nets, sizes), fed, 0, Inline())
+    assert found == {0: turn.up[max(sizes, key=lambda who: sizes[who])]}
