@@ -295,6 +295,8 @@ def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: Reco
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
+        if section.states == "long":
+            session.steps.drop_brief()
         session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
 
 
