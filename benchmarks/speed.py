@@ -3,10 +3,10 @@
     python -m benchmarks.speed [--out docs/results/speed.csv] [--project PROJECT] [--before CHECKOUT] [--only WORD,...]
 
 A made-up CSV of 20,000 rows, 14 sites and 8 inputs becomes a project, in which ten methods run with three seeds
-("answer"); the same run once more finds everything in the cache ("cached"); then come the commands that read results
-("commands"), in PROJECT if it is named: one in which `make run` has ended. Disk, Prefect's growth, a net of one's own, one
-exchange of 10,000 devices and bfloat16 follow ("disk", "own", "exchange", "precision"). With --before each line is measured with
-another checkout of this repository as well, in turns and with the same interpreter, if that one has what is asked for.
+("answer"); the same run once more finds everything in the cache ("cached"); then come the bytes of that project
+("disk"), the commands that read results ("commands"; in PROJECT if it is named, where `make run` has ended), a net of
+one's own ("own"), one exchange of 10,000 devices ("exchange") and bfloat16 ("precision"). With --before each line is
+measured with another checkout of this repository, too, in turns and with the same interpreter, if that one has it.
 
 The file has a row for each line: what, its unit, before, now, the goal, the load of the machine, and the command alone.
 A figure that is missing has its reason on stderr.
@@ -71,7 +71,9 @@ NIGHT = Line("growth of Prefect's files by a cached run", "MB", 1.0, FLOW)
 PARTS = {"cache": "blobs", "Prefect's files": "prefect"}
 DISK = Line("disk after it: cache and MLflow's files", "MB", None, "du -cm .fedcore/blobs mlruns")
 OWN = Line("a net of one's own, of a plain loop", "ratio", 1.0, "python -m benchmarks.own_net 3")
-EXCHANGE = Line("one exchange of 10,000 devices, of the bare loop", "ratio", 1.1, "python -m benchmarks.scale OUT 10000")
+EXCHANGE = Line(
+    "one exchange of 10,000 devices, of the bare loop", "ratio", 1.1, "python -m benchmarks.scale OUT 10000"
+)
 BFLOAT = Line("bfloat16 of float32: W1's MLP", "ratio", None, "python -m benchmarks.precision")
 
 
@@ -152,7 +154,8 @@ def play(side: Side) -> tuple[float, float, float]:
     with measured() as spent:
         start = time.perf_counter()
         flow = side.start(["-m", "fedcore", *RUN], side.project)
-        assert flow.stdout and flow.stderr
+        assert flow.stdout is not None
+        assert flow.stderr is not None
         for text in flow.stdout:
             if "so far" in text and first != first:
                 first = time.perf_counter() - start

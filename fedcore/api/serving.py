@@ -2,7 +2,7 @@
 
 A folder holds them in files that no program has to trust:
 
-schema.json            columns, categories, fills and scales of each device, names of the classes (fedcore.data.encoding)
+schema.json            columns, categories, fills and scales of each device, names of classes (fedcore.data.encoding)
 models.json            the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
 model-<i>.safetensors  the leaves of a distinct model, "/members/<member>/<leaf>"; they are "<i>/members/..." in
                        models.json. Earlier versions wrote all leaves by these names to one file, models.safetensors
@@ -209,9 +209,7 @@ def read_leaves(folder: Path, count: int) -> dict[str, Tensor]:
     """Return the leaves of so many models."""
     if (folder / LEAVES).is_file():
         return read_safetensors(folder / LEAVES)
-    return {
-        f"{i}{name}": leaf for i in range(count) for name, leaf in read_safetensors(folder / leaves_of(i)).items()
-    }
+    return {f"{i}{name}": leaf for i in range(count) for name, leaf in read_safetensors(folder / leaves_of(i)).items()}
 
 
 def leaves_of(number: int) -> str:

@@ -96,7 +96,7 @@ def play_chunk(
     last = _ends(method, replace(state, round=state.round + left))
 
     def needed(found: Any) -> Any:
-        """The blobs that must exist: the reports, and the state at the end of the stage, of the last one its messages."""
+        """The blobs that must exist: the reports, and the state at the stage's end; of the last stage the messages."""
         _, messages, *_ = found["state"]
         end = messages if last else found["state"]
         return found["reports"], end if len(found["rounds"]) == left else ()

@@ -149,7 +149,7 @@ class Run:
             return None
 
     def _begin(self, ready: ReadySetting) -> None:
-        """Before learning rates are tried, run a setting's first two rows once and say which leads, as `_say_so_far`."""
+        """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
         place = ready.job.study, ready.setting.name
         rows = [row for row in ready.setting.methods if not getattr(row.builder, "control", False)][:2]
         tried = any(len(run_method.rates_of(ready.setting, row)) > 1 for row in rows)

@@ -309,7 +309,8 @@ def test_a_copy_of_a_blob_may_share_its_room(tmp_path: Path, monkeypatch: pytest
         assert copy.samefile(store.path(ref))
     store.path(other).write_bytes(b"")
     store.share(other, copy)
-    assert copy.samefile(store.path(ref)) and store.holds(ref)
+    assert copy.samefile(store.path(ref))
+    assert store.holds(ref)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(
         ["copy", *(store.path(one).name for one in (ref, other))]
     )

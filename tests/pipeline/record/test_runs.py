@@ -180,7 +180,8 @@ def test_a_model_whose_logging_was_killed_is_continued(
     blob.write_bytes(whole[:-1])  # of both, and the store writes its own anew
     store.put(model)
     record.share(run, store, result)
-    assert file.samefile(blob) and blob.read_bytes() == whole
+    assert file.samefile(blob)
+    assert blob.read_bytes() == whole
 
 
 @pytest.mark.slow
