@@ -1,10 +1,11 @@
 """Deployed models with all that a prediction needs: from a user's rows or arrays to labels and probabilities.
 
-A folder holds them in three files that no program has to trust:
+A folder holds them in files that no program has to trust:
 
-schema.json         columns, categories, fills and scales of each device, names of the classes (fedcore.data.encoding)
-models.json         the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
-models.safetensors  the leaves, "<model>/members/<member>/<leaf>"
+schema.json            columns, categories, fills and scales of each device, names of classes (fedcore.data.encoding)
+models.json            the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
+model-<i>.safetensors  the leaves of a distinct model, "/members/<member>/<leaf>"; they are "<i>/members/..." in
+                       models.json. Earlier versions wrote all leaves by these names to one file, models.safetensors
 
 MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
 has a copy of this module and of those that it imports (fedcore.pipeline.record.models).
@@ -157,7 +158,7 @@ def load(folder: Path) -> ServedModels:
     """Return the models in a folder."""
     schema = from_json((folder / SCHEMA).read_bytes(), str(folder / SCHEMA))
     card = json.loads((folder / MODELS).read_bytes())
-    leaves = read_safetensors(folder / LEAVES)
+    leaves = read_leaves(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in sections]
     models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
@@ -202,6 +203,18 @@ def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
             return [unpack(part, leaves) for part in parts]
         case _:
             return value
+
+
+def read_leaves(folder: Path, count: int) -> dict[str, Tensor]:
+    """Return the leaves of so many models."""
+    if (folder / LEAVES).is_file():
+        return read_safetensors(folder / LEAVES)
+    return {f"{i}{name}": leaf for i in range(count) for name, leaf in read_safetensors(folder / leaves_of(i)).items()}
+
+
+def leaves_of(number: int) -> str:
+    """Return the name of the file with a model's leaves."""
+    return f"model-{number}.safetensors"
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -234,13 +234,15 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
     import numpy as np
     import pandas as pd
 
-    from fedcore.data import pictures, readers
+    from fedcore.data import readers
     from fedcore.data.encoding import ROW
 
     if schema.columns:
         frame = readers.read(path, schema.missing_values, schema.label).frame
         index = pd.RangeIndex(1, len(frame) + 1, name=ROW)
         return frame.set_axis(index), index
+    from fedcore.data import pictures
+
     if path.suffix == ".npy":
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)  # no more memory than the file has bytes

@@ -25,6 +25,9 @@ def run(settings: tuple[str, ...]) -> None:
 
     request = ask([*settings])
     _, jobs = plan_jobs(request)
+    from fedcore.pipeline.orchestration import server
+
+    server.start_early()
     if not request.prepared:
         from fedcore.report.preview import show_own
 
@@ -32,5 +35,7 @@ def run(settings: tuple[str, ...]) -> None:
     from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 
-    with alerts.watch(), prefect_server():
-        flow("federate", "federate")(request)
+    with alerts.watch():
+        federate = flow("federate", "federate")  # imported while the server starts
+        with prefect_server():
+            federate(request)

@@ -18,7 +18,7 @@ def plan() -> None:
     """Write all settings that the studies use -> pipeline/plan."""
     from fedcore.pipeline.orchestration import server
 
-    server.start_first()  # beside this stage; the next one needs it
+    server.start_early()  # beside this stage; the next one needs it
     from fedcore.pipeline.run.outputs import write_plan
 
     write_plan()

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import click
 
+PARTS = {
+    "rounds": "memories and messages of devices after rounds",
+    "deploy": "deployed models",
+    "distribute": "devices' examples",
+    "": "data and partitions",
+}
+"""Kind of step -> what it leaves in the cache."""
+OTHERS = "models, messages and reports of other steps"
+
 
 @click.command()
 def status() -> None:
@@ -12,18 +21,35 @@ def status() -> None:
 
     home = enter_project()
     import shutil
+    from collections import Counter
     from datetime import datetime
     from pathlib import Path
 
     from fedcore import __version__
     from fedcore.pipeline import environment
+    from fedcore.pipeline.cache import journal
     from fedcore.pipeline.orchestration import retention, server
     from fedcore.pipeline.record import registry
     from fedcore.pipeline.run import history
 
+    counted: set[tuple[int, int]] = set()
+
+    def nbytes(path: Path) -> int:
+        """Return the bytes of a file, or of those in a folder; of one with several names it is the first name's."""
+        found = [one.stat() for one in ([path] if path.is_file() else path.rglob("*")) if one.is_file()]
+        mine = {(one.st_dev, one.st_ino): one.st_size for one in found}
+        new = mine.keys() - counted
+        counted.update(new)
+        return sum(mine[place] for place in new)
+
     def size(path: Path) -> str:
-        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-        return f"{sum(file.stat().st_size for file in files) / 1e6:,.1f} MB"
+        return f"{nbytes(path) / 1e6:,.1f} MB"
+
+    def parts() -> str:
+        kinds, found = journal.kinds(), Counter[str]()
+        for blob in environment.BLOBS.glob("*/*"):
+            found[PARTS.get(kinds.get(blob.stem, ""), OTHERS)] += blob.stat().st_size
+        return ", ".join(f"{size / 1e6:,.1f} MB {what}" for what, size in found.most_common()) or "none"
 
     def words(line: history.Line) -> str:
         answer = f"use {line['method']}" if line["action"] == "use" else line["action"]
@@ -31,8 +57,8 @@ def status() -> None:
             f"{line['date'][:16].replace('T', ' ')}, {line['study']}: {line['setting']} ({line['dataset']}), {answer}"
         )
 
-    journal = environment.STATE / "journal.jsonl"
-    last = datetime.fromtimestamp(journal.stat().st_mtime).isoformat(" ", "minutes") if journal.is_file() else "none"
+    log = journal.JOURNAL
+    last = datetime.fromtimestamp(log.stat().st_mtime).isoformat(" ", "minutes") if log.is_file() else "none"
     known = registry.read() or {}
     champions = [
         f"{name}, version {versions.aliases[registry.CHAMPION]}"
@@ -48,8 +74,9 @@ def status() -> None:
         "last run": words(lines[-1]) if lines else "none",
         "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none by Prefect's schedule",
         "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps",
+        "results": parts(),
         "Prefect": f"{size(environment.PREFECT)}, server {server.running() or 'not running'}",
-        "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)}",
+        "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)} beside models that are results",
         "runs": size(home / "runs"),
         "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",

@@ -138,6 +138,8 @@ class Run(Section):
         engine: what computes steps: these processes, or a Dask cluster.
         cluster: the address of the cluster's scheduler; None: a cluster of its own.
         store: the folder or URL of the results of steps; None: the project's state.
+        states: "long": of the memories with which a longer run goes on where this one ends, those stay that take over
+            30 s to compute again; "all": all stay.
         accelerator: "auto": steps of devices run on a GPU if there is one; "none": always on the CPU.
         together: devices that train together in one step on a GPU, as the rows of one matrix; 1: one after another. It
             changes nothing on the CPU. Results depend on it by some 1e-6.
@@ -169,6 +171,7 @@ class Run(Section):
     engine: Literal["local", "dask"] = "local"
     cluster: Address | None = None
     store: Annotated[str, AfterValidator(check_place)] | None = None
+    states: Literal["long", "all"] = "long"
     accelerator: Literal["auto", "none"] = "auto"
     together: Annotated[int, Ge(1), Le(4096)] = 1
     metric: MetricName | Literal["auto"] | None = None

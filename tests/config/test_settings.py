@@ -39,6 +39,7 @@ WRONG: dict[str, list[Any]] = {
     "run.engine": ["ray", None, True],
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
     "run.store": ["", "s3://", "s3://a::b", 3],
+    "run.states": ["none", None, True],
     "run.accelerator": ["cuda", "nane", None, True],
     "run.together": [0, 1.5, 5000, "all"],
     "run.min_effect": [0, 1, -0.1, "little", None],

@@ -60,12 +60,32 @@ def test_the_stability_index_is_that_of_the_definition():
     assert found == pytest.approx(0.5 * math.log(2) - 0.45 * math.log(0.1))
 
 
-def test_the_distance_is_that_of_scipy_on_the_bins():
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_the_distance_is_that_of_scipy_on_the_bins(shift: int):
+    """And so is p, of which a value that tells nothing is a lower bound."""
     rng = np.random.default_rng(0)
-    old, new = rng.integers(1, 30, 10), rng.integers(0, 12, 10)
+    old, new = rng.integers(1, 30, 10), np.roll(rng.integers(0, 12, 10), shift) * np.arange(10) ** shift
     expected = stats.ks_2samp(np.repeat(np.arange(10), old), np.repeat(np.arange(10), new), method="asymp")
-    found = drift.kolmogorov_smirnov(drift.Counts(old / old.sum(), old.sum(), new))
-    assert found == pytest.approx((expected.statistic, expected.pvalue))
+    distance, p = drift.kolmogorov_smirnov(drift.Counts(old / old.sum(), old.sum(), new))
+    assert distance == pytest.approx(expected.statistic)
+    assert p == pytest.approx(expected.pvalue) if expected.pvalue < drift.ALPHA else drift.ALPHA < p <= expected.pvalue
+
+
+@pytest.mark.parametrize(("distance", "size"), [(0.3, 1), (0.3, 7), (0.1, 50), (0.02, 3_000), (1.0, 4), (0.0, 9)])
+def test_one_side_of_the_distance_is_that_of_scipy(distance: float, size: int):
+    assert drift.one_sided(distance, size) == pytest.approx(stats.ksone.sf(distance, size), rel=1e-6, abs=1e-12)
+
+
+def test_the_tests_of_counts_are_those_of_scipy():
+    """Rare and empty cells, and rows of different sizes; fractions of rows for chi squared."""
+    rng = np.random.default_rng(1)
+    for most in (3, 30, 3_000, 300_000):
+        for _ in range(10):
+            pair = rng.integers(0, most, (2, 2))
+            assert drift.fisher(*pair) == pytest.approx(stats.fisher_exact(pair).pvalue, rel=1e-6, abs=1e-300)
+        counts = rng.integers(1, most, (2, 5)) * [[0.7], [1.0]]
+        expected = stats.chi2_contingency(counts, correction=False).pvalue
+        assert drift.chi_squared(*counts) == pytest.approx(expected, rel=1e-9, abs=1e-300)
 
 
 def test_ten_bins_hold_a_tenth_each():

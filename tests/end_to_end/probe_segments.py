@@ -23,6 +23,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store, refs
 from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.pipeline.run import chunks as segments
+from fedcore.pipeline.run.run_method import deploy_models
 from fedcore.types import Data, Device, Federation, Method, Splits
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
@@ -131,6 +132,45 @@ class Play:
         return sum(not step.cached for step in steps), len(steps)
 
 
+def personal(rounds: int) -> Method:
+    return method("ditto", nets=NETS, training=SGD, shared_init=True, rounds=rounds)
+
+
+def let_go(play: Play, plain: Federation) -> dict[str, Any]:
+    """Three rounds of a method whose devices keep models of their own, which go at the run's end."""
+
+    def ended(rounds: int) -> RoundResult:
+        return list(play.rounds(personal(rounds), 9))[-1]
+
+    def exact(rounds: int) -> str:
+        last = list(library.run(personal(rounds), plain, 9, Inline()))[-1]
+        made = [store.get(store.put(deploy(memory, message))) for _, (deploy, memory, message) in
+                deployments(personal(rounds), plain, last.state)]  # fmt: skip
+        return repr([sorted((name, leaf.tolist()) for name, leaf in one.members[0].items()) for one in made])
+
+    def deployed(last: RoundResult) -> str:
+        made, _ = deploy_models(play.steps, personal(0), play.fed, last.state)
+        return repr(
+            [sorted((name, leaf.tolist()) for name, leaf in store.get(one).members[0].items()) for one in made.values()]
+        )
+
+    store = play.store
+    first = ended(3)
+    play.steps.drop_brief()
+    found: dict[str, Any] = {"gone": [store.holds(ref) for ref in refs(dict(first.state.memories))]}
+    last = ended(3)
+    found["again"] = play.computed("rounds")
+    found["deployed"] = deployed(last) == exact(3)
+    play.steps.drop_brief()
+    last = ended(5)
+    found["longer"] = [play.computed("rounds"), deployed(last) == exact(5)]
+    segments.CHUNK = 0.0
+    long = ended(2)
+    play.steps.drop_brief()
+    found["long"] = play.whole(long)
+    return found
+
+
 def kept(play: Play, plain: Federation) -> dict[str, Any]:
     """Five rounds of scaffold, a segment each: which checkpoints stay, and which steps run without them."""
     chosen, longer = scaffold(5), scaffold(8)
@@ -224,6 +264,8 @@ def find() -> dict[str, Any]:
         found["shorter"] = [near(shorter, plainly(fedavg(3), 5))]
         list(play.rounds(fedavg(3), 5))
         found["shorter"].append([play.computed(kind) for kind in ("rounds", "evaluate")])
+
+        found["let go"] = let_go(play, plain)
 
         segments.CHUNK = 0.0
         found["kept"] = kept(play, plain)

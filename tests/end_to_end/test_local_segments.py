@@ -88,5 +88,12 @@ def test_a_run_survives_lost_checkpoints(found: dict[str, Any]):
     assert found["kept"]["gone when going on"] == [[2, 5], True]
 
 
+def test_brief_memories_go_at_the_end_and_come_back_when_needed(found: dict[str, Any]):
+    """Those that took long stay; a longer run has the bits of one that was never shorter."""
+    assert found["let go"] == {
+        "gone": [False] * 4, "again": [0, 1], "deployed": True, "longer": [[1, 2], True], "long": True
+    }  # fmt: skip
+
+
 def test_results_of_other_steps_are_not_deleted(found: dict[str, Any]):
     assert (found["kept"]["given"], found["kept"]["but"], found["kept"]["dropped"]) == (True, True, False)

@@ -69,6 +69,11 @@ def blobs() -> set[str]:
     return {digest for line in read() for digest in line.get("blobs", ())}
 
 
+def kinds() -> dict[str, str]:
+    """Return the digest of each blob -> the kind of the step that returned it last."""
+    return {digest: str(line.get("step", "")) for line in read() for digest in line.get("blobs", ())}
+
+
 def _check(line: Any) -> Line:
     """Return a line if it has all that is read of one; raises ValueError, TypeError or LookupError otherwise."""
     checked: Line = {**line, "time": float(line["time"]), "key": str(line["key"])}

@@ -15,7 +15,7 @@ DAY = 86400.0
 
 @dataclass(frozen=True)
 class Pruned:
-    """The numbers of deleted steps and blobs, and the bytes of both. left: the bytes of the remaining blobs."""
+    """The numbers of deleted steps and blobs, and the bytes that both free. left: the bytes of the remaining blobs."""
 
     steps: int
     blobs: int
@@ -49,7 +49,7 @@ def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
     records, blobs = files(steps, "*"), files(store.root, "*/*")
     unused = [record for record in records if record.name not in used and is_older(record, since)]
     orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
-    freed = sum(path.stat().st_size for path in (*unused, *orphans))
+    freed = sum(map(room, (*unused, *orphans)))
     left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
     found = Pruned(len(unused), len(orphans), freed, left)
     if dry_run:
@@ -59,6 +59,12 @@ def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
     if len(recent) < len(lines):
         journal.replace(recent)
     return found
+
+
+def room(path: Path) -> int:
+    """Return the bytes that deleting a file frees; none if it has another name, as models of MLflow's record have."""
+    status = path.stat()
+    return status.st_size if status.st_nlink == 1 else 0
 
 
 def is_older(path: Path, since: float) -> bool:

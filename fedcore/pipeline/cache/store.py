@@ -94,15 +94,8 @@ class Store:
         return rebuild(value, lambda part: self._put(part, done))
 
     def _write(self, value: Any) -> Ref:
-        tensors: dict[str, torch.Tensor] = {}
-        shape = flatten(value, "", tensors)
-        seen: set[int] = set()
-        for name, leaf in tensors.items():  # the format allows no shared memory
-            place = leaf.untyped_storage().data_ptr()
-            tensors[name] = leaf.clone() if place in seen else leaf
-            seen.add(place)
-        content = _to_bytes(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
-        ref = Ref(digest_of(content), getattr(value, "nbytes", sum(t.nbytes for t in tensors.values())))
+        content, nbytes = to_content(value)
+        ref = Ref(digest_of(content), nbytes)
         self._keep(ref, content)
         return ref
 
@@ -162,6 +155,19 @@ class Store:
         self.verify(ref)
         return self.path(ref).read_bytes()
 
+    def share(self, ref: Ref, file: Path) -> None:
+        """Let a blob and its copy elsewhere be one file on the disk; two file systems keep both."""
+        blob = self.path(ref)
+        part = blob.with_name(f".{os.urandom(8).hex()}.part")
+        with suppress(OSError):
+            if self.holds(ref) and not file.samefile(blob):
+                os.link(blob, part)
+                try:
+                    part.replace(file)
+                except OSError:
+                    part.unlink()
+                    raise
+
     def holds(self, ref: Ref) -> bool:
         """Tell whether a blob exists and is intact; each version of a file is read once per process."""
         name = self._name(ref)
@@ -175,6 +181,19 @@ class Store:
         """Raise DamagedBlob unless the blob exists and is intact."""
         if not self.holds(ref):
             raise DamagedBlob(f"blob {ref.digest} is missing or damaged")
+
+
+def to_content(value: Any) -> tuple[bytes, int]:
+    """Return a blob's bytes, and the size of its value when it is sent."""
+    tensors: dict[str, torch.Tensor] = {}
+    shape = flatten(value, "", tensors)
+    seen: set[int] = set()
+    for name, leaf in tensors.items():  # the format allows no shared memory
+        place = leaf.untyped_storage().data_ptr()
+        tensors[name] = leaf.clone() if place in seen else leaf
+        seen.add(place)
+    content = _to_bytes(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
+    return content, getattr(value, "nbytes", sum(t.nbytes for t in tensors.values()))
 
 
 def _to_bytes(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:

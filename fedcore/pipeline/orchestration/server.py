@@ -70,12 +70,12 @@ def ensure() -> str:
     return url
 
 
-def start_first() -> None:
-    """Start the server in the background if none has ever run here: it makes its database for ten seconds.
+def start_early() -> None:
+    """Start the server in the background unless it runs: it takes seconds, and ten if it makes its database.
 
     A flow that comes meanwhile waits for it, see `ensure`.
     """
-    if "PREFECT_API_URL" in os.environ or (environment.PREFECT / "prefect.db").exists():
+    if "PREFECT_API_URL" in os.environ or running():
         return
     subprocess.Popen(
         [sys.executable, *COMMAND, "start"], cwd=environment.HOME, start_new_session=True,

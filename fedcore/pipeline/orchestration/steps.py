@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 from prefect import Task, task
@@ -83,6 +84,9 @@ class Steps:
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
         self._not_seen: list[str] = []  # computed steps whose records were not looked for
+        self._brief: list[tuple[Any, Any]] = []  # values that may be deleted, each with what stays of it
+        self._again: dict[str, Callable[[Any], Any]] = {}  # a blob's digest -> what computes its value again
+        self._computing_again = Lock()
 
     @property
     def hardware(self) -> tuple[Any, ...]:
@@ -117,7 +121,12 @@ class Steps:
     ) -> dict[Any, Any]:
         def body(name: str, *args: Any) -> Any:
             call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
-            return with_blobs(self.store, args, call)
+            try:
+                return with_blobs(self.store, args, call)
+            except DamagedBlob:
+                if not self._compute_again(args):
+                    raise
+                return call()
 
         return self._map(fn, calls, body, sharded=sharded)
 
@@ -151,10 +160,34 @@ class Steps:
         """
 
         def body(name: str, *args: Any) -> Any:
-            execute = InMemory(self.store, self.workers, self.advance, self.accelerator, self.together)
-            return call_save(self.store, fn, (execute, *args, *unkeyed))
+            return call_save(self.store, fn, (self._in_memory(), *args, *unkeyed))
 
         return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
+
+    def _in_memory(self) -> InMemory:
+        return InMemory(self.store, self.workers, self.advance, self.accelerator, self.together)
+
+    def let_go(self, value: Any, but: Any, again: Callable[[Any], Any], brief: bool) -> None:
+        """Say how a value is computed again, again(execute), for a step that finds it gone.
+
+        brief: this takes little time, so that `drop_brief` may delete its blobs, except those of `but`.
+        """
+        self._again |= {ref.digest: again for ref in refs(value)}
+        if brief:
+            self._brief.append((value, but))
+
+    def drop_brief(self) -> None:
+        """Delete the values that take little time to compute again; call it when no step of this run follows."""
+        for value, but in self._brief:
+            self.drop([ref for ref in refs(value) if self.store.path(ref).exists()], but)
+
+    def _compute_again(self, args: Any) -> bool:
+        """Compute those blobs of a step's arguments that are gone; returns whether it is known how for any."""
+        known = [ref for ref in refs(args) if ref.digest in self._again]
+        with self._computing_again:  # several steps may miss one value
+            for again in {self._again[ref.digest] for ref in known if not self.store.holds(ref)}:
+                self.store.put(again(self._in_memory()))
+        return bool(known)
 
     def drop(self, value: Any, but: Any) -> None:
         """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""

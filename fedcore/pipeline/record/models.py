@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 
 import fedcore
 from fedcore.api import serving
-from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRESHOLD
+from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, leaves_of
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
 from fedcore.data.task import TASKS
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache.store import Ref, Store, to_content
 from fedcore.types import Model, Threshold
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def write(
     """
     folder.mkdir(parents=True)
     (folder / SCHEMA).write_text(to_json(schema))
-    leaves: dict[str, torch.Tensor] = {}
-    packed = [{"net": net, "model": serving.pack(model, str(i), leaves)} for i, (model, net) in enumerate(models)]
+    packed = [{"net": net, "model": serving.pack(model, str(i), {})} for i, (model, net) in enumerate(models)]
     sections = [dict(net) for net in nets]
     for i, section in enumerate(sections):
         if "weights" in section:  # what is frozen there is a part of the model
@@ -78,10 +77,14 @@ def write(
     card = {"nets": sections, "models": packed, "devices": dict(devices)}
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
-    # The format allows no shared memory.
-    save_file(
-        {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()}, folder / LEAVES
-    )
+    for i, (model, _) in enumerate(models):
+        (folder / leaves_of(i)).write_bytes(to_content(model)[0])
+
+
+def share(store: Store, found: Sequence[Ref], place: Path) -> None:
+    """Let the files of models that MLflow has logged at a place be the store's blobs of these models."""
+    for i, ref in enumerate(found):
+        store.share(ref, place / "data" / FOLDER / leaves_of(i))
 
 
 def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:

@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
-from fedcore.pipeline.cache.prune import DAY
+from fedcore.pipeline.cache.prune import DAY, room
 from fedcore.pipeline.record import promotion, proposals, seals
 from fedcore.pipeline.record.runs import Record
 from fedcore.types import InputError
@@ -31,7 +31,7 @@ RUNS = Path("runs")
 
 @dataclass(frozen=True)
 class Deleted:
-    """The numbers of deleted runs and pages, and the bytes of their files."""
+    """The numbers of deleted runs and pages, and the bytes that their files free."""
 
     runs: int
     pages: int
@@ -152,4 +152,4 @@ def _clear(folder: Path) -> int:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(room(path) for path in folder.rglob("*") if path.is_file())

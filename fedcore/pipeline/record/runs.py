@@ -15,7 +15,7 @@ import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed, naming
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE, TRAINED
 from fedcore.pipeline.record import models, origin, promotion, seals
@@ -144,6 +144,9 @@ class Record:
         The run of a final fit is below the study's run whose method it repeats, and names the data of that one.
         """
         if self.is_complete(result.config, result.digest):
+            if drawn is not None and (run := self.find(result.config)):
+                # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
+                self.share(run, store, result)
             return
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.control else "method"
@@ -284,18 +287,23 @@ class Record:
                 return str(logged.model_id)
             begun = logged.model_id
         named = {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
-        sections = result.setting.nets
-        runs = {name: (result.models[name], i % len(sections)) for i, name in enumerate(result.fed.devices)}
-        distinct = list(dict.fromkeys(runs.values()))
+        distinct, devices = distinct_models(result)
         found = [(store.get(ref), net) for ref, net in distinct]
-        devices = {name: distinct.index(what) for name, what in runs.items()}
         # MLflow adds a model to the outputs of the active run, which must not have it yet.
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
         with tempfile.TemporaryDirectory() as folder, naming(folder), quiet(), active:
-            what = log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
+            what = log_arguments(Path(folder), schema, result.setting.nets, found, devices, result.threshold)
             models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
+        self.share(run, store, result)
         return str(info.model_id)
+
+    def share(self, run: Run, store: Store, result: Result) -> None:
+        """Let the files of a run's logged models be the store's blobs of them, if they are in this project."""
+        for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'"):
+            with suppress(InputError):
+                place = seals.own_folder(logged.artifact_location, logged.name)
+                models.share(store, [ref for ref, _ in distinct_models(result)[0]], place)
 
     def register(
         self, run: Run, model_id: str, task: str, tags: Mapping[str, str], description: str | None = None
@@ -476,6 +484,14 @@ def _origin_files(result: Result) -> dict[str, bytes]:
     if result.outcomes is not None:
         files[OUTCOMES] = (json.dumps(result.outcomes.to_json()) + "\n").encode()
     return files
+
+
+def distinct_models(result: Result) -> tuple[list[tuple[Ref, int]], dict[str, int]]:
+    """Return the different models of a result's devices, each with the index of its net, and device -> its model."""
+    nets = len(result.setting.nets)
+    runs = {name: (result.models[name], i % nets) for i, name in enumerate(result.fed.devices)}
+    distinct = list(dict.fromkeys(runs.values()))
+    return distinct, {name: distinct.index(what) for name, what in runs.items()}
 
 
 def shorten(note: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
@@ -24,7 +25,8 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
 
     In a stage of one round each device is a step. In a stage of several rounds each segment is a step that writes
     nothing before its end, so that a crash loses at most a segment. The last KEPT checkpoints stay, earlier ones are
-    deleted; a run whose segments are cached needs the last one only, see `restore`.
+    deleted; a run whose segments are cached needs none, see `restore`. The state after the last round of all may go
+    too, unless it took long to compute: models are deployed by then, and a longer run computes its last segment again.
     """
     state = next_round(method, begin(method, fed, seed, steps))
     starts: list[State] = []  # where this stage's segments began
@@ -40,15 +42,37 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
             for old in written[:-KEPT]:
                 steps.drop(stored_parts(old), but=[stored_parts(one) for one in written[-KEPT:]])
             written = written[-KEPT:]
+            if _ends(method, played[-1].state):
+                let_go(method, fed, seed, steps, starts, played[-1].state)
         for number, one in enumerate(played, 1):
-            over = number == len(played) and next_round(method, one.state).stage == len(method.stages)
-            if over:
+            if number == len(played) and _ends(method, one.state):
                 yield finish(method, fed, steps, one)
             elif one.scores is None and one.state.round % every == 0:
                 yield replace(one, scores=measure(method, fed, one.state, steps))
             else:
                 yield one
         state = next_round(method, played[-1].state)
+
+
+def _ends(method: Method, state: State) -> bool:
+    """Tell whether no round follows a state."""
+    return next_round(method, state).stage == len(method.stages)
+
+
+def let_go(method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], end: State) -> None:
+    """Let memories at a method's end be deleted, if its last segment took at most CHUNK seconds.
+
+    A step that needs them computes them again, from `starts`.
+    """
+    server, _, memories, replays = stored_parts(end)
+    again = partial(end_again, method, fed, seed, [place_of(one) for one in (*starts, end)])
+    brief = steps.done[-1].wall <= CHUNK
+    steps.let_go((server, memories, replays), [stored_parts(one) for one in starts], again, brief)
+
+
+def end_again(method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]], execute: Any) -> Any:
+    """Compute the state at the last place again."""
+    return stored_parts(restore(execute, method, fed, seed, places))
 
 
 def count_local_steps(method: Method, devices: int) -> int:
@@ -68,11 +92,14 @@ def play_chunk(
     of a segment's key, so that a longer run continues a shorter one. A segment of a longer run may go too far for a
     shorter run, which then computes its own.
     """
-    state, places = starts[-1], [(*stored_parts(one), one.stage, one.round, one.delivered) for one in starts]
+    state, places = starts[-1], [place_of(one) for one in starts]
+    last = _ends(method, replace(state, round=state.round + left))
 
     def needed(found: Any) -> Any:
-        """The blobs that must exist: the reports, and the state at the end of the stage."""
-        return found["reports"], found["state"] if len(found["rounds"]) == left else ()
+        """The blobs that must exist: the reports, and the state at the stage's end; of the last stage the messages."""
+        _, messages, *_ = found["state"]
+        end = messages if last else found["state"]
+        return found["reports"], end if len(found["rounds"]) == left else ()
 
     found = steps.run_nested(compute_chunk, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
     if len(found["rounds"]) > left:
@@ -98,6 +125,11 @@ def play_chunk(
 def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dict[str, Any]]:
     """Return the stored parts of a state: the server's memory, messages, devices' memories, updates to be replayed."""
     return state.server, dict(state.messages), dict(state.memories), dict(state.replays)
+
+
+def place_of(state: State) -> tuple[Any, ...]:
+    """Return all that `restore` needs of a state."""
+    return *stored_parts(state), state.stage, state.round, state.delivered
 
 
 @step_word("rounds")

@@ -46,6 +46,8 @@ def open_fit(
     more = section.accelerator, section.together, writer.warm_up, tasks
     with open_session("final fit", store, engine, *more) as session:
         yield session
+        if section.states == "long":
+            session.steps.drop_brief()
 
 
 def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Accepted) -> Result:

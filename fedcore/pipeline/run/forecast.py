@@ -135,6 +135,9 @@ class Lookup:
     def drop(self, value: Any, but: Any) -> None:
         pass
 
+    def let_go(self, value: Any, but: Any, again: Any, brief: bool) -> None:
+        pass
+
     def _find(
         self,
         fn: Any,

@@ -81,6 +81,7 @@ class Run:
         self._tuned: dict[tuple[str, str, str], Tuned] = {}
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
+        self._first: dict[tuple[str, str], dict[str, Result]] = {}
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
@@ -137,6 +138,7 @@ class Run:
             self.session.advance_to(self.session.done + local)
             return None
         place = ready.job.study, ready.setting.name, method.label
+        self._begin(ready)
         try:
             if place not in self._tuned:
                 self._tuned[place] = self._tune(ready, method)
@@ -145,6 +147,25 @@ class Run:
         except InputError as refused:
             self.leave_out(ready.job, method, refused)
             return None
+
+    def _begin(self, ready: ReadySetting) -> None:
+        """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
+        place = ready.job.study, ready.setting.name
+        rows = [row for row in ready.setting.methods if not getattr(row.builder, "control", False)][:2]
+        tried = any(len(run_method.rates_of(ready.setting, row)) > 1 for row in rows)
+        if place in self._first or not tried or not self._says_so_far(ready):
+            return
+        self._first[place] = {}
+        provisional = SoFar()
+        for row in rows:
+            try:
+                self._first[place][row.label] = result = self._run(ready, row)
+            except InputError:  # it is said in the row's turn
+                continue
+            leader = run_method.leader_of(result)
+            if leader and (line := provisional.add(leader, run_method.combines(result))):
+                line = f"{line}, and learning rates are still to be tried"
+                self.session.print_line(line, terminal=not self.request.prepared)
 
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
         job, setting = ready.job, ready.setting
@@ -156,9 +177,11 @@ class Run:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""
         rates = run_method.rates_of(ready.setting, method)
         results, diverged = {}, None
+        first = self._first.get((ready.job.study, ready.setting.name), {}).pop(method.label, None)
         for rate in rates:
             try:
-                results[rate] = self._run(ready, run_method.with_rate(method, rate))
+                known = first if first and rate == method.training.lr else None
+                results[rate] = known or self._run(ready, run_method.with_rate(method, rate))
             except Diverged as error:
                 diverged = error
         if not results:
@@ -223,12 +246,16 @@ class Run:
 
     def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
         """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
-        seeds = [one.name for one in self.jobs if one.study == ready.job.study]
         leader = None if result.control else run_method.leader_of(result)
-        if len(seeds) == 1 or ready.job.name != seeds[0] or leader is None:
+        if leader is None or not self._says_so_far(ready):
             return None
         place = ready.job.study, ready.setting.name
         return self._so_far.setdefault(place, SoFar()).add(leader, run_method.combines(result))
+
+    def _says_so_far(self, ready: ReadySetting) -> bool:
+        """Tell whether this is the first of several seeds."""
+        seeds = [one.name for one in self.jobs if one.study == ready.job.study]
+        return len(seeds) > 1 and ready.job.name == seeds[0]
 
     def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
         """Propose models; returns those whose final fit is to be promoted, with what made them.
@@ -295,6 +322,8 @@ def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: Reco
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
+        if section.states == "long":
+            session.steps.drop_brief()
         session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
 
 

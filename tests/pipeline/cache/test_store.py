@@ -289,6 +289,33 @@ def test_the_name_of_a_value_never_changes(tmp_path: Path):
     assert content[8 + length :] == np.array([1.0, 2.0], dtype="<f4").tobytes()
 
 
+def test_a_copy_of_a_blob_may_share_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Not if the blob is damaged, nor from one file system to another; nothing else is left."""
+    store = Store(tmp_path / "blobs")
+    ref, other = store.put(torch.ones(3)), store.put(torch.zeros(3))
+    copy = tmp_path / "copy"
+    copy.write_bytes(store.path(ref).read_bytes())
+
+    def refuse(*_: Any) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", refuse)
+        store.share(ref, copy)
+    store.share(ref, tmp_path / "missing")
+    assert not copy.samefile(store.path(ref))
+    for _ in range(2):
+        store.share(ref, copy)
+        assert copy.samefile(store.path(ref))
+    store.path(other).write_bytes(b"")
+    store.share(other, copy)
+    assert copy.samefile(store.path(ref))
+    assert store.holds(ref)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(
+        ["copy", *(store.path(one).name for one in (ref, other))]
+    )
+
+
 @pytest.mark.slow
 def test_the_name_is_the_same_in_another_process(tmp_path: Path):
     with Workers(1) as other:

@@ -144,9 +144,10 @@ def test_a_model_whose_logging_was_killed_is_continued(
     record, store = runs.Record(), Store(tmp_path / "blobs")
     run = record.open("configuration", "name", {}, None)
     net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
+    model = Model((nets.init(net, torch.Generator()),))
     result: Any = SimpleNamespace(
         setting=SimpleNamespace(nets=[{"name": "mlp", "widths": [1]}]),
-        models={"one": store.put(Model((nets.init(net, torch.Generator()),)))},
+        models={"one": store.put(model)},
         fed=SimpleNamespace(devices={"one": None}),
         row=SimpleNamespace(label="row"),
         threshold=Threshold("a", 0.25),
@@ -172,6 +173,15 @@ def test_a_model_whose_logging_was_killed_is_continued(
     assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
     assert mlflow.pyfunc.load_model(f"models:/{logged}").metadata.signature.outputs.input_names()[-1] == "threshold"
     assert record.model(*arguments) == logged
+    blob = store.path(result.models["one"])
+    (file,) = tmp_path.glob("files/models/*/**/model-0.safetensors")
+    assert file.samefile(blob)
+    whole = blob.read_bytes()
+    blob.write_bytes(whole[:-1])  # of both, and the store writes its own anew
+    store.put(model)
+    record.share(run, store, result)
+    assert file.samefile(blob)
+    assert blob.read_bytes() == whole
 
 
 @pytest.mark.slow

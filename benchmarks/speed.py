@@ -1,0 +1,312 @@
+"""What people wait for, all of it in one go: the table of docs/speed.md, at most ten minutes on a quiet machine.
+
+    python -m benchmarks.speed [--out docs/results/speed.csv] [--project PROJECT] [--before CHECKOUT] [--only WORD,...]
+
+A made-up CSV of 20,000 rows, 14 sites and 8 inputs becomes a project, in which ten methods run with three seeds
+("answer"); the same run once more finds everything in the cache ("cached"); then come the bytes of that project
+("disk"), the commands that read results ("commands"; in PROJECT if it is named, where `make run` has ended), a net of
+one's own ("own"), one exchange of 10,000 devices ("exchange") and bfloat16 ("precision"). With --before each line is
+measured with another checkout of this repository, too, in turns and with the same interpreter, if that one has it.
+
+The file has a row for each line: what, its unit, before, now, the goal, the load of the machine, and the command alone.
+A figure that is missing has its reason on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pandas as pd
+
+HERE = Path(__file__).parents[1]
+ROWS, SITES, INPUTS = 20_000, 14, 8
+METHODS = (
+    "local_only", "fedavg", "fedprox", "scaffold", "fedper", "ditto", "dfl", "code_ot", "ensemble", "analytic",
+)  # fmt: skip
+RUN = ("run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1,2]", "run.new_device=shared")
+FLOW = f"fedcore {RUN[0]} '{RUN[1]}' {' '.join(RUN[2:])}"
+LIMIT = 300.0
+"""Seconds after which a command has failed."""
+REPETITIONS = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table. goal: None where none is set."""
+
+    what: str
+    unit: str
+    goal: float | None
+    command: str
+
+
+COMMANDS = {
+    "fedcore --help": (["--help"], None),
+    "answers and tables": (["show"], 1.0),
+    "list of champions": (["promote"], 1.5),
+    "state of a project": (["status"], None),
+    "data and devices": (["preview"], None),
+    "what a run would compute": (["plan"], None),
+    "labels of 199 rows": (["predict", "{rows}", "--out", "{labels}"], 2.0),
+}
+FIRST = Line("first provisional answer", "s", 10.0, FLOW)
+ANSWER = Line("answer of ten methods, three seeds", "s", 30.0, FLOW)
+ANSWER_CPU = Line("the same, the flow's process and its workers", "s of a processor", None, FLOW)
+CACHED = Line("the same, all of it cached", "s", None, FLOW)
+NIGHT = Line("growth of Prefect's files by a cached run", "MB", 1.0, FLOW)
+PARTS = {"cache": "blobs", "Prefect's files": "prefect"}
+DISK = Line("disk after it: cache and MLflow's files", "MB", None, "du -cm .fedcore/blobs mlruns")
+OWN = Line("a net of one's own, of a plain loop", "ratio", 1.0, "python -m benchmarks.own_net 3")
+EXCHANGE = Line(
+    "one exchange of 10,000 devices, of the bare loop", "ratio", 1.1, "python -m benchmarks.scale OUT 10000"
+)
+BFLOAT = Line("bfloat16 of float32: W1's MLP", "ratio", None, "python -m benchmarks.precision")
+
+
+@dataclass
+class Side:
+    """A checkout, its folder of projects, and what was measured with it: line -> figures."""
+
+    name: str
+    checkout: Path
+    folder: Path
+    found: dict[Line, list[float]] = field(default_factory=dict)
+
+    def note(self, line: Line, figure: float) -> None:
+        self.found.setdefault(line, []).append(figure)
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "sites"
+
+    def start(self, words: Sequence[str], cwd: Path, **more: str) -> subprocess.Popen[str]:
+        """Start Python with this checkout's code."""
+        kept = {key: value for key, value in os.environ.items() if key not in ("FEDCORE_HOME", "FEDCORE_DATA")}
+        set_here = {"PYTHONPATH": str(self.checkout), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=cwd, env=kept | set_here, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, words: Sequence[str], cwd: Path, **more: str) -> str:
+        """Return what a command prints. Raises RuntimeError with its last line if it fails."""
+        process = self.start(words, cwd, **more)
+        try:
+            out, err = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise RuntimeError(f"took over {LIMIT:.0f} s") from None
+        if process.returncode:
+            raise RuntimeError((err.strip() or out.strip() or f"exit code {process.returncode}").splitlines()[-1])
+        return out
+
+
+def write_table(path: Path, rows: int = ROWS) -> None:
+    """Write a table of two classes, a law that differs a little from site to site."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, INPUTS))
+    site = rng.integers(0, SITES, rows)
+    laws = rng.normal(size=INPUTS) + 0.4 * rng.normal(size=(SITES, INPUTS))
+    chance = 1 / (1 + np.exp(-((x + np.sin(x)) * laws[site]).sum(1) / 2))
+    frame = pd.DataFrame(x.round(4), columns=[f"x{i}" for i in range(INPUTS)])
+    frame["site"] = [f"s{one:02d}" for one in site]
+    frame["fault"] = np.where(rng.random(rows) < chance, "yes", "no")
+    frame.to_csv(path, index=False)
+
+
+@contextmanager
+def measured() -> Iterator[list[float]]:
+    """Yield a list that has the wall and processor seconds of the body's child processes afterwards."""
+    spent: list[float] = []
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    yield spent
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent += [
+        time.perf_counter() - start,
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+    ]
+
+
+def megabytes(*folders: Path) -> float:
+    """Return the MB of the files in some folders, of one with several names once."""
+    found = [path.stat() for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return sum({(one.st_dev, one.st_ino): one.st_size for one in found}.values()) / 1e6
+
+
+def play(side: Side) -> tuple[float, float, float]:
+    """Run the ten methods; returns the seconds to the first provisional answer and to the end, and the processor's."""
+    first = float("nan")
+    with measured() as spent:
+        start = time.perf_counter()
+        flow = side.start(["-m", "fedcore", *RUN], side.project)
+        assert flow.stdout is not None
+        assert flow.stderr is not None
+        for text in flow.stdout:
+            if "so far" in text and first != first:
+                first = time.perf_counter() - start
+        errors = flow.stderr.read()
+        if flow.wait():
+            raise RuntimeError((errors.strip() or f"exit code {flow.returncode}").splitlines()[-1])
+    return first, *spent
+
+
+def stop(side: Side) -> None:
+    side.run(["-m", "fedcore.pipeline.orchestration.server", "stop"], side.project)
+
+
+def answer(side: Side) -> None:
+    table = side.folder / "sites.csv"
+    write_table(table)
+    words = ["init", "sites", "--data", str(table), "--label", "fault", "--device", "site"]
+    side.run(["-m", "fedcore", *words], side.folder)
+    first, wall, cpu = play(side)
+    side.note(FIRST, first)
+    side.note(ANSWER, wall)
+    side.note(ANSWER_CPU, cpu)
+
+
+def cached(side: Side) -> None:
+    stop(side)
+    files = side.project / ".fedcore" / "prefect"
+    before = megabytes(files)
+    _, wall, _ = play(side)
+    side.note(CACHED, wall)
+    stop(side)
+    side.note(NIGHT, megabytes(files) - before)
+
+
+def disk(side: Side) -> None:
+    side.note(DISK, megabytes(side.project / ".fedcore" / "blobs", side.project / "mlruns"))
+
+
+def commands(side: Side, project: Path | None) -> None:
+    """Measure each command once; `predict` takes the made-up project, whose model is promoted first."""
+    rows, labels = side.folder / "rows.csv", side.folder / "labels.csv"
+    if not rows.exists():
+        write_table(rows, 199)
+        side.run(["-m", "fedcore", "promote", "sites", "--no-final-fit"], side.project)
+    for what, (words, goal) in COMMANDS.items():
+        place = project if project and "{rows}" not in words else side.project
+        given = [word.format(rows=rows, labels=labels) for word in words]
+        try:
+            with measured() as spent:
+                side.run(["-m", "fedcore", *given], place)
+        except RuntimeError as error:
+            complain(f"{side.name}: {what}: {error}")
+        else:
+            said = "fedcore " + " ".join(word.format(rows="rows.csv", labels="labels.csv") for word in words)
+            side.note(Line(what, "s of a processor", goal, said), spent[1])
+
+
+def own(side: Side) -> None:
+    side.note(OWN, ratio(side.run(["-m", "benchmarks.own_net", "3"], side.checkout), r"ratio +([\d.]+)"))
+
+
+def exchange(side: Side) -> None:
+    code = (
+        "import sys; from pathlib import Path; from benchmarks import scale; home = Path(sys.argv[1]);"
+        "case = scale.Case('one_shot', 10_000); scale.write_table(home / 'table.csv', case.devices, case.rows);"
+        "print('ratio', scale._numbers(case, home / 'table.csv', home / 'time', watch=False)['wall_ratio'])"
+    )
+    with tempfile.TemporaryDirectory(dir=side.folder) as home:
+        side.note(EXCHANGE, ratio(side.run(["-c", code, home], side.checkout), r"ratio ([\d.]+)"))
+
+
+def precision(side: Side) -> None:
+    side.note(BFLOAT, ratio(side.run(["-m", "benchmarks.precision"], side.checkout), r"W1:.* ([\d.]+)\n"))
+
+
+def ratio(printed: str, pattern: str) -> float:
+    found = re.search(pattern, printed)
+    if found is None:
+        raise RuntimeError(f"no ratio in {printed[-200:]!r}")
+    return float(found[1])
+
+
+def complain(why: str) -> None:
+    print(f"benchmarks.speed: {why}", file=sys.stderr, flush=True)
+
+
+def measure(sides: Sequence[Side], asked: Sequence[str], project: Path | None) -> dict[str, float]:
+    """Measure all parts, the sides in turns; returns the load of the machine before each part."""
+    parts: dict[str, tuple[Callable[[Side], None], int]] = {
+        "answer": (answer, 1), "cached": (cached, 1), "disk": (disk, 1),
+        "commands": (lambda side: commands(side, project), REPETITIONS),
+        "own": (own, 1), "exchange": (exchange, 1), "precision": (precision, 1),
+    }  # fmt: skip
+    loads = {}
+    for name, (part, times) in parts.items():
+        if asked and name not in asked:
+            continue
+        loads[name] = os.getloadavg()[0]
+        for number in range(times):
+            for side in sides if number % 2 == 0 else sides[::-1]:
+                begun = time.perf_counter()
+                try:
+                    part(side)
+                except (RuntimeError, OSError) as error:
+                    complain(f"{side.name}: {name}: {error}")
+                complain(f"{side.name}: {name}: {time.perf_counter() - begun:.0f} s")
+    return loads
+
+
+def write(out: Path, sides: Sequence[Side], load: float) -> None:
+    """Write and print the table: the medians."""
+    known = dict.fromkeys(line for side in sides for line in side.found)
+    rows = [
+        {
+            "what": line.what, "unit": line.unit,
+            **{side.name: f"{median(side.found[line]):.2f}" if line in side.found else "" for side in sides},
+            "goal": "" if line.goal is None else f"{line.goal:g}", "load": f"{load:.1f}", "command": line.command,
+        }
+        for line in known
+    ]  # fmt: skip
+    if not rows:
+        sys.exit("benchmarks.speed: nothing was measured")
+    with out.open("w", newline="") as file:
+        table = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    print(out.read_text(), end="")
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    asked.add_argument("--out", type=Path, default=HERE / "docs" / "results" / "speed.csv")
+    asked.add_argument("--project", type=Path, help="where make run has ended; the made-up project by default")
+    asked.add_argument("--before", type=Path, help="another checkout")
+    asked.add_argument("--only", default="", help="parts: answer, cached, disk, commands, own, exchange, precision")
+    args = asked.parse_args()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="speed-") as folder:
+        named = {"before": args.before, "now": HERE} if args.before else {"now": HERE}
+        sides = [Side(name, checkout.resolve(), Path(folder, name)) for name, checkout in named.items()]
+        for side in sides:
+            side.folder.mkdir()
+        project = args.project.resolve() if args.project else None
+        try:
+            measure(sides, [part for part in args.only.split(",") if part], project)
+        finally:
+            for side in sides:
+                if side.project.is_dir():
+                    stop(side)
+        write(args.out, sides, load)
+
+
+if __name__ == "__main__":
+    main()
