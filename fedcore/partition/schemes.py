@@ -19,6 +19,7 @@ from fedcore.types import InputError
 Index: TypeAlias = NDArray[np.int64]
 
 REDRAWS = 1000
+AUTO = "auto"
 
 
 def draws(*words: object) -> np.random.Generator:
