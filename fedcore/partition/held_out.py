@@ -89,7 +89,7 @@ def split_parts(
     """Divide each device's examples into train, val and test; each needs a training example."""
     parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), places) for who in sorted(own)}
     if marks is None:
-        _teach_every_class(parts, labels, seed, places)
+        _train_every_class(parts, labels, seed, places)
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
@@ -150,22 +150,22 @@ def _parts(
     return marked
 
 
-def _teach_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int, places: Places | None) -> None:
+def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int, places: Places | None) -> None:
     """Move an example of a class that would be in no training set from val, or else from test, to its device's train.
 
     This is the one exception to a random sample: without it nobody could learn a class of few examples.
     """
-    taught = np.unique(labels[np.concatenate([part["train"] for part in parts.values()])])
+    trained = np.unique(labels[np.concatenate([part["train"] for part in parts.values()])])
     for kind in ("val", "test"):
         held = np.concatenate([part[kind] for part in parts.values()])
-        for label in np.setdiff1d(labels[held], taught):
+        for label in np.setdiff1d(labels[held], trained):
             chosen = _choose(held[labels[held] == label], label, seed, places)
             for part in parts.values():
                 moved = np.intersect1d(part[kind], chosen)
                 if len(moved):
                     part[kind] = np.setdiff1d(part[kind], moved)
                     part["train"] = np.union1d(part["train"], moved)
-            taught = np.append(taught, label)
+            trained = np.append(trained, label)
 
 
 def split_device(

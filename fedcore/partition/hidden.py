@@ -28,10 +28,10 @@ def hide_labels(
     """
     for again in ((), *((number,) for number in range(1, REDRAWS))):
         blank = draw_unlabelled(parts, unlabelled, seed, *again) if without is None else without
-        made = Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
-        if not _has_unknown_class(made, labels):
+        partition = Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
+        if not _has_unknown_class(partition, labels):
             break
-    return made
+    return partition
 
 
 def _has_unknown_class(partition: Partition, labels: Index) -> bool:
@@ -59,7 +59,7 @@ def _hide(
 
     A device's draws depend only on the seed and its name.
     """
-    made = {}
+    parts = {}
     for who, own in devices.items():
         rng = draws(seed, "hidden", who, *again)
         fraction = 1.0 if who in without else rng.random() if isinstance(hidden, str) else hidden
@@ -68,5 +68,5 @@ def _hide(
             part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()
         }
         known = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
-        made[who] = {**own, **known, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
-    return made
+        parts[who] = {**own, **known, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
+    return parts

@@ -146,9 +146,9 @@ def partition(
         check_sizes(sizes, min_size)
     places = None if keys is None else uniform(keys, seed, "split")
     parts = split_parts(own, labels, marks, val, test, seed, places)
-    made = hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
-    check_labels(dataset, made)
-    return made
+    divided = hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
+    check_labels(dataset, divided)
+    return divided
 
 
 def _keeps_to_limit(name: str) -> bool:

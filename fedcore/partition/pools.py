@@ -50,9 +50,9 @@ def _limit_examples(
 ) -> dict[str, Index]:
     """Keep at most `examples` examples of all pools together."""
     everything = np.concatenate(list(pools.values()))
-    kept = np.zeros(len(labels), dtype=bool)
-    kept[draw(everything, labels, min(examples, len(everything)), rng, whole=True)[0]] = True
-    return {who: index[kept[index]] for who, index in pools.items()}
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[draw(everything, labels, min(examples, len(everything)), rng, whole=True)[0]] = True
+    return {who: index[chosen[index]] for who, index in pools.items()}
 
 
 def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
@@ -60,11 +60,11 @@ def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) ->
     if devices < len(pools):
         raise InputError(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
     numbers = dict.fromkeys(pools, 0)
-    for given in range(devices):
+    for placed in range(devices):
         room = [who for who, index in pools.items() if len(index) >= (numbers[who] + 1) * min_size]
         if not room:
             raise InputError(
-                f"federation.devices = {devices}: must be at most {given}, so many devices of federation.min_size = "
+                f"federation.devices = {devices}: must be at most {placed}, so many devices of federation.min_size = "
                 f"{min_size} examples find room in the domains"
             )
         numbers[min(room, key=numbers.__getitem__)] += 1

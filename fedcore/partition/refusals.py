@@ -83,11 +83,11 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
         return
     labels = dataset.train.y.numpy()
     everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
-    found = {part: np.unique(labels[index]) for part, index in everyone.items()}
-    found["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
+    labels_in = {part: np.unique(labels[index]) for part, index in everyone.items()}
+    labels_in["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
     servers = set() if dataset.server is None else set(dataset.server.y.tolist())
     for k, label in enumerate(dataset.classes):
-        where = [part for part, held in found.items() if k in held]
+        where = [part for part, held in labels_in.items() if k in held]
         if "train" not in where and (where or k not in servers):
             advice = "add training examples of it or remove the label"
             if "unlabelled" in where:

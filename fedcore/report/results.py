@@ -56,12 +56,12 @@ def results_page(papers: Papers, root: Path = Path()) -> str:
 def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     """Yield the parts of one paper."""
     name = {"code": "CODE", "dfl": "DFL", "fedasa": "FedASA", "st_lf": "ST-LF"}.get(family, family)
-    found = [(line, claims_of(line, root)) for line in paper.lines]
-    answers = sorted(((word(rows), line, rows) for line, rows in found), key=lambda one: ORDER.index(one[0]))
+    lines = [(line, claims_of(line, root)) for line in paper.lines]
+    answers = sorted(((word(rows), line, rows) for line, rows in lines), key=lambda one: ORDER.index(one[0]))
     yield f"## {name}\n"
     yield f"{cell(paper.idea)} ([method](methods/{family}.md), [results](results/{family}.md))\n"
     if paper.worth:
-        check_worth(family, paper.worth, [word(rows) for _, rows in found])
+        check_worth(family, paper.worth, [word(rows) for _, rows in lines])
         yield f"**What it is worth:** {cell(paper.worth.says)}\n"
     if paper.names:
         yield f"Names in the table: {cell(paper.names)}\n"
@@ -94,7 +94,7 @@ COUNTED = {
 
 def counted(counts: pd.Series) -> str:
     """Return in words how many claims have which verdict."""
-    there = [(int(counts[verdict]), said) for verdict, said in COUNTED.items() if verdict in counts]
+    there = [(int(counts[verdict]), words) for verdict, words in COUNTED.items() if verdict in counts]
     return ", ".join(f"{count} {one if count == 1 else several}" for count, (one, several) in there)
 
 
