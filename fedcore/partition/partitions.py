@@ -21,14 +21,7 @@ from fedcore.partition.hidden import draw_unlabelled, hide_labels
 from fedcore.partition.new_devices import without_new
 from fedcore.partition.parts import Partition
 from fedcore.partition.pools import EVERYONE, FROM_DATA, devices_per_pool, divide_pools, limit_pools, pools_of
-from fedcore.partition.refusals import (
-    check_choices,
-    check_counts,
-    check_fractions,
-    check_labels,
-    check_sizes,
-    check_task,
-)
+from fedcore.partition.refusals import check_choices, check_held_out, check_labels, check_sizes, check_task
 from fedcore.partition.schemes import AUTO, PARTITIONS, Index, check_devices, device_names
 from fedcore.partition.stable import row_keys, uniform
 from fedcore.types import Count, Fraction, InputError, Positive
@@ -104,10 +97,9 @@ def partition(
         drawn = "dirichlet" if dataset.task.has_classes else "iid"
         name = drawn if dataset.device is None else "by_device"
     shared_classes = unlabelled_classes == "shared"
-    check_choices(name, domains, unlabelled_classes, hold_out)
+    check_choices(name, domains, unlabelled_classes)
     check_task(dataset, name, unlabelled, hidden)
-    check_fractions(val, test, shared_test, unlabelled, hidden)
-    check_counts(min_size, examples, shared_examples)
+    check_held_out(val, test)
 
     labels = dataset.strata
     marks = None if dataset.split is None else np.asarray(dataset.split)
