@@ -203,9 +203,9 @@ def main() -> None:
         work = operations(case)
         plain = 0.0
         for precision in limits:
-            found = measure(case, precision, args.rounds)
-            plain = found["plain"][0] if "plain" in found else plain
-            for way, (seconds, peak) in found.items():
+            timings = measure(case, precision, args.rounds)
+            plain = timings["plain"][0] if "plain" in timings else plain
+            for way, (seconds, peak) in timings.items():
                 rows.append(
                     {
                         "case": name,

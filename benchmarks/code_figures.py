@@ -54,11 +54,11 @@ def problem(root: str) -> Tensor:
 
 def timed(C: Tensor, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
     """Run Algorithm 2; return the plan and the median of its seconds, less those of the least cost for `excess`."""
-    found, first = clock(C, "sinkhorn", reg, tol, cap)
+    plan, first = clock(C, "sinkhorn", reg, tol, cap)
     again = () if first > 1 else range(REPEATS - 1)
     seconds = statistics.median([first, *(clock(C, "sinkhorn", reg, tol, cap)[1] for _ in again)])
     least = statistics.median(clock(C, "exact", reg, tol, cap)[1] for _ in range(REPEATS))
-    return found, seconds - least
+    return plan, seconds - least
 
 
 def clock(C: Tensor, solver: str, reg: float, tol: float, cap: int) -> tuple[Plan, float]:

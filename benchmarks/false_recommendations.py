@@ -60,9 +60,9 @@ def make(kind: str, seed: int) -> Sites:
     sites = int(rng.integers(4, 13))
     low, high = {"large": (40, 90), "rare": (200, 500)}.get(kind, (100, 300))
     sizes = rng.integers(low, high, sites)
-    apart = {"small": 0.5, "apart": 3.0}.get(kind, 0.0)
+    distance = {"small": 0.5, "apart": 3.0}.get(kind, 0.0)
     common = rng.normal(0, 1, INPUTS)
-    laws = [common + apart * rng.normal(0, 1, INPUTS) for _ in range(sites)]
+    laws = [common + distance * rng.normal(0, 1, INPUTS) for _ in range(sites)]
     if kind == "bad_site":
         laws[0] = -common
     offset = -4.2 if kind == "rare" else 0.0
@@ -131,9 +131,9 @@ def study(kind: str, sites: Sites, seeds: range) -> tuple[pd.DataFrame, dict[str
     rows: list[tuple[object, ...]] = []
     truth: dict[str, list[list[float]]] = {}
     for seed in seeds:
-        made = partition(data, name="by_device", min_size=1, seed=seed)
-        numbers = training_numbers(data, made)
-        held = [(x[made.devices[name]["train"]], y[made.devices[name]["train"]]) for name in names]
+        divided = partition(data, name="by_device", min_size=1, seed=seed)
+        numbers = training_numbers(data, divided)
+        held = [(x[divided.devices[name]["train"]], y[divided.devices[name]["train"]]) for name in names]
         for method, models in train(kind, held, seed).items():
             true = [score(model, *rest, kind == "rare") for model, rest in zip(models, fresh, strict=True)]
             truth.setdefault(method, []).append(true)
@@ -142,7 +142,7 @@ def study(kind: str, sites: Sites, seeds: range) -> tuple[pd.DataFrame, dict[str
                 rows += [(*place, "data", key, value) for key, value in numbers[name].items()]
                 rows.append((*place, "traffic", "bytes_up", float(method != "local_only")))
                 for part in ("val", "test"):
-                    index = made.devices[name][part]
+                    index = divided.devices[name][part]
                     rows.append((*place, part, metric, score(model, x[index], y[index], kind == "rare")))
     return pd.DataFrame(rows, columns=COLUMNS), {name: np.array(values) for name, values in truth.items()}
 
@@ -154,11 +154,11 @@ def judge(kind: str, number: int, seeds: int, others: int, stop: bool) -> dict[s
     _, truth = study(kind, sites, range(1000, 1000 + others))
     criterion = Criterion(METRICS["balanced_accuracy" if kind == "rare" else "accuracy"], least_test=5)
     stopped = rows_that_cannot_win(table[table["seed"] < STOPPED_AFTER], (), criterion) if stop else frozenset()
-    found = answer(table[~(table["method"].isin(stopped) & (table["seed"] >= STOPPED_AFTER))], frozenset(), criterion)
-    own = found.own
+    advice = answer(table[~(table["method"].isin(stopped) & (table["seed"] >= STOPPED_AFTER))], frozenset(), criterion)
+    own = advice.own
     assert own is not None
     assert own.gain is not None
-    counted = [int(name[1:]) for name in found.measured.weights]
+    counted = [int(name[1:]) for name in advice.measured.weights]
 
     def gain(name: str) -> float:
         return float((truth[name] - truth["local_only"])[:, counted].mean())
@@ -182,11 +182,11 @@ def judge(kind: str, number: int, seeds: int, others: int, stop: bool) -> dict[s
 def main(tables: int = 1000, seeds: int = 5, others: int = 10, stop: int = 0) -> None:
     """Print a row for each kind, and one for all."""
     start = time.perf_counter()
-    found = pd.DataFrame(
+    shares = pd.DataFrame(
         [judge(KINDS[i % len(KINDS)], i // len(KINDS), seeds, others, bool(stop)) for i in range(tables)]
     )
     spent = time.perf_counter() - start
-    groups = [*found.groupby("kind", sort=False), ("all", found)]
+    groups = [*shares.groupby("kind", sort=False), ("all", shares)]
     lines = [
         {
             "kind": kind, "tables": len(rows), "seeds": seeds, "use": (rows["action"] == "use").mean(),

@@ -65,7 +65,7 @@ def processor_seconds() -> tuple[float, float]:
 
 
 def measure(devices: int) -> list[dict[str, Any]]:
-    found = []
+    seconds_of_rounds = []
     method = fc.fedavg(rounds=2, training={"epochs": 1})
     feds = {
         size: fc.federate(fc.load("digits"), devices=devices, net=fc.mlp(*widths)).federation(0)
@@ -87,7 +87,7 @@ def measure(devices: int) -> list[dict[str, Any]]:
             rounds = [repeat(site.link, link.visits) for _ in range(REPEATS)]
             server, others = ((b - a) / REPEATS for a, b in zip(before, processor_seconds(), strict=True))
             one = [repeat(site.link, dict([next(iter(link.visits.items()))])) for _ in range(REPEATS)]
-            found.append(
+            seconds_of_rounds.append(
                 {
                     "devices": devices, "update": size, "bytes": max(turns[-1].up.values()),
                     "connecting": connected, "round": whole, "round_without_steps": median(rounds),
@@ -95,7 +95,7 @@ def measure(devices: int) -> list[dict[str, Any]]:
                     "one_visit_without_step": median(one), "load": os.getloadavg()[0],
                 }
             )  # fmt: skip
-    return found
+    return seconds_of_rounds
 
 
 def main() -> None:

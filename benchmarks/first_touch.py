@@ -17,7 +17,7 @@ from statistics import median
 
 
 def commands(table: str | None) -> dict[str, list[str]]:
-    found = {
+    by_name = {
         "help": ["--help"],
         "show, a line each": ["show", "--brief"],
         "show": ["show"],
@@ -26,7 +26,7 @@ def commands(table: str | None) -> dict[str, list[str]]:
         "plan": ["plan"],
         "preview": ["preview"],
     }
-    return found | ({"predict": ["predict", str(Path(table).resolve()), "--out", "labels.csv"]} if table else {})
+    return by_name | ({"predict": ["predict", str(Path(table).resolve()), "--out", "labels.csv"]} if table else {})
 
 
 def spent(words: list[str], project: str) -> tuple[float, float]:

@@ -68,8 +68,8 @@ def tidy(frame: pd.DataFrame, where: str, column: str, spread: str = "", least: 
     if "round" not in frame:
         frame["round"] = 1
     mean = frame[column] if column else 0.0
-    apart = frame[spread] / np.sqrt(2) if spread else mean - frame[least] if least else 0.0
-    both = [frame.assign(device=name, value=mean + way * apart) for name, way in (("a", -1), ("b", 1))]
+    spread_of_seeds = frame[spread] / np.sqrt(2) if spread else mean - frame[least] if least else 0.0
+    both = [frame.assign(device=name, value=mean + way * spread_of_seeds) for name, way in (("a", -1), ("b", 1))]
     return pd.concat(both, ignore_index=True)[COLUMNS].dropna(subset="value")
 
 
@@ -296,18 +296,18 @@ def _kept(labels: set[str], metric: str, table: pd.DataFrame) -> bool:
 
 def from_words(rule: str, earlier: str, numbers: str) -> tuple[str, str, int, int]:
     """Return a verdict by today's rule, its numbers, and in how many settings it holds of how many, from evidence."""
-    found = EARLIER.match(numbers)
-    if found is None:
+    match = EARLIER.match(numbers)
+    if match is None:
         return earlier, numbers.replace("needs two seeds", "needs three seeds"), 0, 0
-    held, tested, count = (int(found[key]) for key in ("held", "tested", "count"))
-    mean, spread = float(found["mean"]), float(found["spread"])
-    if found["of"] == "problems":
+    held, tested, count = (int(match[key]) for key in ("held", "tested", "count"))
+    mean, spread = float(match["mean"]), float(match["spread"])
+    if match["of"] == "problems":
         return earlier, numbers, held, tested
     if count < SEEDS:
-        return "not tested", f"{count} seeds, a rule needs three (with them {found[0]})", 0, 0
+        return "not tested", f"{count} seeds, a rule needs three (with them {match[0]})", 0, 0
     margin = half_width(spread, count, RATIO, LEVEL)
     interval = f"{mean:+.3g} [{mean - margin:+.3g}, {mean + margin:+.3g}]"
-    word = found["word"].replace("most against", "strongest counter-example")
+    word = match["word"].replace("most against", "strongest counter-example")
     tolerance = " within " in rule
     if tested == 1 and not tolerance:
         held = int(mean - margin > 0)
@@ -337,9 +337,9 @@ def rejudge(path: Path, params: dict[str, Any]) -> pd.DataFrame:
             )
             if loose:  # the spread of independent rows is too wide to deny what rows with one partition have shown
                 if row["judged"] == "":
-                    kept = f"{row['numbers']}; by the earlier rule, values by seed were not kept"
+                    numbers_as_stored = f"{row['numbers']}; by the earlier rule, values by seed were not kept"
                     line |= {
-                        "numbers": f"{kept} (as if rows were independent, {same['numbers']})",
+                        "numbers": f"{numbers_as_stored} (as if rows were independent, {same['numbers']})",
                         "judged": "earlier rule",
                     }
             elif same is not None:
@@ -359,11 +359,11 @@ def _same(anew: pd.DataFrame | None, row: pd.Series) -> dict[str, Any] | None:
     """Return today's verdict on a claim; None if its numbers were not kept."""
     if anew is None:
         return None
-    found = anew[(anew[["rule", "of", "where"]] == row[["rule", "of", "where"]]).all(axis=1)]
-    if found.empty:
+    same = anew[(anew[["rule", "of", "where"]] == row[["rule", "of", "where"]]).all(axis=1)]
+    if same.empty:
         return None
-    lacking = found.iloc[0]["numbers"].startswith(("needs three seeds, and", "no values after"))
-    return None if lacking else found.iloc[0].to_dict()
+    lacking = same.iloc[0]["numbers"].startswith(("needs three seeds, and", "no values after"))
+    return None if lacking else same.iloc[0].to_dict()
 
 
 def claims_files() -> Iterator[Path]:

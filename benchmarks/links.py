@@ -63,8 +63,8 @@ def starts(n: int = 10) -> None:
                 alpha = rng.uniform(0, 1, (n, n))
                 np.fill_diagonal(alpha, 0)
                 begin = Point(rng.uniform(0.05, 0.95, n), alpha / alpha.sum(0) / 2, initial_point(n).slack)
-                found = solve_successively(problem, SolverSettings(), begin=begin)
-                ends.append(100 * (found.objective / default.objective - 1))
+                solution = solve_successively(problem, SolverSettings(), begin=begin)
+                ends.append(100 * (solution.objective / default.objective - 1))
             print(
                 f"phi_E {phi_e:g}, instance {seed}: {min(ends):+.1f} %, {statistics.median(ends):+.1f} %, "
                 f"{max(ends):+.1f} %; the default's gap {100 * default.gap:.1f} %",

@@ -27,12 +27,12 @@ APART, DEVICES = (0.3, 1.0, 2.0), (4, 8, 16)
 """The deviation of a site's law from the common one; the numbers of sites."""
 
 
-def population(rng: np.random.Generator, apart: float) -> Callable[[int], Rows]:
+def population(rng: np.random.Generator, distance: float) -> Callable[[int], Rows]:
     """Return a function that draws a site with so many rows."""
     common = rng.normal(0, 1, INPUTS)
 
     def site(rows: int) -> Rows:
-        law = common + apart * rng.normal(0, 1, INPUTS)
+        law = common + distance * rng.normal(0, 1, INPUTS)
         shift = rng.normal(0, 0.5, INPUTS)
         x = rng.normal(0, 1, (rows, INPUTS)) + shift
         return x, (rng.random(rows) < 1 / (1 + np.exp(-(x @ law)))).astype(np.int64)
@@ -46,10 +46,10 @@ def gain(held: list[Rows], x: Array, y: NDArray[np.int64]) -> float:
     return score(fit(held), x, y, False) - float(np.mean(alone))
 
 
-def covers(number: int, devices: int, apart: float) -> tuple[bool, ...]:
+def covers(number: int, devices: int, distance: float) -> tuple[bool, ...]:
     """Tell whether the intervals with c = 0, 1 / 5 and 1 cover the truth, for one federation."""
-    rng = np.random.default_rng([number, devices, int(apart * 10)])
-    site = population(rng, apart)
+    rng = np.random.default_rng([number, devices, int(distance * 10)])
+    site = population(rng, distance)
     held = [site(int(rng.integers(60, 200))) for _ in range(devices)]
     gains = np.array([gain(held[:i] + held[i + 1 :], *held[i]) for i in range(devices)])
     truth = np.mean([gain(held, *site(300)) for _ in range(60)])
@@ -61,10 +61,10 @@ def covers(number: int, devices: int, apart: float) -> tuple[bool, ...]:
 def main(federations: int = 300) -> None:
     """Print a row for each number of sites and each deviation."""
     print("apart,devices,student,answer,nadeau_bengio")
-    for apart in APART:
+    for distance in APART:
         for devices in DEVICES:
-            found = np.mean([covers(number, devices, apart) for number in range(federations)], axis=0)
-            print(f"{apart},{devices}," + ",".join(f"{share:.3f}" for share in found), flush=True)
+            covered = np.mean([covers(number, devices, distance) for number in range(federations)], axis=0)
+            print(f"{distance},{devices}," + ",".join(f"{share:.3f}" for share in covered), flush=True)
 
 
 if __name__ == "__main__":

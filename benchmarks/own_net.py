@@ -73,10 +73,10 @@ def main(repetitions: int) -> None:
     for _ in range(repetitions + 1):  # the first warms up
         for kind, call in kinds.items():
             times[kind].append(seconds(call))
-    found = {kind: median(all_[1:]) for kind, all_ in times.items()}
-    for kind, value in found.items():
+    medians = {kind: median(all_[1:]) for kind, all_ in times.items()}
+    for kind, value in medians.items():
         print(f"{kind:12} {value:.2f} s")
-    print(f"ratio        {found['fedcore'] / found['plain loop']:.2f}")
+    print(f"ratio        {medians['fedcore'] / medians['plain loop']:.2f}")
 
 
 if __name__ == "__main__":

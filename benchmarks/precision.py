@@ -49,7 +49,7 @@ def seconds(name: str, settings: dict[str, Any], examples: int, batch: int) -> d
             start = time.perf_counter()
             train({}, Message(), device, StepId(0, 0, 0, "device"), training=training)
             times[precision].append(time.perf_counter() - start)
-    return {precision: median(found[1:]) for precision, found in times.items()}
+    return {precision: median(kind_times[1:]) for precision, kind_times in times.items()}
 
 
 def federations() -> dict[str, tuple[Any, str]]:
@@ -66,8 +66,8 @@ def federations() -> dict[str, tuple[Any, str]]:
 def accuracies(fed: Any, split: str, precision: str) -> list[float]:
     """Return the mean accuracy of FedAvg over devices, by seed."""
     training: Any = Training("adam", 0.001, batch=20, epochs=1, precision=precision)  # type: ignore[arg-type]
-    found = fc.compare([fc.fedavg(rounds=10, training=training)], fed, seeds=range(3))
-    table = found.table[(found.table.method == "fedavg") & (found.table.metric == "accuracy")]
+    comparison = fc.compare([fc.fedavg(rounds=10, training=training)], fed, seeds=range(3))
+    table = comparison.table[(comparison.table.method == "fedavg") & (comparison.table.metric == "accuracy")]
     last = table[(table.split == split) & (table["round"] == table["round"].max())]
     return [float(each) for each in last.groupby("seed")["value"].mean()]
 

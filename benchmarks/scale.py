@@ -135,10 +135,10 @@ def measure(command: Sequence[str], home: Path, server: Sequence[psutil.Process]
 def memory(process: psutil.Process) -> int:
     """Return the bytes of a process, of shared pages its part; 0 once it has ended."""
     try:
-        found = process.memory_full_info()
+        used = process.memory_full_info()
     except psutil.Error:
         return 0
-    return int(getattr(found, "pss", found.rss))
+    return int(getattr(used, "pss", used.rss))
 
 
 def processor(process: psutil.Process) -> float:
@@ -167,9 +167,9 @@ def play(case: Case, home: Path) -> dict[str, object]:
     """Return the numbers of a case in an empty folder."""
     table = home / "table.csv"
     write_table(table, case.devices, case.rows)
-    found = _numbers(case, table, home / "time", watch=False)
+    numbers = _numbers(case, table, home / "time", watch=False)
     memory = _numbers(case, table, home / "memory", watch=True)
-    return found | {name: memory[name] for name in ("memory", "bare_memory")}
+    return numbers | {name: memory[name] for name in ("memory", "bare_memory")}
 
 
 def _numbers(case: Case, table: Path, home: Path, watch: bool) -> dict[str, object]:
@@ -210,19 +210,19 @@ def _numbers(case: Case, table: Path, home: Path, watch: bool) -> dict[str, obje
 
 def main(out: Path, words: Sequence[str]) -> None:
     runs = [word for word in words if word in RUNS] or list(RUNS)
-    said = dict(word.split("=") for word in words if "=" in word)
-    more: dict[str, Any] = {name: int(said[name]) for name in ("rows", "rounds") if name in said}
-    if "widths" in said:
-        more["widths"] = tuple(map(int, said["widths"].split(",")))
+    options = dict(word.split("=") for word in words if "=" in word)
+    more: dict[str, Any] = {name: int(options[name]) for name in ("rows", "rounds") if name in options}
+    if "widths" in options:
+        more["widths"] = tuple(map(int, options["widths"].split(",")))
     # The folders go at the end: where thousands of files were just deleted, ext4 takes seconds longer to make new ones.
     with tempfile.TemporaryDirectory(prefix="scale-") as home:
         for devices in [int(word) for word in words if word.isdigit()] or DEVICES:
             for run in runs:
                 place = Path(home) / f"{run}-{devices}"
                 place.mkdir()
-                found = pd.DataFrame([play(Case(run, devices, **more), place)])
-                print(found.T.to_string(header=False), flush=True)
-                found.to_csv(out, mode="a", header=not out.exists(), index=False)
+                row = pd.DataFrame([play(Case(run, devices, **more), place)])
+                print(row.T.to_string(header=False), flush=True)
+                row.to_csv(out, mode="a", header=not out.exists(), index=False)
 
 
 def draw(out: Path) -> None:

@@ -154,13 +154,13 @@ def saved(seeds: int = 3) -> pd.DataFrame:
 
 def figure_6_on_data() -> Figure:
     """Energy, links and accuracy of targets by phi_E in study st_lf_fig6 as published, mean and extremes over seeds."""
-    found = pd.read_csv(ROOT / "docs/results/st-lf-fig6-as-published.csv")
+    numbers = pd.read_csv(ROOT / "docs/results/st-lf-fig6-as-published.csv")
     figure = Figure(figsize=(10, 3), layout="constrained")
-    levels = sorted(found["phi_e"].unique())
+    levels = sorted(numbers["phi_e"].unique())
     words = {"energy_j": "energy of all links, J", "links": "links", "accuracy": "accuracy of targets"}
     for panel, (column, word) in zip(figure.subplots(1, 3), words.items(), strict=True):
         for name in ("M", "U", "MM"):
-            over = found[found["set"] == name].groupby("phi_e")[column]
+            over = numbers[numbers["set"] == name].groupby("phi_e")[column]
             panel.plot(range(len(levels)), over.mean()[levels], marker=".", label=name)
             panel.fill_between(range(len(levels)), over.min()[levels], over.max()[levels], alpha=0.2)
         panel.set_xticks(range(len(levels)), [f"{level:g}" for level in levels], rotation=90, fontsize=8)
@@ -179,8 +179,8 @@ def figure_of_rivals(number: int) -> Figure:
     printed = {one["what"]: one["paper"] for one in table["values"]}
     figure = Figure(figsize=(10, 5), layout="constrained")
     for panel, size in zip(figure.subplots(2, 1, sharey=True), ("as_published", "as_printed"), strict=True):
-        found = pd.read_csv(ROOT / f"docs/results/st-lf-table1-{size.replace('_', '-')}.csv")
-        accuracy = found.groupby(["method", "setting"])["accuracy"]
+        numbers = pd.read_csv(ROOT / f"docs/results/st-lf-table1-{size.replace('_', '-')}.csv")
+        accuracy = numbers.groupby(["method", "setting"])["accuracy"]
         rows = ("st_lf", *RIVALS[number])
         for place, row in enumerate(rows):
             at = np.arange(len(SETS)) + (place - 2) * 0.16

@@ -52,7 +52,7 @@ def half_steps(C: Tensor, reg: float, count: int) -> list[tuple[float, float]]:
     log = best.log() + C / reg  # f*_i + g*_j
     f_best = log[:, 0]
     g_best = log[0] - log[0, 0]
-    f, g, found = torch.zeros_like(a), torch.zeros_like(b), []
+    f, g, violations = torch.zeros_like(a), torch.zeros_like(b), []
     for t in range(count):
         logB = f[:, None] + g - C / reg
         if t % 2 == 0:
@@ -61,8 +61,8 @@ def half_steps(C: Tensor, reg: float, count: int) -> list[tuple[float, float]]:
             g = g + b.log() - logB.logsumexp(0)
         B = (f[:, None] + g - C / reg).exp()
         excess = B.sum() - best.sum() + (f_best - f) @ a + (g_best - g) @ b
-        found.append((excess.item(), ((B.sum(1) - a).abs().sum() + (B.sum(0) - b).abs().sum()).item()))
-    return found
+        violations.append((excess.item(), ((B.sum(1) - a).abs().sum() + (B.sum(0) - b).abs().sum()).item()))
+    return violations
 
 
 def radius(C: Tensor, reg: float) -> float:
@@ -76,13 +76,13 @@ def lemma(widths: Sequence[int] = (10, 40, 100), regs: Sequence[float] = (0.1, 0
     for n in widths:
         for reg in regs:
             C = layers(n, seed=n)
-            found = half_steps(C, reg, 500)
+            steps = half_steps(C, reg, 500)
             R = radius(C, reg)
-            kept = [(excess, R * violation) for excess, violation in found if violation > 1e-9]
-            shares = [excess / limit for excess, limit in kept]
+            points = [(excess, R * violation) for excess, violation in steps if violation > 1e-9]
+            shares = [excess / limit for excess, limit in points]
             rows.append(
-                {"units": n, "lambda": reg, "R": R, "half_steps": len(kept), "exceeded": sum(x > 1 for x in shares),
-                 "greatest_share": max(shares), "rises": sum(b[0] > a[0] + 1e-12 for a, b in pairwise(kept))}
+                {"units": n, "lambda": reg, "R": R, "half_steps": len(points), "exceeded": sum(x > 1 for x in shares),
+                 "greatest_share": max(shares), "rises": sum(b[0] > a[0] + 1e-12 for a, b in pairwise(points))}
             )  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -93,11 +93,11 @@ def by_epsilon(n: int = 100, regs: Sequence[float] = (0.1, 0.05, 0.02)) -> pd.Da
     for reg in regs:
         C = layers(n, seed=n)
         for tol in EPSILONS:
-            found = solve_transport(C, a, a, Transport("sinkhorn", reg, tol, CAP))
-            share = found.iterations / found.bound
+            plan = solve_transport(C, a, a, Transport("sinkhorn", reg, tol, CAP))
+            share = plan.iterations / plan.bound
             rows.append(
-                {"units": n, "lambda": reg, "epsilon": tol, "half_steps": found.iterations,
-                 "converged": found.converged, "bound": found.bound, "share_of_bound": share}
+                {"units": n, "lambda": reg, "epsilon": tol, "half_steps": plan.iterations,
+                 "converged": plan.converged, "bound": plan.bound, "share_of_bound": share}
             )  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -127,9 +127,15 @@ def newton(n: int = 400, regs: Sequence[float] = (0.05, 0.02, 0.01)) -> pd.DataF
     a, C, rows = uniform(n), layers(n, seed=n), []
     for reg in regs:
         direct, looped = (solve_transport(C, a, a, Transport(name, reg, 1e-7, CAP)) for name in ("newton", "sinkhorn"))
-        apart = n * (direct.plan - looped.plan).abs().max().item()
+        gap = n * (direct.plan - looped.plan).abs().max().item()
         rows.append(
-            {"units": n, "lambda": reg, "half_steps": looped.iterations, "converged": looped.converged, "apart": apart}
+            {
+                "units": n,
+                "lambda": reg,
+                "half_steps": looped.iterations,
+                "converged": looped.converged,
+                "apart": gap,
+            }
         )
     return pd.DataFrame(rows)
 

@@ -65,12 +65,12 @@ class Problem:
 
     def _minimise(self) -> Array:
         shape = self.X.shape[-1], self.Q.shape[-1]
-        found = optimize.minimize(
+        minimum = optimize.minimize(
             lambda w: (self.value(w.reshape(shape)), self.gradient(w.reshape(shape)).ravel()),
             np.zeros(shape).ravel(), jac=True, method="L-BFGS-B",
             options={"maxiter": 10_000, "ftol": 0.0, "gtol": 1e-9, "maxcor": 50},
         )  # fmt: skip
-        return found.x.reshape(shape)
+        return minimum.x.reshape(shape)
 
 
 def digits(devices: int = DEVICES) -> tuple[Array, Array]:
@@ -139,13 +139,13 @@ def slopes(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     late = table[table["t"] >= table["t"].max() / 10]
     for (method, devices), part in late.groupby(["method", "devices"], sort=False):
-        found = [
+        fitted = [
             np.polyfit(np.log(one["t"]), np.log(one["error"]), 1)[0] for _, one in part.groupby("seed")
         ]  # fmt: skip
-        margin = half_width(float(np.std(found, ddof=1)), len(found), 0.0)
+        margin = half_width(float(np.std(fitted, ddof=1)), len(fitted), 0.0)
         last = part[part["t"] == part["t"].max()]["error"]
         rows.append(
-            {"method": method, "devices": devices, "seeds": len(found), "slope": np.mean(found), "margin": margin,
+            {"method": method, "devices": devices, "seeds": len(fitted), "slope": np.mean(fitted), "margin": margin,
              "t": part["t"].max(), "error": last.mean(), "error_times_t": (last * part["t"].max()).mean()}
         )  # fmt: skip
     return pd.DataFrame(rows)
@@ -169,10 +169,10 @@ def main(rounds: int = 10_000, seeds: int = 5) -> None:
     began = time.process_time()
     table = rates(rounds, seeds)
     table.to_csv(DOCS / "results" / "theory-dfl.csv", index=False, float_format="%.6g")
-    found = slopes(table)
-    found.to_csv(DOCS / "results" / "theory-dfl-slopes.csv", index=False, float_format="%.4g")
+    fitted = slopes(table)
+    fitted.to_csv(DOCS / "results" / "theory-dfl-slopes.csv", index=False, float_format="%.4g")
     (DOCS / "pictures" / "theory-dfl.png").write_bytes(draw(table))
-    print(found.to_string(index=False), f"\n{time.process_time() - began:.0f} s of one core")
+    print(fitted.to_string(index=False), f"\n{time.process_time() - began:.0f} s of one core")
 
 
 if __name__ == "__main__":

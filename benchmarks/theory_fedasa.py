@@ -77,15 +77,15 @@ def draw_bound(K: int, m: int, random: np.random.Generator) -> dict[str, float]:
     g, least = float(x.ravel()[order[wrong.argmin()]]), float(wrong.min() / x.size)
     grid = np.linspace(0, 1 + SHIFT, 601)
     best = min(grid, key=lambda t: errors(t, low, labels).mean())
-    apart = np.mean([divergence(one, x[-1]) for one in x]) / 2
+    half_divergence = np.mean([divergence(one, x[-1]) for one in x]) / 2
     size = 4 * math.sqrt((2 * math.log(2 * K * m) + math.log(2 / DELTA)) / (K * m))
     joint = errors(best, low, labels).mean() + errors(best, low, labels)[-1]
     far = float(low[-1] + 1)
     with_own = (least * K - np.mean((x[-1] > g) != y[-1]) + np.mean((x[-1] > far) != y[-1])) / K
     return {
-        "common": errors(g, low, labels)[-1], "bound_common": least + apart + size + joint,
-        "own": errors(far, low, labels)[-1], "bound_own": with_own + apart + size + joint,
-        "divergence": apart, "complexity": size, "joint": joint,
+        "common": errors(g, low, labels)[-1], "bound_common": least + half_divergence + size + joint,
+        "own": errors(far, low, labels)[-1], "bound_own": with_own + half_divergence + size + joint,
+        "divergence": half_divergence, "complexity": size, "joint": joint,
     }  # fmt: skip
 
 

@@ -254,8 +254,8 @@ class Year:
         rows = new.drop(columns="state")
         predicted, rows, _ = label(rows, pd.RangeIndex(1, len(rows) + 1, name="row"), served, None, None)
         lines = compare(rows, predicted, served, reference, None).lines
-        told = {name: any(f"'{name}'" in line for line in lines) for name in COLUMNS[:2]}
-        told["state"] = any("predicted" in line for line in lines)
+        drifted = {name: any(f"'{name}'" in line for line in lines) for name in COLUMNS[:2]}
+        drifted["state"] = any("predicted" in line for line in lines)
         held = law(self.calendar, self.trained_on(champion), self.judge)
         now = law(self.calendar, [night], self.judge)
         right, held_said = (self.said(champion, one) for one in (now, held))
@@ -264,7 +264,7 @@ class Year:
         known = now["site"].isin([*served.devices])
         return {
             "accuracy": round(float((right == now["state"].to_numpy())[known.to_numpy()].mean()), 4),
-            **{f"told {name}": told[name] for name in COLUMNS},
+            **{f"told {name}": drifted[name] for name in COLUMNS},
             **{f"moved {name}": round(moved[name], 4) for name in COLUMNS},
         }
 
@@ -307,8 +307,8 @@ class Year:
             (self.said(str(one), held) == held["state"]).groupby(held["site"]).mean().mean()
             for one in (now["candidate"], rival.version)
         ]
-        said = client.get_model_version(name, now["candidate"])
-        return {**row, "better": said.tags[promotion.BETTER], "gain": round(right[0] - right[1], 4)}
+        version = client.get_model_version(name, now["candidate"])
+        return {**row, "better": version.tags[promotion.BETTER], "gain": round(right[0] - right[1], 4)}
 
     def megabytes(self) -> dict[str, float]:
         from fedcore.pipeline import environment
@@ -365,16 +365,16 @@ def check(year: pd.DataFrame) -> dict[str, list[int]]:
     """
     gains = year["gain"].fillna(0)
     promoted = year["promoted"].eq(True) & year["gain"].notna()
-    found = {
+    checks = {
         "right": year[promoted & (gains > 0)], "wrong": year[promoted & (gains <= 0)],
         "missed": year[~promoted & (gains >= LEAST)], "failed": year[year["outcome"] != "ok"],
     }  # fmt: skip
     for name in COLUMNS:
         told, moved = year[f"told {name}"].eq(True), year[f"moved {name}"]
-        found[f"told {name}"] = year[told & (moved >= MUST)]
-        found[f"false {name}"] = year[told & (moved < MUST_NOT)]
-        found[f"silent {name}"] = year[~told & (moved >= MUST)]
-    return {name: rows["night"].tolist() for name, rows in found.items()}
+        checks[f"told {name}"] = year[told & (moved >= MUST)]
+        checks[f"false {name}"] = year[told & (moved < MUST_NOT)]
+        checks[f"silent {name}"] = year[~told & (moved >= MUST)]
+    return {name: rows["night"].tolist() for name, rows in checks.items()}
 
 
 def picture(year: pd.DataFrame, calendar: Calendar, path: Path) -> None:
@@ -411,13 +411,13 @@ def picture(year: pd.DataFrame, calendar: Calendar, path: Path) -> None:
 
 def summary(year: pd.DataFrame) -> str:
     """Return what the oracle finds and the project keeps, as a table in Markdown."""
-    found = check(year)
+    checks = check(year)
 
     def total(kind: str) -> int:
-        return sum(len(found[f"{kind} {name}"]) for name in COLUMNS)
+        return sum(len(checks[f"{kind} {name}"]) for name in COLUMNS)
 
     def nights(kind: str) -> str:
-        return ", ".join(map(str, found[kind])) or "none"
+        return ", ".join(map(str, checks[kind])) or "none"
 
     seconds = year["seconds"][year["outcome"] == "ok"]
     growth = (year["mlruns MB"].iloc[-1] - year["mlruns MB"].iloc[0]) / max(len(year) - 1, 1)
@@ -448,11 +448,11 @@ def main(words: list[str]) -> None:
         print(summary(year))
         return
     folder = Path(words[0]).resolve()
-    given = dict(word.split("=", 1) for word in words[1:])
-    nights, start = int(given.get("nights", Calendar().nights)), int(given.get("start", 0))
+    options = dict(word.split("=", 1) for word in words[1:])
+    nights, start = int(options.get("nights", Calendar().nights)), int(options.get("start", 0))
     calendar = calendar_of(nights)
     os.environ["FEDCORE_HOME"] = str(folder / "project")  # before the pipeline is imported
-    if "serve" in given:  # the process of some nights
+    if "serve" in options:  # the process of some nights
         Year(folder, calendar).replay(start)
         return
     Year(folder, calendar).begin()

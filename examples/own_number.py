@@ -11,8 +11,8 @@ hours = 400 - 60 * sensors[:, 0] + 40 * sensors[:, 1] * sensors[:, 2] + 10 * mac
 
 data = fc.from_arrays(sensors, hours, device=[f"press-{number}" for number in machine])
 fed = fc.federate(data, fc.by_device(), net=fc.mlp(16))
-found = fc.compare([fc.local_only(), fc.fedavg(training={"epochs": 2}), fc.ensemble()], fed, seeds=range(3))
-print(found.answer)
-print(found.summary[["method", "metric", "rank", "test_mean", "test_worst"]])
+comparison = fc.compare([fc.local_only(), fc.fedavg(training={"epochs": 2}), fc.ensemble()], fed, seeds=range(3))
+print(comparison.answer)
+print(comparison.summary[["method", "metric", "rank", "test_mean", "test_worst"]])
 
-print("press-2, hours left:", found.results[0].models["press-2"].predict(sensors[2:4]).round(), hours[2:4].round())
+print("press-2, hours left:", comparison.results[0].models["press-2"].predict(sensors[2:4]).round(), hours[2:4].round())

@@ -24,10 +24,12 @@ with TemporaryDirectory() as folder:
     data = fc.load("table", path=path, label="state", device="machine")
 
 fed = fc.federate(data, fc.by_device(), scale="device", net=fc.mlp(16))
-found = fc.compare([fc.local_only(), fc.fedavg(), fc.fedper()], fed, seeds=range(3), claims=["fedper > local_only"])
-print(found.summary[["method", "rank", "test_mean", "test_worst"]])
-print(found.claims[["rule", "verdict", "numbers"]].to_string(index=False))
+comparison = fc.compare(
+    [fc.local_only(), fc.fedavg(), fc.fedper()], fed, seeds=range(3), claims=["fedper > local_only"]
+)
+print(comparison.summary[["method", "rank", "test_mean", "test_worst"]])
+print(comparison.claims[["rule", "verdict", "numbers"]].to_string(index=False))
 
 rows = measured(2, rng)[["heat", "speed", "noise", "load"]]
-numbers = found.results[0].models["press-2"].predict(rows)
+numbers = comparison.results[0].models["press-2"].predict(rows)
 print("press-2 now:", [data.classes[number] for number in numbers[:5]])

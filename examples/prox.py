@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020) by a loss of one's own: cross-entropy, and a pull towards the global model."""
+"""FedProx (Li et al. 2020) by a loss of one's own: cross-entropy, and a penalty that keeps the model near the global one."""
 
 from functools import partial
 
@@ -9,8 +9,8 @@ import fedcore as fc
 
 def near(batch, *, mu):
     """Return CE + mu/2 ||w - w^t||^2, w^t the model that was sent."""
-    pull = sum((leaf - batch.message.params[name]).square().sum() for name, leaf in batch.params.items())
-    return cross_entropy(batch.logits, batch.y) + mu / 2 * pull
+    distance = sum((leaf - batch.message.params[name]).square().sum() for name, leaf in batch.params.items())
+    return cross_entropy(batch.logits, batch.y) + mu / 2 * distance
 
 
 @fc.training_defaults(shared_init=True)
@@ -20,7 +20,7 @@ def prox(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, mu: fc
     Args:
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
-        mu: weight of the pull, from 0; 0 is FedAvg.
+        mu: weight of the penalty, from 0; 0 is FedAvg.
     """
     local = partial(fc.train, training=training, loss=partial(near, mu=mu))
     return fc.Method(

@@ -30,6 +30,8 @@ LARGE = np.arange(4000) % 5
 """Labels enough to tell shares apart."""
 HALF = {"name": "iid", "devices": 10, "unlabelled": 0.5, "hidden": "random"}
 """Half of the devices know no label, the others a random part."""
+LEAVES_OUT = ("device_dirichlet",)
+"""Partitions that may leave out examples, to keep sizes equal."""
 
 
 def dataset(
@@ -56,3 +58,8 @@ def refusal(data: Dataset, **changes: object) -> str:
     line = str(caught.value)
     assert "\n" not in line
     return line
+
+
+def everything(made: Partition) -> np.ndarray:
+    parts = [index for own in made.devices.values() for index in own.values()]
+    return np.sort(np.concatenate([*parts, made.shared]))

@@ -49,7 +49,7 @@ def test_the_notebook_runs(tmp_path: Path):
     cells = json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert not any(cell.get("outputs") for cell in cells)
-    (tmp_path / "tour.py").write_text("\n\n".join([*sources, 'print(found.summary["method"].tolist())']))
+    (tmp_path / "tour.py").write_text("\n\n".join([*sources, 'print(comparison.summary["method"].tolist())']))
     assert sorted(literal_eval(said(tmp_path / "tour.py", tmp_path).splitlines()[-1])) == [
         "damped",
         "fedavg",

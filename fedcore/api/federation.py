@@ -64,8 +64,8 @@ class Architecture:
 def partitioner(name: str) -> Callable[..., Partitioner]:
     """Return the function that takes the settings of that partition, by position or by name."""
     known = settings_of(partition.partition)
-    given = (*PARTITION_CONTEXT, "devices", "domains")
-    own = [key for key in signature(PARTITIONS[name]).parameters if key not in given]
+    context = (*PARTITION_CONTEXT, "devices", "domains")
+    own = [key for key in signature(PARTITIONS[name]).parameters if key not in context]
     takes = {key: known[key] for key in own if key in known}
 
     def make(*values: Any, **settings: Any) -> Partitioner:
@@ -166,15 +166,15 @@ class DividedDataset:
         """Return the federation without a device, and all labelled examples of it, prepared as those of no device."""
         with one_thread():
             division, rows = leave_out(self.dataset, self.partition(seed), device)
-            kept = {name: of.net for name, of in self.federation(seed).devices.items() if name != device}
-            return self._build(division, kept), self._new(division, rows)
+            nets = {name: of.net for name, of in self.federation(seed).devices.items() if name != device}
+            return self._build(division, nets), self._new(division, rows)
 
     def new_sites(self, seed: int = 0) -> dict[str, Data]:
         """Return the examples of the sites whose rows are all marked test, prepared as those of no device."""
         with one_thread():
             division = self.partition(seed)
-            found = new_sites(self.dataset, division)
-            return {name: self._new(division, rows) for name, rows in found.items()}
+            sites = new_sites(self.dataset, division)
+            return {name: self._new(division, rows) for name, rows in sites.items()}
 
     def _new(self, division: Partition, rows: Any) -> Data:
         """Return examples of a device that took no part."""

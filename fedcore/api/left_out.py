@@ -44,7 +44,7 @@ def leave_out(
             )
         }
         rows = able if which == "all" else rows_to_leave_out(table, controls, frozenset(able), decides)
-        found = []
+        tables = []
         for result in results:
             label, names = result.config.label, [*federation_of(result.fed, result.seed).devices]
             if len(names) < 2:
@@ -55,8 +55,8 @@ def leave_out(
                 scores = {} if label in able else {name: {"accuracy": math.nan} for name in names}
             more = tidy.left_out_rows(result.table, scores)
             whole = pd.concat([result.table, more], ignore_index=True) if len(more) else result.table
-            found.append(replace(result, table=whole))
-    return tuple(found)
+            tables.append(replace(result, table=whole))
+    return tuple(tables)
 
 
 def _score_left_out(result: Result, device: str, execute: Execute, extra: Extra | None) -> dict[str, float]:

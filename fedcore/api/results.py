@@ -98,8 +98,8 @@ class DeployedModel:
         Where labels are numbers themselves, it returns these, float32, in the unit of those learnt from.
         """
         answers, (mean, std) = self._answers(x), self.label_scale
-        found: NDArray[Any] = (answers.argmax(1) if self.task.has_classes else answers[:, 0] * std + mean).numpy()
-        return found
+        predictions: NDArray[Any] = (answers.argmax(1) if self.task.has_classes else answers[:, 0] * std + mean).numpy()
+        return predictions
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ class Comparison:
         shown["all send"], shown["all receive"] = (
             self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
         )
-        gone = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
-        return f"{self.answer}\n{shown.to_string(index=False)}{gone}"
+        omitted = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
+        return f"{self.answer}\n{shown.to_string(index=False)}{omitted}"
 
     def to_latex(self, by: Literal["method", "device"] = "method", spread: Spread = "interval") -> str:
         """Return a table for a paper, for LaTeX with booktabs, in the metric that decides; the best is bold.

@@ -194,14 +194,14 @@ def compare(
     Raises:
         InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.
     """
-    asked = list(methods)
-    if not asked:
+    rows = list(methods)
+    if not rows:
         raise InputError("compare: there is no method to run")
-    _check(asked, fed, {"every": every, "workers": workers}, "compare")
+    _check(rows, fed, {"every": every, "workers": workers}, "compare")
     require_metrics(metrics, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
-    chosen = [*asked, *_guesses(asked, fed)]
+    chosen = [*rows, *_guesses(rows, fed)]
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
@@ -235,8 +235,8 @@ def compare(
     table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
-    found = AnswerInWords.of(answer(table, controls, decides))
-    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), found, left_out)
+    in_words = AnswerInWords.of(answer(table, controls, decides))
+    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), in_words, left_out)
 
 
 def _check(methods: Sequence[MethodConfig], fed: object, counts: Mapping[str, int | None], where: str) -> None:
@@ -313,9 +313,9 @@ def _run_one(
     if state is not None:
         require_state(method, federation, state)
     steps = rounds(method, federation, seed, execute, state, every)
-    said = f"{config.label}, seed {seed}"
-    with naming(f"in method {said}"):
-        results = tuple(_show_progress(steps, said, method) if progress else steps)
+    what = f"{config.label}, seed {seed}"
+    with naming(f"in method {what}"):
+        results = tuple(_show_progress(steps, what, method) if progress else steps)
     of_rounds = [result.report for result in results if isinstance(result.report, Report)]
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
     data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)
@@ -333,18 +333,18 @@ def _run_one(
 
 def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) -> list[MethodConfig]:
     """Return the controls that always guess, those that are not asked for, if the nets allow them."""
-    asked = {config.label for config in methods}
+    labels = {config.label for config in methods}
     nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
-    found = []
+    guesses = []
     for name in GUESSES:
         config = method(name)
         try:
             config.build({str(number): net for number, net in enumerate(nets)})
         except InputError:
             continue
-        if name not in asked:
-            found.append(config)
-    return found
+        if name not in labels:
+            guesses.append(config)
+    return guesses
 
 
 def _sizes(fed: Federation) -> dict[str, dict[str, float]]:

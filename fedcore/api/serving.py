@@ -81,7 +81,7 @@ class ServedModels:
         if not self.task.has_classes:
             return pd.DataFrame({LABEL: answers[:, 0].numpy()}, index=index)
         label = self._decide(answers)
-        found = pd.DataFrame(
+        predictions = pd.DataFrame(
             {
                 LABEL: np.array(self.schema.classes, dtype=object)[label.numpy()],
                 PROBABILITY: answers.gather(1, label[:, None])[:, 0].exp().numpy(),
@@ -89,8 +89,8 @@ class ServedModels:
             index=index,
         )
         if every_class:
-            found[self.class_columns] = answers.exp().numpy()
-        return found if self.threshold is None else found.assign(**{THRESHOLD: self.threshold.value})
+            predictions[self.class_columns] = answers.exp().numpy()
+        return predictions if self.threshold is None else predictions.assign(**{THRESHOLD: self.threshold.value})
 
     def labels_of(self, inputs: Tensor, device: str) -> Tensor:
         """Return the class, or the number, that a device predicts for each example, (N,).
@@ -142,8 +142,8 @@ class ServedModels:
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | None) -> list[str | None]:
         """Return whose model predicts each row; None: the model of all."""
-        found = self.devices_of(rows) if device is None else None
-        owners: list[str] = [device or ""] * len(rows) if found is None else found.tolist()
+        named = self.devices_of(rows) if device is None else None
+        owners: list[str] = [device or ""] * len(rows) if named is None else named.tolist()
         known = ", ".join(self.devices)
         for number, owner in enumerate(owners, 1):
             if owner not in self.devices and device is not None:

@@ -69,8 +69,8 @@ def tune(
         raise InputError("tune: needs values to try, such as lr=[0.003, 0.01, 0.03]")
     decides = criterion(metric, positive, costs, where="tune")
     decides.require_task(task_name(fed), "tune")
-    values = {name: [*given] for name, given in grid.items()}
-    for name in (name for name, given in values.items() if not given):
+    values = {name: [*candidates] for name, candidates in grid.items()}
+    for name in (name for name, candidates in values.items() if not candidates):
         raise InputError(f"tune.{name} = []: must have values to try")
     points = [dict(zip(values, point, strict=True)) for point in product(*values.values())]
     configs = [changed(method, point) for point in points]
@@ -85,8 +85,8 @@ def tune(
     if diverged is not None and not tables:
         raise diverged
     sign = decides.of_table(next(iter(tables.values()))).metric.sign
-    found = {number: validation_value(table, decides) for number, table in tables.items()}
-    column = [math.nan if (value := found.get(number)) is None else sign * value for number in range(len(points))]
+    validated = {number: validation_value(table, decides) for number, table in tables.items()}
+    column = [math.nan if (value := validated.get(number)) is None else sign * value for number in range(len(points))]
     return Tuned(configs[best(tables, decides)], pd.DataFrame(points).assign(value=column))
 
 

@@ -56,11 +56,11 @@ def start(
     from fedcore.field.kits import read_kit, unpack_kit
 
     kit = unpack_kit(kit)
-    found = read_kit(kit)
+    opened = read_kit(kit)
     require_flare()
     from fedcore.field.rows import Rows
 
-    rows = Rows(data, found.name)
+    rows = Rows(data, opened.name)
     import logging
     import sys
     import threading
@@ -73,10 +73,10 @@ def start(
     limit_memory(max_gigabytes)
     folder = memory or kit / "memory"
     folder.mkdir(parents=True, exist_ok=True)
-    cell = DeviceCell(found, FieldDevice(found.name, rows, folder, consent, keys=Keys(found), overrun=give_up))
+    cell = DeviceCell(opened, FieldDevice(opened.name, rows, folder, consent, keys=Keys(opened), overrun=give_up))
     for line in describe(consent):
         print(line)
-    print(f"{found.name}: {rows}, allows {', '.join(allow)}; server {found.address}", flush=True)
+    print(f"{opened.name}: {rows}, allows {', '.join(allow)}; server {opened.address}", flush=True)
     try:
         if with_parent:
             sys.stdin.buffer.read()  # until the other end closes, in whatever way

@@ -47,10 +47,10 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     settings: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
     fed = federate(load("digits"), devices=devices).federation(seed)
     with tempfile.TemporaryDirectory(prefix="fedcore-field-") as folder:
-        found = try_method(method(name, **settings), fed, seed, Path(folder), say)
-    for line in found:
+        trial = try_method(method(name, **settings), fed, seed, Path(folder), say)
+    for line in trial:
         print(f"differs: {line}")
-    if found:
+    if trial:
         sys.exit(1)
     print(f"{name}: the bits are those of the simulation: server, messages, memories, bytes and scores of every round")
 
@@ -209,14 +209,14 @@ def status(kit: Path) -> None:
         say(f"{name}: {'away' if name in away else 'connected'}")
     for folder in sorted((kit / "runs").glob("*/")):
         try:
-            kept = read_run(folder)
+            run = read_run(folder)
         except InputError:
             say(f"run {folder.name}: no turn yet")
             continue
-        total = sum(stage.rounds for stage in kept.plan.build()[0].stages)
-        absent = sum(len(turn.absent) for turn in kept.turns)
+        total = sum(stage.rounds for stage in run.plan.build()[0].stages)
+        absent = sum(len(turn.absent) for turn in run.turns)
         say(
-            f"run {folder.name}: {kept.plan.method}, seed {kept.plan.seed}, {len(kept.turns)} of {total} rounds, "
+            f"run {folder.name}: {run.plan.method}, seed {run.plan.seed}, {len(run.turns)} of {total} rounds, "
             f"{absent} absences"
         )
 
@@ -338,12 +338,12 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     from fedcore.field.session import play_study
 
     with going_on():
-        found = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, said=say)
+        played = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, said=say)
     folder = kit / "study"
     folder.mkdir(exist_ok=True)
-    found.table.to_csv(folder / "table.csv", index=False)
-    found.left.to_csv(folder / "left.csv", index=False)
-    for line in found.answer.sentences:
+    played.table.to_csv(folder / "table.csv", index=False)
+    played.left.to_csv(folder / "left.csv", index=False)
+    for line in played.answer.sentences:
         say(line)
     say(f"{folder}/table.csv: every score; {folder}/left.csv: what left each device")
 

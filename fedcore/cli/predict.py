@@ -77,7 +77,7 @@ def predict(
         raise click.exceptions.Exit(DRIFTED)
 
 
-def load(asked: str | None) -> tuple[str, ServedModels, Reference | None]:
+def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     """Return the task and the models of a version, and what new rows are compared with, if the version has it.
 
     MLflow, which takes two seconds to import, is asked only if its database names no files of this project: it is no
@@ -87,7 +87,7 @@ def load(asked: str | None) -> tuple[str, ServedModels, Reference | None]:
 
     place = None
     if (known := registry.read()) is not None:
-        task, word = registry.choose(known, asked)
+        task, word = registry.choose(known, wanted)
         place = own_files(task, known[task].aliases.get(word, word))
     if place is not None:
         from fedcore.pipeline.record import models
@@ -96,7 +96,7 @@ def load(asked: str | None) -> tuple[str, ServedModels, Reference | None]:
     from fedcore.pipeline.record import promotion
     from fedcore.pipeline.record.runs import Record
 
-    return promotion.load(Record().client, asked)
+    return promotion.load(Record().client, wanted)
 
 
 def own_files(task: str, number: str) -> Path | None:
@@ -117,13 +117,13 @@ def label(
     """Return the columns to keep and the predictions of rows, the rows that were predicted, and lines about them."""
     from fedcore.data.encoding import unknown_texts
 
-    kept = kept_columns(rows, index, served, device, keep)
-    rows, kept, lines = leave_out_unknown(rows, kept, served, device)
+    columns = kept_columns(rows, index, served, device, keep)
+    rows, columns, lines = leave_out_unknown(rows, columns, served, device)
     lines += unknown_texts(rows, served.schema) if served.schema.columns else []
     if served.threshold is not None:
         name, value = served.threshold.label, served.threshold.value
         lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
-    return kept.join(served.predict(rows, device, every_class=True).set_index(kept.index)), rows, lines
+    return columns.join(served.predict(rows, device, every_class=True).set_index(columns.index)), rows, lines
 
 
 class Drift(NamedTuple):
@@ -152,14 +152,14 @@ def compare(
     x = np.empty((len(rows), 0), dtype=np.float32)
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns).numpy()
-    found = served.devices_of(rows) if device is None else None
-    owners = [device or ""] * len(rows) if found is None else found.tolist()
-    said = (
+    named = served.devices_of(rows) if device is None else None
+    owners = [device or ""] * len(rows) if named is None else named.tolist()
+    warning = (
         predicted[LABEL].to_numpy(np.float32)
         if not served.task.has_classes
         else (pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL])))
     )
-    changes = drift.compare(reference, schema, x, owners, said)
+    changes = drift.compare(reference, schema, x, owners, warning)
     return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
 
 
@@ -182,17 +182,19 @@ def kept_columns(
                 f"--keep = {keep}: the predictions have a column {name!r} of their own; rename the table's"
             )
     column = served.schema.device or "device"
-    kept = rows[[*dict.fromkeys(names)]] if names else pd.DataFrame(index=index)
+    columns = rows[[*dict.fromkeys(names)]] if names else pd.DataFrame(index=index)
     if device is not None:
-        return kept.assign(**{column: device})
-    found = served.devices_of(rows)
+        return columns.assign(**{column: device})
+    whose = served.devices_of(rows)
     return (
-        kept if found is None or column in kept or column in served.output_columns else kept.assign(**{column: found})
+        columns
+        if whose is None or column in columns or column in served.output_columns
+        else columns.assign(**{column: whose})
     )
 
 
 def leave_out_unknown(
-    rows: Any, kept: pd.DataFrame, served: ServedModels, device: str | None
+    rows: Any, columns: pd.DataFrame, served: ServedModels, device: str | None
 ) -> tuple[Any, pd.DataFrame, list[str]]:
     """Leave out rows of devices that the models do not know, unless one model serves all; also returns a line on them.
 
@@ -200,18 +202,18 @@ def leave_out_unknown(
     """
     import numpy as np
 
-    found = served.devices_of(rows) if device is None else None
-    known = np.isin(found, [*served.devices]) if found is not None else np.full(len(kept), True)
-    if found is None or known.all():
-        return rows, kept, []
-    named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(found[~known].tolist())]
+    owners = served.devices_of(rows) if device is None else None
+    known = np.isin(owners, [*served.devices]) if owners is not None else np.full(len(columns), True)
+    if owners is None or known.all():
+        return rows, columns, []
+    named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(owners[~known].tolist())]
     shown = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
     which = f"{int((~known).sum())} of {len(known)} rows are of devices unknown in training ({shown})"
     if len(served.models) == 1:
-        return rows, kept, [f"{which}: predicted by the model that all devices share"]
+        return rows, columns, [f"{which}: predicted by the model that all devices share"]
     if not known.any():
-        return rows, kept, []
-    return rows[known], kept[known], [f"{which}: left out, as each device has a model of its own"]
+        return rows, columns, []
+    return rows[known], columns[known], [f"{which}: left out, as each device has a model of its own"]
 
 
 def require_writable(out: Path | None) -> None:

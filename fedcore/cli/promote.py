@@ -78,8 +78,8 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
         in_field = chosen.tags.get(promotion.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen)
-        said = verdict.promoted_as(final) if final else verdict.promoted
-        print(f"{said}: models:/{chosen.name}@{registry.CHAMPION}")
+        line = verdict.promoted_as(final) if final else verdict.promoted
+        print(f"{line}: models:/{chosen.name}@{registry.CHAMPION}")
 
 
 def print_champions(led: Mapping[str, tuple[Version | None, Version | None]]) -> bool:

@@ -49,12 +49,12 @@ class MethodConfig:
         if task is not None:
             self.require_task(task)
         try:
-            made = build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
+            method = build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
         except InputError as refused:
             raise InputError(f"{refused} (method {self.label})") from None
-        if (rounds := max((stage.rounds for stage in made.stages), default=0)) > ROUNDS:
+        if (rounds := max((stage.rounds for stage in method.stages), default=0)) > ROUNDS:
             raise InputError(f"{rounds:,} rounds: at most {ROUNDS:,} are allowed (method {self.label})")
-        return made
+        return method
 
     def require_task(self, name: str) -> None:
         """Refuse a method, or a setting of it, that the labels do not allow. name: of their task."""

@@ -79,7 +79,7 @@ class Job(BaseModel):
     """One study and seed, on all of the study's settings.
 
     Args:
-        show: further figures, for the first seed only.
+        extra_figures: further figures, for the first seed only.
         optional: whether a row that the data do not allow is left out.
         criterion: what decides.
         new_device: where the answer for a new device is from.
@@ -93,7 +93,7 @@ class Job(BaseModel):
     size: str
     seed: int
     settings: list[Setting]
-    show: tuple[str, ...]
+    extra_figures: tuple[str, ...]
     optional: bool
     criterion: Criterion = Criterion()
     new_device: NewDeviceFrom = "shared"
@@ -118,11 +118,11 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
         seeds = request.seeds or run.seeds
         first = min(run.seeds if request.prepared else seeds)
         for seed in dict.fromkeys(seeds):
-            show = tuple(study.figures) if seed == first else ()
+            figures = tuple(study.figures) if seed == first else ()
             jobs.append(
                 Job(
-                    study=name, title=study.title, size=size, seed=seed, settings=points, show=show,
-                    optional=study.optional, criterion=criterion_of(run, study),
+                    study=name, title=study.title, size=size, seed=seed, settings=points,
+                    extra_figures=figures, optional=study.optional, criterion=criterion_of(run, study),
                     new_device=new_device_from(run, study), stop_rows=stops_rows(run, study),
                 )
             )  # fmt: skip

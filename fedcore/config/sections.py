@@ -146,13 +146,13 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def start_settings(start: BaseModel) -> dict[str, Any]:
     """Return the settings of a net that starts from a file; none for one that does not."""
-    found = start.model_dump()
-    if found["weights"] is None:
+    settings = start.model_dump()
+    if settings["weights"] is None:
         for key in ("frozen", "rank"):
-            if found[key]:
-                raise InputError(f"net.{key} = {found[key]}: is for a net with net.weights")
+            if settings[key]:
+                raise InputError(f"net.{key} = {settings[key]}: is for a net with net.weights")
         return {}
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in settings.items() if value}
 
 
 def method_config(
@@ -171,18 +171,18 @@ def method_config(
     row = dict(row)
     name = str(row.pop("method", label))
     build, own_section = builder(name), name.rpartition(":")[2]
-    section, said = params.get(own_section, {}), {key: row for key, row in row.items() if key != "training"}
+    section, of_row = params.get(own_section, {}), {key: row for key, row in row.items() if key != "training"}
     takes = model(build, CONTEXT).model_fields
     shared = {key: value for key, value in params.get(SHARED, {}).items() if key in takes}
-    given = {key: value for key, value in section.items() if key != "training"}
-    asked = {key: value for key, value in below(typed, SHARED).items() if key in takes} | below(typed, own_section)
+    own = {key: value for key, value in section.items() if key != "training"}
+    of_user = {key: value for key, value in below(typed, SHARED).items() if key in takes} | below(typed, own_section)
     typed_training = {**below(typed, "training"), **below(typed, f"{own_section}.training")}
-    kept, kept_training = (said, row.get("training", {})) if label != name else ({}, {})
+    variant, variant_training = (of_row, row.get("training", {})) if label != name else ({}, {})
     trained = {
         **params["training"], **getattr(build, "training_defaults", {}), **(training or {}),
-        **section.get("training", {}), **row.get("training", {}), **typed_training, **kept_training,
+        **section.get("training", {}), **row.get("training", {}), **typed_training, **variant_training,
     }  # fmt: skip
-    return configure(name, {**shared, **given, **said, **asked, **kept}, trained, label=label.rpartition(":")[2])
+    return configure(name, {**shared, **own, **of_row, **of_user, **variant}, trained, label=label.rpartition(":")[2])
 
 
 def below(typed: Mapping[str, Any] | None, section: str) -> dict[str, Any]:
@@ -190,9 +190,9 @@ def below(typed: Mapping[str, Any] | None, section: str) -> dict[str, Any]:
     typed = typed or {}
     above, _, name = section.rpartition(".")
     whole = typed.get(section, typed.get(above, {}).get(name) if isinstance(typed.get(above), Mapping) else None)
-    found = dict(whole) if isinstance(whole, Mapping) else {}
+    settings = dict(whole) if isinstance(whole, Mapping) else {}
     for key, value in typed.items():
         place, _, setting = key.rpartition(".")
         if place == section:
-            found[setting] = value
-    return {key: value for key, value in found.items() if key != "training"}
+            settings[setting] = value
+    return {key: value for key, value in settings.items() if key != "training"}

@@ -226,8 +226,8 @@ def stops_rows(run: Run, study: Study) -> bool:
 
 def metric_name(run: Run, study: Study) -> str:
     """Return the name of the metric that decides, auto where the data say which."""
-    found = criterion_of(run, study)
-    return "auto" if found.auto else found.metric.name
+    criterion = criterion_of(run, study)
+    return "auto" if criterion.auto else criterion.metric.name
 
 
 def scoring_settings(run: Run, study: Study) -> dict[str, Any]:
@@ -244,11 +244,11 @@ def threshold_label(run: Run, study: Study) -> str | None:
         return None
     if run.positive is None:
         raise InputError("run.threshold = 'validation': needs run.positive, the label that is predicted from it on")
-    found = criterion_of(run, study)
-    if not found.auto and found.metric.name not in DECIDED:
+    criterion = criterion_of(run, study)
+    if not criterion.auto and criterion.metric.name not in DECIDED:
         raise InputError(
             f"run.threshold = 'validation': is for a metric that depends on it, {', '.join(DECIDED)}; "
-            f"not {found.metric.name}"
+            f"not {criterion.metric.name}"
         )
     return run.positive
 

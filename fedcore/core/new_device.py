@@ -97,17 +97,17 @@ def score_model(
         model = deploy(memory, message)
     except (InputError, KeyError):  # a part is missing that the memory would hold
         return {}
-    if not is_whole(model, net):
+    if not is_complete(model, net):
         return {}
     sizes = {"examples": float(len(examples)), "classes": float(len(torch.unique(examples.y)))}
     return evaluate(model, net, examples, scoring) | sizes
 
 
-def is_whole(model: Model, net: Net) -> bool:
+def is_complete(model: Model, net: Net) -> bool:
     """Tell whether every member of a model has all leaves of its net. net: the device's."""
     net = model.net or net
     return all(
-        is_whole(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
+        is_complete(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
         for member in model.members
     )
 

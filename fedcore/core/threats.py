@@ -129,7 +129,7 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
     """
     draws = step_id.generator("attack")
 
-    def falsify(params: Params, about: Params) -> Params:
+    def distort(params: Params, about: Params) -> Params:
         found = dict(params)
         for name, leaf in params.items():
             if leaf.is_floating_point():
@@ -143,7 +143,7 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
                 found[name] = start + threats.strength * change
         return found
 
-    return replace(update, params=falsify(update.params, origin(message, sends)), extra=falsify(update.extra, {}))
+    return replace(update, params=distort(update.params, origin(message, sends)), extra=distort(update.extra, {}))
 
 
 def origin(message: Message, sends: Sends) -> Params:

@@ -113,5 +113,5 @@ class _DrawOnCpu(TorchFunctionMode):
                 return into.copy_(func(torch.empty_like(into, device="cpu"), *rest, **kwargs))
         if func not in DRAWING:
             return func(*args, **kwargs)
-        given = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
-        return move(func(*move(args, "cpu"), **given), self.kind)
+        on_cpu = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
+        return move(func(*move(args, "cpu"), **on_cpu), self.kind)

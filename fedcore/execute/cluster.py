@@ -129,7 +129,7 @@ class Cluster:
             ]
             futures = [self._send(task, workers[number : number + 1]) for number, task in enumerate(tasks)]
             try:
-                found = {
+                results = {
                     key: result
                     for part, task, future in zip(parts, tasks, futures, strict=True)
                     for key, result in zip(part, self._receive(task, future), strict=True)
@@ -137,7 +137,7 @@ class Cluster:
             finally:
                 for future in futures:
                     future.release()
-        return {key: found[key] for key in calls}
+        return {key: results[key] for key in calls}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
         """Run a function that is no device's step, in this process."""
@@ -210,13 +210,13 @@ class Cluster:
         """Refuse workers that cannot do the steps of this process as it would; raises InputError, which names them."""
         check = None if self._check is None else remote.pack(self._check)
         for _ in range(DEATHS):
-            found = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
-            if not any(isinstance(seen, OSError) for seen in found.values()):
+            surveys = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
+            if not any(isinstance(survey, OSError) for survey in surveys.values()):
                 break
             time.sleep(COUNTED)  # a worker has just ended; another takes its place
         expected = remote.survey(self._own, None) | {"check": ""}
         wrong = [
-            f"worker {place}: {words}" for place, seen in found.items() for words in differences(seen, expected)
+            f"worker {place}: {words}" for place, survey in surveys.items() for words in differences(survey, expected)
         ] + [
             f"worker {place}: has {threads} threads; start it with --nthreads 1"
             for place, threads in self._client.nthreads().items()
@@ -268,8 +268,8 @@ class Cluster:
                 future = self._send(replace(task, key=f"{task.key}-{uuid4().hex}"))
             try:
                 self._wait(future)
-                found: list[Any] = remote.unpack(future.result())
-                return found
+                results: list[Any] = remote.unpack(future.result())
+                return results
             except KilledWorker as killed:
                 raise died(task, killed.allowed_failures + 1) from None
             except CancelledError as error:
@@ -326,12 +326,12 @@ class Cluster:
 
     def _addresses(self, age: float = COUNTED) -> list[str]:
         """Return the workers' addresses, as they were at most so many seconds ago."""
-        when, found = self._workers
+        when, addresses = self._workers
         if time.monotonic() > when + age:
             with self._reached():
-                found = sorted(self._connect().nthreads())
-            self._workers = time.monotonic(), found
-        return found
+                addresses = sorted(self._connect().nthreads())
+            self._workers = time.monotonic(), addresses
+        return addresses
 
 
 @dataclass(frozen=True)
@@ -367,13 +367,13 @@ def shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
     return parts
 
 
-def differences(seen: Mapping[str, str] | BaseException, expected: Mapping[str, str]) -> Iterator[str]:
+def differences(survey: Mapping[str, str] | BaseException, expected: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with a worker, in words."""
-    if isinstance(seen, BaseException):
-        yield f"cannot run fedcore ({reason(seen)})"
+    if isinstance(survey, BaseException):
+        yield f"cannot run fedcore ({reason(survey)})"
         return
     for name, value in expected.items():
-        here = seen.get(name, "")
+        here = survey.get(name, "")
         if name == "check":
             yield from [here] if here else []
         elif here != value:

@@ -73,12 +73,12 @@ def survey(own: Iterable[str], check: Packet | None) -> dict[str, str]:
 
     check: a packet with a function without arguments, which returns what is wrong, or an empty text.
     """
-    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    facts = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    found |= {f"source of {name}": source(name) for name in own}
-    return found | ({"check": str(unpack(check)())} if check is not None else {})
+            facts[name] = metadata.version(name)
+    facts |= {f"source of {name}": source(name) for name in own}
+    return facts | ({"check": str(unpack(check)())} if check is not None else {})
 
 
 @cache
@@ -86,11 +86,11 @@ def source(package: str) -> str:
     """Return the digest of a package's source; an empty text where it cannot be imported."""
     spec = find_spec(package)
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec is not None else []
-    found = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for root in roots:
         for path in sorted(root.rglob("*.py")):
-            found.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return found.hexdigest() if roots else ""
+            digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest() if roots else ""
 
 
 def archive(modules: Iterable[str]) -> bytes:

@@ -341,7 +341,8 @@ def serve(descriptor: int) -> None:
 def _leave_with(channel: socket.socket) -> None:
     """End this process, even during a step, when the other end closes.
 
-    macOS tells who waits for nothing of no hang-up, so that what comes wakes this thread, too; the main one reads it.
+    On macOS poll() needs an event mask to report a hang-up, so that incoming data wake this thread, too; the main one
+    reads them.
     """
     ending = select.poll()
     ending.register(channel, select.POLLIN)

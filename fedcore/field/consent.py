@@ -184,12 +184,12 @@ def consent_of(allowed: Collection[str], leaves_: Collection[str] | None = None,
         if module := _MODULE.fullmatch(one):
             modules[module[1]] = module[2]
         elif one != NUMBERS:
-            found = _ALLOWED.fullmatch(one)
-            if found is None or found["method"] not in METHODS:
+            match = _ALLOWED.fullmatch(one)
+            if match is None or match["method"] not in METHODS:
                 raise InputError(f"--allow {one}: is no method of fedcore, no module=SHA-256 and not {NUMBERS}")
-            wanted = methods.setdefault(found["method"], {})
-            if found["key"]:
-                wanted[found["key"]] = found["value"]
+            wanted = methods.setdefault(match["method"], {})
+            if match["key"]:
+                wanted[match["key"]] = match["value"]
     for kind in leaves_ or ():
         if kind not in LEAVES and not modules:  # a method of one's own has its own words
             raise InputError(f"--leaf {kind}: must be one of {', '.join(LEAVES)}")

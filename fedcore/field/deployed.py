@@ -42,10 +42,10 @@ def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
         model = method.deploy(kept, message)
-        found = outputs(model, nets[own.name], encode(frame, schema, own.name)).exp().numpy()
-    labels = [schema.classes[k] for k in found.argmax(1)]
-    every = {f"probability_{name}": found[:, k] for k, name in enumerate(schema.classes)}
-    return pd.DataFrame({"label": labels, "probability": found.max(1), **every}, index=frame.index)
+        probabilities = outputs(model, nets[own.name], encode(frame, schema, own.name)).exp().numpy()
+    labels = [schema.classes[k] for k in probabilities.argmax(1)]
+    every = {f"probability_{name}": probabilities[:, k] for k, name in enumerate(schema.classes)}
+    return pd.DataFrame({"label": labels, "probability": probabilities.max(1), **every}, index=frame.index)
 
 
 def _memory(folder: Path, digest: str, name: str) -> Params:

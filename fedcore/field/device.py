@@ -242,18 +242,18 @@ class FieldDevice:
         at = StepId(plan.seed, *turn, self.name)
         device = Device(self.name, net, self._data[plan.run])
         with one_thread(), _own_secrets(masks):
-            kept, update = visit(stage, memory, message, device, at)
+            new_memory, update = visit(stage, memory, message, device, at)
         check(self.name, update, net)
         self.consent.check_leaves(plan.method, net, self.name, update.params, update.extra)
         if masks is not None:
             update = masks.hide(update)
             sums = {**sums, masks.context: key}
         after = {
-            "call": key, "memory": digest(kept), "nbytes": sum(leaf.nbytes for leaf in kept.values()),
+            "call": key, "memory": digest(new_memory), "nbytes": sum(leaf.nbytes for leaf in new_memory.values()),
             "size": update.size, "score": update.score, "sums": sums, "revealed": False,
             "own": "" if masks is None else masks.own().hex(), "context": "" if masks is None else masks.context,
         }  # fmt: skip
-        parts = {"memory": kept, "params": update.params, "extra": update.extra}
+        parts = {"memory": new_memory, "params": update.params, "extra": update.extra}
         write_file(self._turn_file(plan.run, turn), pack(after, parts))
         for other in known.values():  # the memory before stays, in case that the server never gets this answer
             if other not in (source, self._turn_file(plan.run, turn)):
@@ -340,9 +340,9 @@ class FieldDevice:
             or not cards.keys() <= plan.nets.keys()
             or len(cards) < self.consent.limits.devices
         ):
-            told = len(cards) if isinstance(cards, dict) else 0
+            count = len(cards) if isinstance(cards, dict) else 0
             raise InputError(
-                f"{_turn_word(turn)}: a masked sum of {told} devices, {self.name} wants {self.consent.limits.devices}"
+                f"{_turn_word(turn)}: a masked sum of {count} devices, {self.name} wants {self.consent.limits.devices}"
             )
         return self.keys.masks(plan.run, turn, self._secret(plan.run), cards)
 
@@ -379,11 +379,11 @@ class FieldDevice:
         device = Device(self.name, net, data)
         scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
         with one_thread():
-            found = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
+            scores = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
         write_file(self.folder / plan.run / "deployed", pack({"memory": words.get("memory") or ""}, tensors))
         if key not in keys:  # by scores of models of its choice a server learns of single examples
             write_file(known, "\n".join([*keys, key]).encode())
-        return pack({"reply": "scored", "scores": found[self.name]})
+        return pack({"reply": "scored", "scores": scores[self.name]})
 
     def _run(self, words: Mapping[str, Any]) -> tuple[Plan, Method, Net]:
         """Return the plan of a call's run, also after a restart."""
@@ -406,12 +406,12 @@ class FieldDevice:
         raise InputError(f"run {run}: {self.name} has not the memory that the server knows of; start another run")
 
     def _turns(self, run: str) -> dict[tuple[int, int], Path]:
-        found = {}
+        rounds = {}
         for path in (self.folder / run).glob("turn-*-*"):
             _, stage, number = path.name.split("-")
             if number.isdecimal():
-                found[int(stage), int(number)] = path
-        return found
+                rounds[int(stage), int(number)] = path
+        return rounds
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Params]]:
         return unpack(path.read_bytes(), f"{self.name}: {path.name}")
@@ -438,8 +438,8 @@ def _no_mask(*args: Any) -> Any:
 
 def _visited(words: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
     """Return what leaves the device after a turn: of its memory the digest and the size alone."""
-    told = {name: words[name] for name in ("memory", "nbytes", "size", "score")}
-    return pack({"reply": "visited", **told}, {name: parts[name] for name in ("params", "extra")})
+    answer = {name: words[name] for name in ("memory", "nbytes", "size", "score")}
+    return pack({"reply": "visited", **answer}, {name: parts[name] for name in ("params", "extra")})
 
 
 def _message(tensors: Mapping[str, Params], net: Net) -> Message:

@@ -77,7 +77,7 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
     key, public = generate_keys()
     root = generate_cert(authority, authority, key, public, valid_days=DAYS, ca=True)
     keep_out_of_git(folder)
-    found = {}
+    kits = {}
     for linked, name in names.items():
         kit = folder / (SERVER if linked == SERVER else f"devices/{linked}")
         kit.mkdir(parents=True)
@@ -89,8 +89,8 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
         secret.touch(mode=0o600)
         secret.write_bytes(serialize_pri_key(own))
         (kit / "kit.json").write_text(json.dumps({"name": name, "address": address}), "utf-8")
-        found[name] = kit
-    return found
+        kits[name] = kit
+    return kits
 
 
 def keep_out_of_git(folder: Path) -> None:

@@ -24,8 +24,8 @@ def load_module(name: str, digest: str) -> None:
         return
     path = _source(name)
     content = path.read_bytes()
-    if (found := hashlib.sha256(content).hexdigest()) != digest:
-        raise InputError(f"module {name}: {path} has the SHA-256 {found}, not {digest}")
+    if (digest_here := hashlib.sha256(content).hexdigest()) != digest:
+        raise InputError(f"module {name}: {path} has the SHA-256 {digest_here}, not {digest}")
     spec = PathFinder.find_spec(name, [str(path.parent)])
     assert spec is not None
     module = module_from_spec(spec)

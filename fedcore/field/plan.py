@@ -53,10 +53,10 @@ class Plan:
         """Return how devices prepare their rows; None: they bring examples. Raises InputError for no recipe."""
         if self.recipe is None:
             return None
-        made = Recipe.from_words(self.recipe)
-        if (made.schema.shape, len(made.schema.classes)) != (self.shape, self.classes):
+        recipe = Recipe.from_words(self.recipe)
+        if (recipe.schema.shape, len(recipe.schema.classes)) != (self.shape, self.classes):
             raise InputError("recipe: has another shape, or other classes, than the run")
-        return made
+        return recipe
 
     @property
     def masked(self) -> bool:

@@ -112,8 +112,8 @@ class Recipe:
                     raise InputError(f"answer of {device}: its numbers are no {name} of each input")
         parts = {device: [self._of_all(leaves[name]) for name in names] for device, leaves in sent.items()}
         if self.lacks == "fill":
-            found = {device: median.numpy() for device, (median,) in parts.items()}
-            return replace(self, shared=replace(self.shared, fill=pool_medians(self.schema, found, sizes)))
+            fills = {device: median.numpy() for device, (median,) in parts.items()}
+            return replace(self, shared=replace(self.shared, fill=pool_medians(self.schema, fills, sizes)))
         pairs = {device: (mean, variance.clamp(min=0.0)) for device, (mean, variance) in parts.items()}
         mean, std = pool_moments(self.schema, pairs, sizes)
         return replace(self, shared=replace(self.shared, mean=mean, std=std))
@@ -136,8 +136,8 @@ class Recipe:
 
     def to_words(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it."""
-        found: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return found
+        words: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return words
 
     def form(self) -> str:
         """Return a digest of all but the numbers that devices share."""
@@ -148,12 +148,12 @@ class Recipe:
     def from_words(cls, words: Any) -> Recipe:
         """Undo `to_words`. Raises InputError for anything else."""
         try:
-            made: Recipe = _ADAPTER.validate_python(words)
+            recipe: Recipe = _ADAPTER.validate_python(words)
         except ValidationError as error:
             first = error.errors()[0]
             raise InputError(f"recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        made.check()
-        return made
+        recipe.check()
+        return recipe
 
     def check(self) -> None:
         """Refuse a recipe that contradicts itself, whoever made it."""

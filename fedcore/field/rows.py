@@ -59,10 +59,10 @@ class Rows:
                 f"--data {self.path}: {len(rows.train)} rows, the study needs at least {recipe.min_size} "
                 "(federation.min_size)"
             )
-        found = recipe.split_rows(rows, self.name, seed)
-        if not len(found.train):
+        parts = recipe.split_rows(rows, self.name, seed)
+        if not len(parts.train):
             raise InputError(f"--data {self.path}: no row is for training")
-        return found
+        return parts
 
     def prepared(self, recipe: Recipe | None, seed: int) -> Splits:
         """Return the device's examples as its net takes them."""

@@ -167,15 +167,15 @@ def run_with_devices(
     if method.check is not None:
         method.check(joined)
     known = json.loads((folder / ABOUT).read_text("utf-8"))
-    told = {name: {"examples": joined[name], **field.facts[name], "data": field.data[name]} for name in joined}
-    write_file(folder / ABOUT, json.dumps({**known, "devices": {**known.get("devices", {}), **told}}).encode())
+    facts = {name: {"examples": joined[name], **field.facts[name], "data": field.data[name]} for name in joined}
+    write_file(folder / ABOUT, json.dumps({**known, "devices": {**known.get("devices", {}), **facts}}).encode())
     said(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
-    kept = folder / STATE
-    state = state_of(kept.read_bytes(), str(kept)) if kept.is_file() else None
+    state_file = folder / STATE
+    state = state_of(state_file.read_bytes(), str(state_file)) if state_file.is_file() else None
     for turn in run_in_field(field, seed, state=state, least=least):
         at = turn.round_info
         write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(_record(turn, meter)).encode())
-        write_file(kept, state_bytes(turn.state))  # last: a turn whose state is not kept is played again
+        write_file(state_file, state_bytes(turn.state))  # last: a turn whose state is not kept is played again
         yield turn
 
 
@@ -228,7 +228,7 @@ def read_run(folder: Path) -> Kept:
         state = state_of((folder / STATE).read_bytes(), str(folder))
         about = json.loads((folder / ABOUT).read_text("utf-8"))
         files = {_at(path): path for path in folder.glob("turn-*-*.json")}
-        found: dict[tuple[int, int], Any] = {at: json.loads(files[at].read_text("utf-8")) for at in sorted(files)}
+        rounds: dict[tuple[int, int], Any] = {at: json.loads(files[at].read_text("utf-8")) for at in sorted(files)}
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: no run with a turn ({error})") from None
     names = tuple(plan.nets)
@@ -237,10 +237,10 @@ def read_run(folder: Path) -> Kept:
             RoundInfo(plan.seed, *at, _units(of["units"]), names),
             state, of["up"], of["down"], of["scores"], absent=tuple(of["absent"]),
         )
-        for at, of in found.items()
+        for at, of in rounds.items()
     )  # fmt: skip
     wire = {
-        name: (sum(of["wire"][name][0] for of in found.values()), sum(of["wire"][name][1] for of in found.values()))
+        name: (sum(of["wire"][name][0] for of in rounds.values()), sum(of["wire"][name][1] for of in rounds.values()))
         for name in names
     }
     return Kept(plan, turns, state, about.get("devices", {}), about["prepare"], wire)

@@ -225,12 +225,12 @@ class Field:
 
     def _pairs(self, calls: Mapping[Pair, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
         """Relay between the two sides of each pair. All pairs must come to an end: a missing one has no distance."""
-        found: dict[Any, tuple[Params | Handle, Update]] = {}
+        results: dict[Any, tuple[Params | Handle, Update]] = {}
         for group in disjoint(calls):  # a device is at one step at a time
             with ThreadPoolExecutor(len(group), thread_name_prefix="fedcore-pair") as threads:
                 updates = threads.map(lambda pair: self._relay(pair, *calls[pair]), group)
-                found |= {pair: ({}, update) for pair, update in zip(group, updates, strict=True)}
-        return found
+                results |= {pair: ({}, update) for pair, update in zip(group, updates, strict=True)}
+        return results
 
     def _relay(self, pair: Pair, memories: Any, messages: Any, devices: Any, at: StepId) -> Update:
         """Return the update of a pair, whose sides talk in turns; after a restart of a device they begin again."""
@@ -282,21 +282,21 @@ class Field:
             return card, complete
 
         at = next(iter(calls.values()))[3]
-        told = self._answers(dict.fromkeys(calls, pack(self._turn("card", at))), read)
-        complete = {name for _, context in told.values() for name in names_in(context)}  # before the server was killed
-        roster = {name: told[name][0] for name in sorted(complete or told) if name in told}
-        asked, found = roster, self._visited({name: calls[name] for name in roster}, {"cards": roster})
-        while len(found) < len(asked):  # their masks stay in the sum: once more, among those who answered
-            asked = {name: roster[name] for name in sorted(found)}
-            found = self._visited({name: calls[name] for name in asked}, {"cards": asked})
-        roster = asked
+        cards = self._answers(dict.fromkeys(calls, pack(self._turn("card", at))), read)
+        complete = {name for _, context in cards.values() for name in names_in(context)}  # before the server was killed
+        roster = {name: cards[name][0] for name in sorted(complete or cards) if name in cards}
+        expected, results = roster, self._visited({name: calls[name] for name in roster}, {"cards": roster})
+        while len(results) < len(expected):  # their masks stay in the sum: once more, among those who answered
+            expected = {name: roster[name] for name in sorted(results)}
+            results = self._visited({name: calls[name] for name in expected}, {"cards": expected})
+        roster = expected
         context = context_of(self.plan.run, (at.stage, at.round), {name: card["key"] for name, card in roster.items()})
         own = self._answers(dict.fromkeys(roster, pack({**self._turn("reveal", at), "context": context})), _revealed)
         if missing := sorted((complete | roster.keys()) - own.keys()):
             self.said(f"the sum is not complete without {', '.join(missing)}, who must come back")
             return {}
         self._roster = tuple(roster)
-        return {name: (memory, unmask(update, own[name])) for name, (memory, update) in found.items()}
+        return {name: (memory, unmask(update, own[name])) for name, (memory, update) in results.items()}
 
     def _score(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
         """Score on each device's own examples, and on the shared test set here if the model needs no memory."""
@@ -315,21 +315,21 @@ class Field:
             for name in devices:
                 packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
                 shared[name] = {part: on_shared[part] for part in ("shared", "inference") if part in on_shared}
-        found = self._answers(packed, _scored)
+        scored = self._answers(packed, _scored)
         # By device, as `measure` puts the parts together.
-        return {name: {name: scores | shared[name]} for name, scores in found.items()}
+        return {name: {name: scores | shared[name]} for name, scores in scored.items()}
 
     def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, found = ask(self.link, packed, self.seconds, self._joining, self.said), {}
+        answers, results = ask(self.link, packed, self.seconds, self._joining, self.said), {}
         for name in packed:
             if name not in answers:
                 self.said(f"{name}: no answer in {self.seconds:g} s")
                 continue
             try:
-                found[name] = read(name, answers[name])
+                results[name] = read(name, answers[name])
             except InputError as refused:
                 self.said(str(refused)[:1000])
-        return found
+        return results
 
 
 def exchange(
@@ -444,15 +444,15 @@ def _revealed(name: str, answer: bytes) -> bytes:
 
 def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:
     words, _ = _read(answer, name, "scored")
-    found: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
-    whole = isinstance(found, dict) and found.keys() <= PARTS and found.keys() >= {"val", "test"}
-    if not whole or not all(isinstance(part, dict) for part in found.values()):
+    scores: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
+    whole = isinstance(scores, dict) and scores.keys() <= PARTS and scores.keys() >= {"val", "test"}
+    if not whole or not all(isinstance(part, dict) for part in scores.values()):
         raise InputError(f"answer of {name}: has no scores")
-    fractions = [found[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
-    numbers = [x for part in found.values() for x in part.values()]
+    fractions = [scores[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
+    numbers = [x for part in scores.values() for x in part.values()]
     if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
         raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
-    return found
+    return scores
 
 
 def _unlike_most(updates: Mapping[str, Update]) -> list[str]:

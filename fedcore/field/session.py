@@ -20,20 +20,20 @@ from fedcore.types import InputError
 Said = Callable[[str], None]
 
 
-def choose_method(kit: Path, asked: str | None, settings: Mapping[str, Any]) -> MethodConfig:
+def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> MethodConfig:
     """Return the method that is asked for: a row of the study, any method, or by default the study's answer."""
     study = read_setup(kit).study
-    if asked is None:
-        asked = None if study is None else study.answer
-        if asked is None:
+    if name is None:
+        name = None if study is None else study.answer
+        if name is None:
             raise InputError("--method: name one; the study of these kits has no answer")
-    if study is not None and asked in (known := study.configs):
-        row = known[asked]
+    if study is not None and name in (known := study.configs):
+        row = known[name]
         if not settings:
             return row
         training = row.training.settings()
         return method(str(row.name), training=training, label=row.label, **{**row.settings, **settings})
-    return method(asked, **settings)
+    return method(name, **settings)
 
 
 @contextmanager

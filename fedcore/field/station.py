@@ -110,11 +110,11 @@ def find(kit: Path) -> Lent | None:
     """Return the link of the server that stays for a kit; None if there is none."""
     try:
         words = json.loads((kit / PLACE).read_text("utf-8"))
-        found = Lent(str(words["at"]), bytes.fromhex(words["key"]), int(words["pid"]))
-        found.wait_for([], 0.0)
+        lent = Lent(str(words["at"]), bytes.fromhex(words["key"]), int(words["pid"]))
+        lent.wait_for([], 0.0)
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
-    return found
+    return lent
 
 
 def wait_until_gone(kit: Path, seconds: float) -> bool:

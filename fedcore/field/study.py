@@ -120,17 +120,17 @@ def run_study(
                 refused[row.label] = str(why)
                 said(f"{row.label} is left out: {why}")
                 continue
-            kept = read_run(place)
-            recipe, prepare = kept.plan.read_recipe(), prepare or kept.prepare
-            tables.append(table_of(replace(kept, prepare=prepare), setup, row.label))
-            left.append(left_devices(kept, row.label))
+            record = read_run(place)
+            recipe, prepare = record.plan.read_recipe(), prepare or record.prepare
+            tables.append(table_of(replace(record, prepare=prepare), setup, row.label))
+            left.append(left_devices(record, row.label))
     if not tables:
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))
     table = pd.concat(tables, ignore_index=True)
     table = table[~table["method"].isin(refused)]
     controls = frozenset(row.label for row in rows if getattr(row.builder, "control", False))
-    found = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
-    return FieldStudy(table, found, refused, pd.concat(left, ignore_index=True))
+    in_words = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
+    return FieldStudy(table, in_words, refused, pd.concat(left, ignore_index=True))
 
 
 def criterion_of(setup: Setup) -> Criterion:

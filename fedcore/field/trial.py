@@ -140,11 +140,11 @@ def differences(there: Sequence[RoundResult], here: Sequence[RoundResult], metho
     """
     if len(there) != len(here):
         return [f"{len(there)} turns in the field, {len(here)} in the simulation"]
-    found = []
+    differing = []
     for one, two in zip(there, here, strict=True):
         where = f"stage {two.state.stage + 1}, round {two.state.round}"
-        found += [f"{where}: {part}" for part, same in _compare(one, two, method).items() if not same]
-    return found
+        differing += [f"{where}: {part}" for part, same in _compare(one, two, method).items() if not same]
+    return differing
 
 
 def _compare(one: RoundResult, two: RoundResult, method: Method) -> dict[str, bool]:

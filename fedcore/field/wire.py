@@ -99,16 +99,16 @@ def _unpack(parcel: memoryview) -> tuple[dict[str, Any], dict[str, Params]]:
     words, table = header["words"], header["tensors"]
     if not isinstance(words, dict) or not isinstance(table, list) or len(table) > MOST_TENSORS:
         raise ValueError("another header")
-    found: dict[str, Params] = {str(group): {} for group in header["groups"]}
+    tensors: dict[str, Params] = {str(group): {} for group in header["groups"]}
     sizes = [_size(*entry) for entry in table]
     if start + sum(sizes) != len(parcel):
         raise ValueError(f"{len(parcel)} bytes in place of {start + sum(sizes)}")
     for (group, name, kind, shape), size in zip(table, sizes, strict=True):
-        if not isinstance(name, str) or name in found[group]:
+        if not isinstance(name, str) or name in tensors[group]:
             raise ValueError("a name is missing, or there twice")
-        found[group][name] = _tensor(parcel[start : start + size], _TYPES[kind], shape)
+        tensors[group][name] = _tensor(parcel[start : start + size], _TYPES[kind], shape)
         start += size
-    return words, found
+    return words, tensors
 
 
 def _size(group: str, name: str, kind: str, shape: list[int]) -> int:

@@ -26,13 +26,13 @@ _BUILDER = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
 
 def _places() -> dict[str, str]:
     """Return the module of each method; files are read, not imported."""
-    found = {}
+    places = {}
     for file in sorted(Path(__file__).parent.glob("*/[a-z]*.py")):
         source = file.read_text("utf-8")
         listed = _LISTED.search(source)
         for name in ast.literal_eval(listed[1]) if listed else {file.stem} & {*_BUILDER.findall(source)}:
-            found[name] = f"{__package__}.{file.parent.name}.{file.stem}"
-    return dict(sorted(found.items()))
+            places[name] = f"{__package__}.{file.parent.name}.{file.stem}"
+    return dict(sorted(places.items()))
 
 
 METHODS = _places()
@@ -67,9 +67,9 @@ def method(
     build = builder(name) if isinstance(name, str) else name
     if shared_init is not None:
         training = replace(training, shared_init=shared_init)
-    given = {"nets": nets, "training": training}
+    context = {"nets": nets, "training": training}
     takes = signature(build).parameters
-    built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
+    built = build(**group_settings(build, settings | {key: value for key, value in context.items() if key in takes}))
     if not isinstance(built, Method):
         raise InputError(f"{name_of(build)}: must return a Method, returned {type(built).__name__}")
     if "training" in takes and training.patience is not None and "val" not in built.held_out:

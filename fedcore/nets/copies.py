@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def _places(key: bytes) -> dict[str, _Place] | None:
     """Return where a net's leaves are, by name; None for modules that load them in a way of their own."""
-    found, known = {}, _template(key)
+    places, known = {}, _template(key)
     for number, (path, layer) in enumerate(known.named_modules()):
         own = type(layer)._load_from_state_dict is not nn.Module._load_from_state_dict
         own = own and not isinstance(layer, nn.modules.batchnorm._NormBase)  # which only reads older files
@@ -59,8 +59,8 @@ def _places(key: bytes) -> dict[str, _Place] | None:
             for name, leaf in kind.items():
                 if leaf is not None and name not in layer._non_persistent_buffers_set:
                     trains = leaf.requires_grad if kind is layer._parameters else None
-                    found[f"{path}.{name}" if path else name] = _Place(number, name, leaf.shape, trains)
-    return found if found.keys() == known.state_dict().keys() else None
+                    places[f"{path}.{name}" if path else name] = _Place(number, name, leaf.shape, trains)
+    return places if places.keys() == known.state_dict().keys() else None
 
 
 def template(net: Net) -> nn.Module:

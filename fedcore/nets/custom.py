@@ -40,8 +40,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
             partial(with_integers, build) if integers else build, axes(**build.keywords) if callable(axes) else axes
         )
 
-    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT]
-    parameters = [*given, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
+    context = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT]
+    parameters = [*context, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make
@@ -53,13 +53,13 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
         hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
     except NameError:  # types that only type checkers know
         hints = {}
-    found = {}
+    settings = {}
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind is Parameter.POSITIONAL_ONLY:
             raise InputError(f"net.name: {path!r} takes {name!r} by position, but settings are passed by name")
         if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
-            found[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(name, Any))
-    return found
+            settings[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(name, Any))
+    return settings
 
 
 def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> nn.Module:

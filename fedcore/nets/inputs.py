@@ -86,12 +86,12 @@ def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Con
 
     Convolutions in groups are left out, as they use a matrix per group; so are those that pad with other than zeros.
     """
-    found: dict[str, nn.Linear | nn.Conv1d | nn.Conv2d] = {}
+    layers: dict[str, nn.Linear | nn.Conv1d | nn.Conv2d] = {}
     for name, layer in module.named_modules():
         plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
         if (isinstance(layer, nn.Linear) or plain) and layer.weight.requires_grad:
-            found[name] = layer
-    return found
+            layers[name] = layer
+    return layers
 
 
 def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None]) -> None:

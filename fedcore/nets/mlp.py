@@ -53,12 +53,12 @@ class MLP(nn.Module):
 
     def activations(self, leaves: Params, x: Tensor) -> list[Tensor]:
         """Return the inputs of each layer, then the logits: (B, inputs), (B, h1), ..., (B, K)."""
-        found = [x.flatten(1)]
+        activations = [x.flatten(1)]
         for layer in self.layers:
-            found.append(linear(found[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
+            activations.append(linear(activations[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
             if layer != self.layers[-1]:
-                found[-1].relu_()
-        return found
+                activations[-1].relu_()
+        return activations
 
     def backward(
         self, leaves: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float

@@ -34,13 +34,13 @@ def layers(net: Net) -> dict[str, tuple[str, ...]]:
 
 def _group_leaves(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
     """Group leaves by name; a group without a matrix (a norm) joins the one before it."""
-    found = shapes(net)
+    leaf_shapes = shapes(net)
     groups: dict[str, list[str]] = {}
-    for leaf in found:
+    for leaf in leaf_shapes:
         groups.setdefault(group(leaf), []).append(leaf)
     joined: dict[str, tuple[str, ...]] = {}
     for name, leaves in groups.items():
-        alone = not joined or any(len(found[leaf]) > 1 for leaf in leaves)
+        alone = not joined or any(len(leaf_shapes[leaf]) > 1 for leaf in leaves)
         place = name if alone else [*joined][-1]
         joined[place] = (*joined.get(place, ()), *leaves)
     return joined
@@ -66,15 +66,15 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
     """Return g^0(x), ..., g^M(x), the outputs of the stem and of each cell: inputs (B, *shape) -> (B, ...) each."""
     if isinstance(module, ManualGradients):
         return module.activations(dict(module.named_parameters()), x)[1:-1]
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     starts = [*parts(net)][1:]
     for name, child in module.named_children():
         if name in starts:
-            found.append(x)
+            outputs.append(x)
         if name == starts[-1]:
             break
         x = child(x)
-    return found
+    return outputs
 
 
 def require_comparable(net: Net) -> None:

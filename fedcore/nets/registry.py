@@ -59,9 +59,9 @@ def net(
         signature(make).bind(shape=shape, classes=classes, **settings)
     except TypeError as error:
         raise InputError(f"net: {error}, for net.name {name}") from None
-    made = make(shape=shape, classes=classes, **settings)
+    built = make(shape=shape, classes=classes, **settings)
     if weights is None:
-        return made
+        return built
     from fedcore.nets.weights import with_weights
 
-    return with_weights(made, weights, frozen, rank)
+    return with_weights(built, weights, frozen, rank)

@@ -88,20 +88,20 @@ def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str 
             shortcut, stream = _follow(module.shortcut, f"{name}.shortcut", units)
             return _rename(branch | shortcut, end, stream), stream
         case nn.Linear() | nn.Conv2d(groups=1):
-            made: str | None = name
+            units_name: str | None = name
             before = [units]
         case nn.Conv2d() if module.groups == module.in_channels == module.out_channels:
-            made, before = units, [None]
+            units_name, before = units, [None]
         case nn.BatchNorm1d() | nn.BatchNorm2d():
-            made, before = units, []
+            units_name, before = units, []
         case _ if not module.state_dict():
             return {}, units
         case _:
             raise TypeError(f"{name}: the axes of {type(module).__name__} are not known")
     for leaf, x in module.state_dict().items():
         if x.dim():  # a counter has no axis
-            axes[f"{name}.{leaf}"] = (made, *[*before, None, None][: x.dim() - 1])
-    return axes, made
+            axes[f"{name}.{leaf}"] = (units_name, *[*before, None, None][: x.dim() - 1])
+    return axes, units_name
 
 
 def _rename(axes: Axes, old: str | None, new: str | None) -> Axes:

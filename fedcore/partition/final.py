@@ -55,12 +55,12 @@ def shared_examples_of(dataset: Dataset, partition: Partition) -> dict[str, Inde
 def final_splits(own: Splits, held_out: Collection[str] = ()) -> Splits:
     """Return a device's examples for a final fit, as :func:`final_partition` divides them; nothing of a shared set."""
     none = Data(own.test.x[:0], own.test.y[:0])
-    kept = own.val if "val" in held_out else none
+    val = own.val if "val" in held_out else none
     back = [own.test] if "val" in held_out else [own.val, own.test]
     if len(own.train):
-        return Splits(_join([own.train, *back]), kept, none, own.unlabelled)
+        return Splits(_join([own.train, *back]), val, none, own.unlabelled)
     hidden = _join([own.unlabelled, *back])
-    return Splits(own.train, kept, none, Data(hidden.x, torch.full_like(hidden.y, -1)))
+    return Splits(own.train, val, none, Data(hidden.x, torch.full_like(hidden.y, -1)))
 
 
 def _join(parts: list[Data]) -> Data:

@@ -27,8 +27,8 @@ def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Part
     rows, shared = [partition.devices[device][part] for part in LABELLED], partition.shared
     owners = owners_of(dataset, partition)
     if owners is not None and dataset.test is None:
-        mine = np.array([owners[i] == device for i in shared], dtype=bool)
-        rows, shared = [*rows, shared[mine]], shared[~mine]
+        owned = np.array([owners[i] == device for i in shared], dtype=bool)
+        rows, shared = [*rows, shared[owned]], shared[~owned]
     return Partition.of(own, shared), np.sort(np.concatenate(rows))
 
 
@@ -41,8 +41,8 @@ def new_sites(dataset: Dataset, partition: Partition) -> dict[str, Index]:
     if owners is None or owners is not dataset.device:
         return {}
     names, marks = np.asarray(owners), np.asarray(dataset.split)
-    found = np.setdiff1d(names, [*partition.names, *names[marks != "test"]])
-    return {str(name): np.flatnonzero(names == name) for name in found}
+    sites = np.setdiff1d(names, [*partition.names, *names[marks != "test"]])
+    return {str(name): np.flatnonzero(names == name) for name in sites}
 
 
 def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: str) -> Data:

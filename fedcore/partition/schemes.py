@@ -19,6 +19,7 @@ from fedcore.types import InputError
 Index: TypeAlias = NDArray[np.int64]
 
 REDRAWS = 1000
+AUTO = "auto"
 
 
 def draws(*words: object) -> np.random.Generator:
@@ -76,10 +77,10 @@ def few_classes(
                 holds[np.lexsort((rng.random(kinds), holds.sum(1)))[:classes], device] = True
         for device in sorted(followers):
             holds[:, device] = holds[:, rng.choice(leaders)]
-        found = np.zeros((kinds, devices))
-        for share, mine in zip(found, holds, strict=True):
-            share[mine] = rng.dirichlet(np.full(mine.sum(), alpha))
-        return found
+        fractions = np.zeros((kinds, devices))
+        for share, labels_of_device in zip(fractions, holds, strict=True):
+            share[labels_of_device] = rng.dirichlet(np.full(labels_of_device.sum(), alpha))
+        return fractions
 
     return _by_shares(labels, devices, alpha, min_size, rng, shares)
 
@@ -116,10 +117,10 @@ def device_dirichlet(
         for device in sorted(followers):
             holds[device] = holds[rng.choice(leaders)]
         shares = np.zeros(holds.shape)
-        for share, mine in zip(shares, holds, strict=True):
-            share[mine] = rng.dirichlet(np.full(classes, alpha))
-        asked = shares.sum(0)
-        size = min(min(examples or len(labels), len(labels)) / devices, (supply[asked > 0] / asked[asked > 0]).min())
+        for share, labels_of_device in zip(shares, holds, strict=True):
+            share[labels_of_device] = rng.dirichlet(np.full(classes, alpha))
+        demand = shares.sum(0)
+        size = min(min(examples or len(labels), len(labels)) / devices, (supply[demand > 0] / demand[demand > 0]).min())
         counts = np.floor(shares * size + 1e-9).astype(np.int64)
         if holds[leaders].any(0).all() and counts.sum(1).min() >= min_size:
             break
@@ -148,17 +149,17 @@ def _by_shares(
             f"federation.min_size = {min_size}: must be at most {len(labels) // devices}, the mean size of {devices} "
             f"devices that divide {len(labels)} examples"
         )
-    found, sizes = np.unique(labels, return_counts=True)
+    kinds, sizes = np.unique(labels, return_counts=True)
     for _ in range(REDRAWS):
-        shares = drawn(len(found))
+        shares = drawn(len(kinds))
         upto = np.cumsum(shares, axis=1)[:, :-1] * sizes[:, None]
-        ends = np.minimum(np.floor(upto + rng.random((len(found), 1))).astype(np.int64), sizes[:, None])
+        ends = np.minimum(np.floor(upto + rng.random((len(kinds), 1))).astype(np.int64), sizes[:, None])
         counts = np.diff(ends, axis=1, prepend=0, append=sizes[:, None]).sum(axis=0)
         if counts.min() >= min_size:
             break
     else:
         raise _min_size_error(min_size, devices, alpha)
-    pieces = [np.split(rng.permutation(np.flatnonzero(labels == k)), at) for k, at in zip(found, ends, strict=True)]
+    pieces = [np.split(rng.permutation(np.flatnonzero(labels == k)), at) for k, at in zip(kinds, ends, strict=True)]
     return _name_devices(map(np.concatenate, zip(*pieces, strict=True)))
 
 
@@ -288,9 +289,9 @@ def by_writer(owners: Sequence[str] | None, devices: int, seed: int) -> dict[str
 
 def _groups(names: Sequence[str]) -> dict[str, Index]:
     """Return the indices of each name, by name."""
-    found, codes, sizes = np.unique(np.asarray(names, dtype=np.str_), return_inverse=True, return_counts=True)
+    distinct, codes, sizes = np.unique(np.asarray(names, dtype=np.str_), return_inverse=True, return_counts=True)
     pieces = np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes)[:-1])
-    return dict(zip(found.tolist(), pieces, strict=True))
+    return dict(zip(distinct.tolist(), pieces, strict=True))
 
 
 def check_devices(devices: int, examples: int) -> None:

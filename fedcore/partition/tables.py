@@ -66,8 +66,8 @@ def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
     if dataset.domain is None:
         return {}
     domain = np.asarray(dataset.domain)
-    found = {who: np.unique(domain[index]) for who, index in training(partition).items()}
-    return {who: str(names[0]) for who, names in found.items() if len(names) == 1}
+    domains = {who: np.unique(domain[index]) for who, index in training(partition).items()}
+    return {who: str(names[0]) for who, names in domains.items() if len(names) == 1}
 
 
 def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     tested = counts_of(dataset, partition, "test")
     everything = np.bincount(dataset.strata[partition.indices], minlength=1)
     shared = len(dataset.test) if dataset.test is not None and not len(partition.shared) else len(partition.shared)
-    found = {
+    columns = {
         "examples": examples,
         "classes": (table > 0).sum(axis=1),
         "largest_share": table.max(axis=1) / examples,
@@ -105,14 +105,14 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     if not dataset.task.has_classes:
         y = dataset.train.y.numpy()
         values = {who: len(np.unique(y[own["test"]])) for who, own in partition.devices.items()}
-        found = {name: found[name] for name in ("examples", "test_examples", "shared_examples")}
-        found |= {"test_classes": pd.Series(values), "label_std": label_scale(dataset, partition)[1]}
+        columns = {name: columns[name] for name in ("examples", "test_examples", "shared_examples")}
+        columns |= {"test_classes": pd.Series(values), "label_std": label_scale(dataset, partition)[1]}
     if dataset.split is not None:
-        found["same_test"] = 1.0
-    numbers = pd.DataFrame(found, index=table.index).astype(float).fillna(0.0)
+        columns["same_test"] = 1.0
+    numbers = pd.DataFrame(columns, index=table.index).astype(float).fillna(0.0)
     beside = _domain_numbers(dataset, partition)
     return {
-        str(who): dict(zip(found, row, strict=True)) | beside.get(str(who), {})
+        str(who): dict(zip(columns, row, strict=True)) | beside.get(str(who), {})
         for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
     }
 
@@ -124,15 +124,15 @@ def _domain_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[st
     domain = np.asarray(dataset.domain)
     of, table = groups(dataset, partition), similarity(dataset, partition)
     cosine = {str(who): dict(zip(table, row, strict=True)) for who, row in zip(table, table.to_numpy(), strict=True)}
-    found = {}
+    numbers = {}
     for who, index in training(partition).items():
-        mine = {f"in_{name}": float((domain[index] == name).mean()) for name in sorted(set(dataset.domain))}
+        own = {f"in_{name}": float((domain[index] == name).mean()) for name in sorted(set(dataset.domain))}
         others = {other: float(cosine[who][other]) for other in of if who in of and other != who}
         same = [value for other, value in others.items() if of[other] == of[who]]
-        apart = [value for other, value in others.items() if of[other] != of[who]]
-        mine |= {"similarity_same": min(same)} if same else {}
-        found[who] = mine | ({"similarity_other": max(apart)} if apart else {})
-    return found
+        other_group = [value for other, value in others.items() if of[other] != of[who]]
+        own |= {"similarity_same": min(same)} if same else {}
+        numbers[who] = own | ({"similarity_other": max(other_group)} if other_group else {})
+    return numbers
 
 
 def to_frame(partition: Partition) -> pd.DataFrame:
@@ -149,9 +149,9 @@ def to_frame(partition: Partition) -> pd.DataFrame:
 
 def from_frame(frame: pd.DataFrame) -> Partition:
     """Return the partition of a table by :func:`to_frame`; the order of the rows does not matter."""
-    apart = frame["split"] == "shared"
-    shared, rest = (rows["index"].to_numpy(np.int64) for rows in (frame[apart], frame[~apart]))
-    names, device = np.unique(frame["device"][~apart].to_numpy(str), return_inverse=True)
-    part = pd.Categorical(frame["split"][~apart], PARTS).codes
+    is_shared = frame["split"] == "shared"
+    shared, rest = (rows["index"].to_numpy(np.int64) for rows in (frame[is_shared], frame[~is_shared]))
+    names, device = np.unique(frame["device"][~is_shared].to_numpy(str), return_inverse=True)
+    part = pd.Categorical(frame["split"][~is_shared], PARTS).codes
     sizes = np.bincount(device * len(PARTS) + part, minlength=len(names) * len(PARTS)).reshape(-1, len(PARTS))
     return Partition(tuple(map(str, names)), sizes, rest[np.lexsort((rest, part, device))], np.sort(shared))

@@ -28,69 +28,71 @@ class Box:
     sentences: tuple[str, ...] = ()
 
 
-def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
+def study_answers(answers: Mapping[Place, Answer]) -> dict[str, list[Box]]:
     """Return the boxes of each study."""
     return {
-        study: [Box(study, tally(mine.values()))]
-        if len(mine) > FEW
+        study: [Box(study, tally(answers_of_study.values()))]
+        if len(answers_of_study) > FEW
         else [
-            *_scale_box(study, mine),
+            *_scale_box(study, answers_of_study),
             *(
                 Box(f"{study}: {setting} ({dataset})", headline(answer.advice), tuple(sentences(answer)))
-                for (_, dataset, setting), answer in mine.items()
+                for (_, dataset, setting), answer in answers_of_study.items()
             ),
         ]
-        for study, mine in by_study(found).items()
+        for study, answers_of_study in by_study(answers).items()
     }
 
 
-def _scale_box(study: str, found: Mapping[Place, Answer]) -> list[Box]:
+def _scale_box(study: str, answers: Mapping[Place, Answer]) -> list[Box]:
     """Return the box that says which scale is best, if the settings of a study differ in that alone."""
-    scales = {setting.removeprefix(SCALE): answer for (_, _, setting), answer in found.items() if setting in SCALES}
-    told = scale_sentence(scales) if 1 < len(scales) == len(found) else None
-    return [] if told is None else [Box(f"{study}: scale", told[0], (told[1],))]
+    scales = {setting.removeprefix(SCALE): answer for (_, _, setting), answer in answers.items() if setting in SCALES}
+    sentence = scale_sentence(scales) if 1 < len(scales) == len(answers) else None
+    return [] if sentence is None else [Box(f"{study}: scale", sentence[0], (sentence[1],))]
 
 
-def by_study(found: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
+def by_study(answers: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
     """Return the answers of each study."""
     studies: dict[str, dict[Place, Answer]] = {}
-    for place, answer in found.items():
+    for place, answer in answers.items():
         studies.setdefault(place[0], {})[place] = answer
     return studies
 
 
-def brief(found: Mapping[Place, Answer]) -> str:
+def brief(answers: Mapping[Place, Answer]) -> str:
     """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
     lines = []
-    for study, mine in by_study(found).items():
-        if len(mine) > FEW:
-            lines.append(f"{study}: {tally(mine.values())}")
+    for study, in_study in by_study(answers).items():
+        if len(in_study) > FEW:
+            lines.append(f"{study}: {tally(in_study.values())}")
             continue
-        for (_, _, setting), answer in mine.items():
-            told = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
-            lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {headline(answer.advice)}: {told}")
+        for (_, _, setting), answer in in_study.items():
+            numbers = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
+            lines.append(
+                f"{study if len(in_study) == 1 else f'{study}: {setting}'}: {headline(answer.advice)}: {numbers}"
+            )
     return "".join(f"{line}\n" for line in lines)
 
 
-def answer_numbers(found: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
+def answer_numbers(answers: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
     """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
 
     The metric by its name, of the best row that combines (`_best`) and of training alone (`_alone`), and their
     difference, `gain`. None depends on what is recommended, so that a change of run.min_effect changes none of them.
     """
     numbers: dict[str, dict[str, list[float]]] = {}
-    for (study, _, _), answer in found.items():
-        mine = numbers.setdefault(study, {})
+    for (study, _, _), answer in answers.items():
+        numbers_of_study = numbers.setdefault(study, {})
         advice, name = answer.advice, answer.criterion.metric.name
         values = {f"{name}_best": advice.best_value, f"{name}_alone": advice.alone_value}
         if advice.best_value is not None and advice.alone_value is not None:
             values["gain"] = advice.best_value - advice.alone_value
         for key, value in values.items():
             if value is not None:
-                mine.setdefault(key, []).append(value)
+                numbers_of_study.setdefault(key, []).append(value)
     return {
-        study: {name: round(sum(values) / len(values), 6) for name, values in mine.items()}
-        for study, mine in numbers.items()
+        study: {name: round(sum(values) / len(values), 6) for name, values in numbers_of_study.items()}
+        for study, numbers_of_study in numbers.items()
     }
 
 

@@ -57,25 +57,25 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
     }
 
 
-def budget_steps(found: dict[float, Answer]) -> list[Numbers]:
+def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
     """Return the answer for each range of budgets, neighbours that say the same being one.
 
     below: the end of the range in bytes, None for the last one. text: the range in words. advised: split -> the row to
     use, if any. shown: the row whose changes of single devices the answer counts.
     """
     steps: list[Numbers] = []
-    for budget, answer in found.items():
-        said = {
+    for budget, answer in answers.items():
+        texts = {
             "headline": headline(answer.advice),
             "sentences": sentences(answer),
             "advised": {split: _advised(advice) for split, advice in (("test", answer.own), ("shared", answer.new))},
             "shown": answer.advice.method if answer.advice.action is Action.USE else answer.advice.best,
         }
-        if steps and steps[-1]["said"] == said:
+        if steps and steps[-1]["said"] == texts:
             continue
         if steps:
             steps[-1] |= {"below": round(budget, BYTES)}
-        steps.append({"from": budget, "below": None, "said": said})
+        steps.append({"from": budget, "below": None, "said": texts})
     for step in steps:
         low, high = format_bytes(step.pop("from")), step["below"] and format_bytes(step["below"])
         step["text"] = f"{low} or more" if high is None else f"less than {high}" if low == "0" else f"{low} to {high}"
@@ -98,8 +98,8 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
         f"{split}_tied": rows.groupby(f"{split}_rank")["method"].transform("size").gt(1) & rows[f"{split}_rank"].notna()
         for split in SPLITS
     }
-    found = rows.assign(sent=sent, **named, **shared).to_dict("records")
-    return [{str(name): value for name, value in row.items()} | {"sent": round(row["sent"], BYTES)} for row in found]
+    records = rows.assign(sent=sent, **named, **shared).to_dict("records")
+    return [{str(name): value for name, value in row.items()} | {"sent": round(row["sent"], BYTES)} for row in records]
 
 
 def _row(row: dict[str, Any]) -> Numbers:

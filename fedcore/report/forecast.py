@@ -49,21 +49,21 @@ def print_forecast(
     final_fit: whether the sum has one. stops_rows: whether rows that cannot win are not run with all of these seeds.
     """
     console = console or standard()
-    found = list(rows)
+    forecasts = list(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("study", "method"):
         table.add_column(name)
     for name in ("steps", "cached", "seconds", "disk", "traffic"):
         table.add_column(name, justify="right")
-    for study, method in dict.fromkeys((row.study, row.method) for row in found):
-        table.add_row(study, method, *_cells([row for row in found if (row.study, row.method) == (study, method)]))
+    for study, method in dict.fromkeys((row.study, row.method) for row in forecasts):
+        table.add_row(study, method, *_cells([row for row in forecasts if (row.study, row.method) == (study, method)]))
     table.add_section()
-    table.add_row("", "all", *_cells(found))
+    table.add_row("", "all", *_cells(forecasts))
     console.print(table)
-    unknown = sorted({kind for row in found for kind in row.unknown})
+    unknown = sorted({kind for row in forecasts for kind in row.unknown})
     if unknown:
         console.print(Text(f"+ not in the sum, since no such step has run here: {', '.join(unknown)}"))
-    flow, worker = (_size(max((getattr(row, name) for row in found), default=0)) for name in ("flow", "worker"))
+    flow, worker = (_size(max((getattr(row, name) for row in forecasts), default=0)) for name in ("flow", "worker"))
     console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
     console.print(Text("Seconds are medians of this project's journal; a message is as large as a device's first."))
     console.print(Text("Starting, and writing the record, take some ten seconds more."))

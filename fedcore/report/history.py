@@ -27,29 +27,29 @@ WIDTH = 80
 def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
-    for (study, size, setting, dataset, metric), mine in series(lines).items():
+    for (study, size, setting, dataset, metric), lines_of_row in series(lines).items():
         console.print(Text(f"{study}: {setting} ({dataset}, {size}), {METRICS[metric].words}", style="bold"))
-        print_table(HEADS, history_cells(mine), console)
+        print_table(HEADS, history_cells(lines_of_row), console)
         console.print()
 
 
 def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
     """Return the lines that can be compared: those of one study, size, setting, name of data and metric."""
-    found: dict[tuple[str, ...], list[Line]] = {}
+    by_row: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         key = tuple(str(line[name]) for name in ("study", "size", "setting", "dataset", "metric"))
-        found.setdefault(key, []).append(line)
-    return found
+        by_row.setdefault(key, []).append(line)
+    return by_row
 
 
 def history_cells(lines: Sequence[Line]) -> list[list[str]]:
     """Return the cells of one table, see HEADS. data: the first digits of its digest; change: of the value."""
-    found = []
+    cells = []
     for before, line in pairwise([None, *lines]):
         assert line is not None
         metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
         old = None if before is None else before["value"]
-        found.append(
+        cells.append(
             [
                 line["date"][:10],
                 line["data"][:6],
@@ -61,7 +61,7 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
                 line["champion"] or "-",
             ]
         )
-    return found
+    return cells
 
 
 def _answer(line: Line) -> str:
@@ -78,15 +78,15 @@ def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
 
     It is that of the last line's size, data and metric.
     """
-    found: dict[tuple[str, str], Figure] = {}
+    figures: dict[tuple[str, str], Figure] = {}
     known = series(lines)
     last = {
         (key[0], key[2]): key for key in sorted(known, key=lambda key: datetime.fromisoformat(known[key][-1]["date"]))
     }
     for place, key in last.items():
         if len({line["date"][:10] for line in known[key]}) > 1:
-            found[place] = trend(known[key])
-    return found
+            figures[place] = trend(known[key])
+    return figures
 
 
 def trend(lines: Sequence[Line]) -> Figure:

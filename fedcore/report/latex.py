@@ -38,8 +38,8 @@ def method_table(summary: pd.DataFrame, table: pd.DataFrame, spread: Spread = "i
                 number(row[f"{split}_worst"], math.nan, metric),
             ]
         rows.append([*cells, *(escape(format_bytes(row[f"bytes_{way}"] / row["n_devices"])) for way in ("up", "down"))])
-    said = {"interval": r"95\,\% interval", "std": "standard deviation"}[spread]
-    over = f"; $\\pm$: {said} over {seeds} seeds" if seeds > 1 else "; one seed"
+    spread_words = {"interval": r"95\,\% interval", "std": "standard deviation"}[spread]
+    over = f"; $\\pm$: {spread_words} over {seeds} seeds" if seeds > 1 else "; one seed"
     return tabular(heads, rows, f"{_unit(metric)}{over}. Bytes: of one device, in all rounds.")
 
 

@@ -165,8 +165,8 @@ def html(
         study, dataset, setting = place
         many = bool(count[study] > FEW)
         if study not in studies:
-            mine = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
-            mine = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in mine]
+            study_claims = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
+            study_claims = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in study_claims]
             whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 f"study-{len(studies)}",
@@ -174,7 +174,7 @@ def html(
                 questions.get(study, study),
                 many,
                 tally(answer for (of, *_), answer in answers.items() if of == study) if many else "",
-                mine,
+                study_claims,
                 [picture(text, png) for text, png in whole.items() if png],
                 printed_tables(papers[study]) if papers and study in papers else [],
             )
@@ -200,7 +200,7 @@ def html(
                 facts(answers[place]),
                 score_table(rows),
                 [picture(*pair) for pair in plain.items()],
-                [found for found in tables if found],
+                [*filter(None, tables)],
                 [picture(*pair) for pair in shown.items()],
                 [] if many else outcome_details((outcomes or {}).get((study, setting), {}), rows, answers[place]),
                 picture(TREND, trend) if trend else None,
@@ -216,16 +216,16 @@ def html(
     )
 
 
-def outcome_details(found: Mapping[str, Outcomes], rows: pd.DataFrame, answer: Answer) -> list[Details]:
+def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer: Answer) -> list[Details]:
     """Return confusion matrix and calibration of the method to use, then of the best others, SHOWN in all."""
     best = [str(method) for method in rows["method"][~rows["control"]]]
     order = dict.fromkeys([*([answer.advised] if answer.advised else []), *best])
     details = []
-    for method in [method for method in order if method in found][:SHOWN]:
-        mine = found[method]
-        table = confusion_table(mine)
-        error = f"expected calibration error {100 * mine.calibration_error:.1f} points"
-        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(mine))
+    for method in [method for method in order if method in outcomes][:SHOWN]:
+        outcome = outcomes[method]
+        table = confusion_table(outcome)
+        error = f"expected calibration error {100 * outcome.calibration_error:.1f} points"
+        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
         details.append(Details(f"{method}: predicted classes, and {error}", [table] if table else [], [drawing]))
     return details
 
@@ -234,13 +234,13 @@ def printed_tables(paper: Paper) -> list[Table]:
     """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
     values = [value_cells(figure, value) for figure, value in paper.printed]
     conditions = [condition_cells(condition) for condition in paper.conditions]
-    found = [
+    shown = [
         ("Printed in the paper, beside ours", VALUE_HEADS, values),
         ("Conditions", CONDITION_HEADS, conditions),
     ]
     return [
         Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
-        for title, heads, lines in found
+        for title, heads, lines in shown
         if lines
     ]
 

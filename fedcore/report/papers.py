@@ -121,22 +121,22 @@ def claim_counts(root: Path) -> dict[str, str]:
 
     Claims that start with OURS are counted apart.
     """
-    found: dict[str, list[str]] = {}
+    claims: dict[str, list[str]] = {}
     for path in sorted((root / "docs" / "results").glob("*-claims.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
-        mine = rows["says"].str.startswith(OURS)
+        ours = rows["says"].str.startswith(OURS)
         for study in rows["study"].unique():
             parts = [
                 (name, rows["verdict"][(rows["study"] == study) & who].value_counts())
-                for name, who in (("", ~mine), ("ours: ", mine))
+                for name, who in (("", ~ours), ("ours: ", ours))
             ]
             words = "; ".join(
                 name + ", ".join(f"{counts[word]} {said}" for word, said in CLAIM_WORDS.items() if word in counts)
                 for name, counts in parts
                 if len(counts)
             )
-            found.setdefault(str(study), []).append(f"{words} ([{path.stem}](results/{path.name}))")
-    return {study: "; ".join(links) for study, links in found.items()}
+            claims.setdefault(str(study), []).append(f"{words} ([{path.stem}](results/{path.name}))")
+    return {study: "; ".join(links) for study, links in claims.items()}
 
 
 OURS = "(ours)"

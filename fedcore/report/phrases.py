@@ -61,25 +61,25 @@ def sentences(answer: Answer) -> list[str]:
     return [*_sentences(answer)]
 
 
-def scale_sentence(found: Mapping[str, Answer]) -> tuple[str, str] | None:
+def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:
     """Return, of one study's answers by federation.scale, which scale is best: in a few words, and in a sentence.
 
     None if a scale has no row that combines, or fewer than two seeds in common with the best.
     """
-    best, gains = gains_of_settings(found) or ("", {})
+    best, gains = gains_of_settings(answers) or ("", {})
     if not gains or None in gains.values():
         return None
-    criterion = found[best].criterion
-    told = [
-        f"{_change(criterion.metric, gain)} {criterion.metric.unit} against scale {name} ({found[name].advice.best})"
+    criterion = answers[best].criterion
+    gaps = [
+        f"{_change(criterion.metric, gain)} {criterion.metric.unit} against scale {name} ({answers[name].advice.best})"
         for name, gain in gains.items()
         if gain is not None
     ]
     sure = all(gain is not None and gain.sure for gain in gains.values())
-    advice = found[best].advice
+    advice = answers[best].advice
     value = _named(criterion, advice.best_value or 0.0)
     be = "is" if criterion.metric.name == "accuracy" else "has"
-    sentence = f"With scale {best} the best way of combining, {advice.best}, {be} {value}, {join_words(told)} (± 95 %)."
+    sentence = f"With scale {best} the best way of combining, {advice.best}, {be} {value}, {join_words(gaps)} (± 95 %)."
     return (f"Scale {best}", sentence) if sure else ("No scale is better for sure", sentence)
 
 
@@ -96,15 +96,15 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
         return [(value, f"{right} {best}"), (gain, against.strip())]
     if advice.action is not Action.USE:
         return [(value, f"{right} when trained alone"), (gain, f"{metric.unit} {best}".strip())]
-    found = [(value, right), (gain, against.strip())]
+    pairs = [(value, right), (gain, against.strip())]
     if devices is not None:
-        found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
-    return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
+        pairs.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
+    return [*pairs, (format_bytes(answer.up + answer.down), "sent and received by a device")]
 
 
-def tally(found: Iterable[Answer]) -> str:
+def tally(answers: Iterable[Answer]) -> str:
     """Return how often each answer is given: "Use code_ot in 5 of 8 settings, train alone in 3."."""
-    counts = Counter(headline(answer.advice) for answer in found)
+    counts = Counter(headline(answer.advice) for answer in answers)
     (first, number), *others = counts.most_common()
     rest = "".join(f", {words[0].lower()}{words[1:]} in {count}" for words, count in others)
     return f"{first} in {number} of {counts.total()} settings{rest}."
@@ -120,57 +120,57 @@ def _change(metric: Metric, gain: Gain) -> str:
     return f"{metric.difference(gain.mean)} ± {metric.width(gain.margin)}"
 
 
-def _sentences(found: Answer) -> Iterator[str]:
-    own, new, criterion = found.own, found.new, found.criterion
-    first = found.advice
+def _sentences(answer: Answer) -> Iterator[str]:
+    own, new, criterion = answer.own, answer.new, answer.criterion
+    first = answer.advice
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
-    if own is not None or found.new_device is None:
+    if own is not None or answer.new_device is None:
         yield _decision(first, criterion, "training alone" if own else "one device's model")
     if own is not None:
-        yield from _left_out(found)
-    several = found.devices if found.devices is not None and found.devices.count > 1 else None
+        yield from _left_out(answer)
+    several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
         yield whom if first.action is Action.USE else f"In these runs, which may be chance, {whom}"
     if first.action is Action.USE:
-        yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
-    yield from _rivals(first, criterion, found.stopped)
-    yield from _at_chance(found.causes)
-    if found.stopped:
-        (few, most), they = found.seeds, "it" if len(found.stopped) == 1 else "they"
+        yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
+    yield from _rivals(first, criterion, answer.stopped)
+    yield from _at_chance(answer.causes)
+    if answer.stopped:
+        (few, most), they = answer.seeds, "it" if len(answer.stopped) == 1 else "they"
         yield (
             f"Stopped after {few} of {most} seeds, since by validation data {they} could not win: "
-            f"{join_words(found.stopped)} (run.stop_rows=none runs all)."
+            f"{join_words(answer.stopped)} (run.stop_rows=none runs all)."
         )
-    if found.new_device is not None:
-        yield from _new_device(found.new_device, criterion)
+    if answer.new_device is not None:
+        yield from _new_device(answer.new_device, criterion)
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
         words = _decision(new, criterion, "one device's model")
         yield f"On the shared test data, new rows of all devices: {words[0].lower()}{words[1:]}"
 
 
-def _new_device(found: NewDevice, criterion: Criterion) -> Iterator[str]:
+def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
     """Say what a device that took no part would get: the advice, the worst of these devices, and what is assumed."""
-    metric, counted = criterion.metric, found.measured
+    metric, counted = criterion.metric, new.measured
     names = tuple(counted.weights)
-    where = f"{_count(names)}, left out of training in turn" if found.in_turn else f"{_count(names)}, not in training"
-    words = _decision(found.advice, criterion, "one device's model", "left-out devices", "More devices would tell.")
+    where = f"{_count(names)}, left out of training in turn" if new.in_turn else f"{_count(names)}, not in training"
+    words = _decision(new.advice, criterion, "one device's model", "left-out devices", "More devices would tell.")
     yield f"For a new device ({where}): {words[0].lower()}{words[1:]}"
-    row = found.advice.method if found.advice.action is Action.USE else found.advice.best
-    if found.worst_value is not None:
-        alone = "" if found.worst_alone is None else f", one device's model {metric.value(found.worst_alone)}"
-        yield f"{row} does worst on {found.worst}: {_named(criterion, found.worst_value)}{alone}."
-    if found.advice.action is not Action.UNSURE:
+    row = new.advice.method if new.advice.action is Action.USE else new.advice.best
+    if new.worst_value is not None:
+        alone = "" if new.worst_alone is None else f", one device's model {metric.value(new.worst_alone)}"
+        yield f"{row} does worst on {new.worst}: {_named(criterion, new.worst_value)}{alone}."
+    if new.advice.action is not Action.UNSURE:
         yield "This holds for new devices that are like these; one that is unlike them may do worse."
     uncounted = (*counted.few, *counted.one_class)
     if uncounted and not counted.everyone:
         have = "has" if len(uncounted) == 1 else "have"
         least = criterion.least_test
         yield f"Not counted: {_count(uncounted)}, which {have} fewer than {least} labelled rows or one class."
-    if found.without:
-        have = "has" if len(found.without) == 1 else "have"
-        yield f"{join_words(found.without)} {have} no model for a device that took no part."
+    if new.without:
+        have = "has" if len(new.without) == 1 else "have"
+        yield f"{join_words(new.without)} {have} no model for a device that took no part."
 
 
 def _decision(
@@ -185,8 +185,8 @@ def _decision(
     metric = criterion.metric
     guess = ""
     if advice.over_guess:
-        mine = "class" if criterion.label_std is None else "mean"
-        own = f" each device's own {mine}" if advice.guess == "majority_per_device" else ""
+        level = "class" if criterion.label_std is None else "mean"
+        own = f" each device's own {level}" if advice.guess == "majority_per_device" else ""
         guess = f"{_change(metric, advice.over_guess)} against always guessing{own}"
     right = _named(criterion, advice.value) if advice.value is not None else ""
     be = "is" if metric.name == "accuracy" else "has"
@@ -298,8 +298,8 @@ CAUSES = {
 def _at_chance(causes: Mapping[str, AtChance]) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
     for cause, words in CAUSES.items():
-        mine = {name: one for name, one in causes.items() if one.cause is cause}
-        if mine:
-            be, guess = "is" if len(mine) == 1 else "are", next(iter(mine.values())).guess
-            told = join_words(f"{name} (loss {one.loss:.3g})" for name, one in mine.items())
-            yield f"No better than always guessing (loss {guess:.3g}) {be} {told}: {words}."
+        of_cause = {name: one for name, one in causes.items() if one.cause is cause}
+        if of_cause:
+            be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
+            named = join_words(f"{name} (loss {one.loss:.3g})" for name, one in of_cause.items())
+            yield f"No better than always guessing (loss {guess:.3g}) {be} {named}: {words}."

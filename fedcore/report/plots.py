@@ -44,19 +44,19 @@ def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str],
     course = curves(table)
     made = {}
     for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
-        mine = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
+        of_study = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
         metrics = dict(zip(rows["setting"].astype(str), rows["metric"], strict=True))
         count = summary[summary["study"] == study]["setting"].nunique()
         if count <= FEW:
             for setting in dict.fromkeys(rows["setting"]):
                 made[str(study), str(setting)] = figures.png(
-                    figures.curves(mine[mine["setting"] == setting], METRICS[metrics[str(setting)]])
+                    figures.curves(of_study[of_study["setting"] == setting], METRICS[metrics[str(setting)]])
                 )
         elif count <= PANELS:
             order = {name: place for place, name in enumerate(dict.fromkeys(summary["setting"]))}
             made[str(study), ""] = figures.png(
                 figures.curves(
-                    mine.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
+                    of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
                     METRICS[rows["metric"].iloc[0]],
                 )
             )

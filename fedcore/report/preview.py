@@ -129,19 +129,19 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, held: Mapping[str, Index], wi
 
     gaps: the missing cells of each device and column. held: the devices' examples.
     """
-    found = columns(dataset).head(COLUMNS)
-    missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in found["missing"]]
-    where = [_where(gaps[name], held) if name in gaps else "-" for name in found["column"]]
-    names = shorten([*found["column"]], width // 4)
+    listed = columns(dataset).head(COLUMNS)
+    missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in listed["missing"]]
+    where = [_where(gaps[name], held) if name in gaps else "-" for name in listed["column"]]
+    names = shorten([*listed["column"]], width // 4)
     if len(gaps.columns):
-        heads, cells = ["column", "kind", "missing", "missing on"], [names, [*found["kind"]], missing, where]
+        heads, cells = ["column", "kind", "missing", "missing on"], [names, [*listed["kind"]], missing, where]
     else:
-        heads, cells = ["column", "kind", "missing"], [names, [*found["kind"]], missing]
+        heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
     taken = sum(max(map(len, [head, *column])) + PADDING for head, column in zip(heads, cells, strict=True))
     room = max(width - taken - PADDING, 12)
     kinds = {column.name: column for column in schema_of(dataset).columns}
     values = []
-    for _, row in found.iterrows():
+    for _, row in listed.iterrows():
         shown = _list(kinds[row["column"]].categories or ("False", "True"), room)
         values.append(f"{_amount(row['low'])} to {_amount(row['high'])}" if row["kind"] == "number" else shown)
     table = _table(*heads, "values")
@@ -199,7 +199,7 @@ def _devices(
     if len(held) > DEVICES:
         order = held["n_train"].argsort(kind="stable").to_numpy()
         rows = held.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
-        labels = [f"{said}: {who}" for said, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
+        labels = [f"{kind}: {who}" for kind, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
     lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
     heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else []), *amounts]
     numbers = [
@@ -246,7 +246,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     }
     untested = sizes.index[sizes["n_test"] == 0]
     few_tests = sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]
-    found = {
+    problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[(labelled == 1) & dataset.task.has_classes],
@@ -258,7 +258,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     if len(sizes) > DEVICES:
         least, most = sizes["n_train"].min(), sizes["n_train"].max()
         lines.append(f"{len(sizes):,} devices with {least:,} to {most:,} training examples each")
-    for what, devices in found.items():
+    for what, devices in problems.items():
         names = [f"{who} ({', '.join(lacks[who])})" if what.endswith("column") else str(who) for who in devices]
         few = names if len(sizes) <= DEVICES else names[:NAMED]
         if names:
@@ -272,8 +272,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     lines = _rare(setting, dataset)
     for site, rows in new_sites(dataset, divided).items():
         lines.append(f"new site: {site}: all {len(rows):,} rows are marked test; it is scored, and not trained on")
-    schema, found = schema_of(dataset), columns(dataset)
-    gaps = int(found["missing"].sum())
+    schema, table = schema_of(dataset), columns(dataset)
+    gaps = int(table["missing"].sum())
     if schema.dropped:
         lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
     if gaps and refusing:
@@ -288,8 +288,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
-    whole = (found["low"] % 1 == 0) & (found["high"] % 1 == 0) & (found["values"] == len(dataset.train))
-    for name in found["column"][whole].head(1):
+    whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
+    for name in table["column"][whole].head(1):
         lines.append(f"{name}: another whole number in each row; if it is an identifier: data.ignore=[{name}]")
     if setting.federation["scale"] == "none":
         lines += _scale_advice(setting, dataset, divided)

@@ -119,7 +119,7 @@ COUNTED = {
 
 def counted(counts: pd.Series) -> str:
     """Return in words how many claims have which verdict."""
-    there = [(int(counts[verdict]), said) for verdict, said in COUNTED.items() if verdict in counts]
+    there = [(int(counts[verdict]), words) for verdict, words in COUNTED.items() if verdict in counts]
     return ", ".join(f"{count} {one if count == 1 else several}" for count, (one, several) in there)
 
 

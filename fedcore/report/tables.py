@@ -91,15 +91,17 @@ def quantity(text: str, value: float) -> Cell:
 def notes(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence for each sign in the table of one setting, and for the traffic that is not in it."""
     words = "".join(standings(rows))
-    said = [f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words]
+    lines = [f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words]
     most = rows["n_seeds"].max()
     for few, names in rows[rows["n_seeds"] < most].groupby("n_seeds")["method"]:
         have = "has" if len(names) == 1 else "have"
-        said.append(f"{join_words(names)} {have} {few} of {most} seeds; the rank compares these seeds alone.")
+        lines.append(f"{join_words(names)} {have} {few} of {most} seeds; the rank compares these seeds alone.")
     up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
     if rows["prepare_down"].max() > 0:
-        said.append(f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples.")
-    return tuple(said)
+        lines.append(
+            f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples."
+        )
+    return tuple(lines)
 
 
 def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
@@ -154,8 +156,8 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
 
 def score_table(rows: pd.DataFrame) -> Table:
     """Return the table of one setting's summary: a line for each method."""
-    heads, found = cells(rows)
-    lines = [Line(list(line.values()), bool(control)) for line, control in zip(found, rows["control"], strict=True)]
+    heads, body = cells(rows)
+    lines = [Line(list(line.values()), bool(control)) for line, control in zip(body, rows["control"], strict=True)]
     return Table("scores", list(heads.values()), lines, notes=notes(rows))
 
 
@@ -165,13 +167,13 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
     groups: the setting's part of :func:`fedcore.results.summary.by_group`.
     """
     split = rows["primary"].iloc[0]
-    found = {
+    columns = {
         (row["method"], row["group"]): f"{number(100 * row['mean'])} ± {number(100 * row['std_devices'])}"
         for _, row in groups[groups["split"] == split].iterrows()
     }
-    names = sorted({group for _, group in found})
+    names = sorted({group for _, group in columns})
     lines = [
-        Line([Cell(str(method)), *(Cell(found.get((method, name), "-")) for name in names)], bool(control))
+        Line([Cell(str(method)), *(Cell(columns.get((method, name), "-")) for name in names)], bool(control))
         for method, control in zip(rows["method"], rows["control"], strict=True)
     ]
     return Table("domains", ["method", *names], lines, "Accuracy by domain", f"{SPLITS[split]}, % ± devices")
@@ -201,21 +203,21 @@ def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
 
     table: the setting's part of the tidy table. rows: its summary.
     """
-    found = links(table)
-    if not found:
+    by_setting = links(table)
+    if not by_setting:
         return None
-    names = [name for name in LINKS if any(name in row for row in found.values())]
+    names = [name for name in LINKS if any(name in row for row in by_setting.values())]
 
     def text(value: float, spread: float) -> str:
         return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(spread) else f" ± {spread:.2g}")
 
     lines = [
         Line(
-            [Cell(str(method)), *(Cell(text(*found[method].get(name, (math.nan, math.nan)))) for name in names)],
+            [Cell(str(method)), *(Cell(text(*by_setting[method].get(name, (math.nan, math.nan)))) for name in names)],
             bool(control),
         )
         for method, control in zip(rows["method"], rows["control"], strict=True)
-        if method in found
+        if method in by_setting
     ]
     return Table("links", ["method", *(LINKS[name] for name in names)], lines, "Who teaches whom", "± seeds")
 
@@ -226,15 +228,15 @@ def links(table: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
     Accuracies and bounds are means over targets; links, targets and energy are sums over devices. share: the method's
     energy as a percentage of the greatest energy of a method.
     """
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    by_setting: dict[str, dict[str, tuple[float, float]]] = {}
     rows = table[(table["split"] == "links") & table["metric"].isin(LINKS)]
     for (method, metric), part in rows.groupby(["method", "metric"], sort=False):
         seeds = part.groupby("seed")["value"]
         values = seeds.sum() if metric in SUMMED else seeds.mean()
         times = 100 if metric == "accuracy" else 1
-        found.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * float(values.std())
-    most = max((row["energy"][0] for row in found.values() if "energy" in row), default=0.0)
-    for row in found.values():
+        by_setting.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * float(values.std())
+    most = max((row["energy"][0] for row in by_setting.values() if "energy" in row), default=0.0)
+    for row in by_setting.values():
         if most and "energy" in row:
             row["share"] = 100 * row["energy"][0] / most, math.nan
-    return found
+    return by_setting

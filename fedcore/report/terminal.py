@@ -39,10 +39,10 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
         (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
 
 
-def print_answers(found: Mapping[str, Sequence[Box]], console: Console | None = None) -> None:
+def print_answers(boxes_of: Mapping[str, Sequence[Box]], console: Console | None = None) -> None:
     """Print the boxes of each study: what to do in each setting, and why."""
     console = console or standard()
-    for boxes in found.values():
+    for boxes in boxes_of.values():
         for one in boxes:
             console.print(Text(f"{one.title}: {one.headline}", style="bold"))
             for sentence in one.sentences:
@@ -75,8 +75,8 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Co
 
 def standard(width: int = WIDE) -> Console:
     """Return a console on standard output: as wide as the terminal, else as COLUMNS says, else `width`."""
-    asked = os.environ.get("COLUMNS", "")
-    chosen = int(asked) if asked.isdecimal() and int(asked) else width
+    columns = os.environ.get("COLUMNS", "")
+    chosen = int(columns) if columns.isdecimal() and int(columns) else width
     return PlainConsole(width=None if sys.stdout.isatty() else chosen)
 
 
@@ -90,13 +90,13 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     for method in methods:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
     for (_, _, setting), rows in places(summary):
-        found = {
+        cells = {
             method: Text(_scaled(metric, mean), "bold" if rank == 1 else "")
             for method, mean, rank in zip(
                 rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
             )
         }
-        table.add_row(Text(setting), *(found.get(method, Text("-")) for method in methods))
+        table.add_row(Text(setting), *(cells.get(method, Text("-")) for method in methods))
     console.print(table)
     console.print()
 

@@ -68,12 +68,12 @@ def answers(
 
     controls: labels that are never recommended. criteria: what decides, in each setting or in all.
     """
-    found = {}
+    by_place = {}
     for key, rows in table.groupby(PLACE, sort=False):
         study, dataset, setting = map(str, key)
         place = study, dataset, setting
-        found[place] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[place])
-    return found
+        by_place[place] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[place])
+    return by_place
 
 
 def answer(
@@ -119,13 +119,13 @@ def rows_to_leave_out(
     return frozenset([*best, *(name for name in GUESSES if name in sets.tested)])
 
 
-def gains_of_settings(found: Mapping[str, Answer]) -> tuple[str, dict[str, Gain | None]] | None:
+def gains_of_settings(answers: Mapping[str, Answer]) -> tuple[str, dict[str, Gain | None]] | None:
     """Return the setting whose best row that combines is best, and its gain on that of each other setting.
 
     The settings must have the same devices and test examples, such as two ways to scale these. Gains are paired by
     seed, with the interval of rule 2; None without two common seeds. Returns None if a setting has no such row.
     """
-    advices = {name: one.advice for name, one in found.items()}
+    advices = {name: one.advice for name, one in answers.items()}
     if not all(one.best_by_seed for one in advices.values()):
         return None
     runs = {name: pd.DataFrame({"all": pd.Series(one.best_by_seed)}) for name, one in advices.items()}
@@ -246,14 +246,14 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     elif action is Action.UNSURE:
         method = best
     rivals = {name: sets.gain(name, method) for name in combining if name != method}
-    equal = tuple(name for name, apart in rivals.items() if _is_as_good(apart, min_effect))
+    equal = tuple(name for name, difference in rivals.items() if _is_as_good(difference, min_effect))
     guess, over_guess = _over_guess(sets, method, scores.controls)
     reason = ""
     if action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
         action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
     return Advice(
         action, method, sign * sets.mean(sets.tested[method]), best, gain, over_guess, guess, equal,
-        tuple(name for name, apart in rivals.items() if name not in equal and _is_indistinguishable(apart)),
+        tuple(name for name, difference in rivals.items() if name not in equal and _is_indistinguishable(difference)),
         _at_chance(sets, [*alone, *every], guess),
         tuple(
             name for name in sets.tested

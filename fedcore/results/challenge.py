@@ -55,8 +55,8 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
         return None
 
     def gain(without: int | None) -> float:
-        found = {name: difference(rows[name], without, criterion, scoring) for name in weights}
-        known = {name: value for name, value in found.items() if not math.isnan(value)}
+        differences = {name: difference(rows[name], without, criterion, scoring) for name in weights}
+        known = {name: value for name, value in differences.items() if not math.isnan(value)}
         total = sum(weights[name] for name in known)
         return sum(weights[name] * value for name, value in known.items()) / total if total else math.nan
 
@@ -71,9 +71,10 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
 
 def difference(rows: Paired, without: int | None, criterion: Criterion, scoring: Scoring) -> float:
     """Return a device's gain on its rows, without those of one part."""
-    kept = torch.from_numpy(rows.part != (-1 if without is None else without))
+    chosen = torch.from_numpy(rows.part != (-1 if without is None else without))
     one, other = (
-        metrics(said[kept], rows.y[kept], scoring)[criterion.metric.column] for said in (rows.challenger, rows.champion)
+        metrics(answers[chosen], rows.y[chosen], scoring)[criterion.metric.column]
+        for answers in (rows.challenger, rows.champion)
     )
     return criterion.metric.sign * (one - other)
 

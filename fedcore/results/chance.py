@@ -61,7 +61,7 @@ def likely_causes(
     numbers = table[(table["split"] == "data") & table["metric"].isin(["classes", "test_classes"])]["value"]
     numbers = numbers if math.isnan(label_std(table)) else numbers[:0]
     start = max(losses[guess], math.log(max(1.0, numbers.max()))) if len(numbers) else losses[guess]
-    found = {}
+    causes = {}
     for name in names:
         loss = float(losses.get(name, math.nan))
         if one_learns and starts_apart(table, name):
@@ -70,8 +70,8 @@ def likely_causes(
             cause = Cause.TOO_FAR
         else:
             cause = Cause.COMMONEST if loss < CLOSE * losses[guess] else Cause.TOO_LITTLE
-        found[name] = AtChance(cause, loss, float(losses[guess]))
-    return found
+        causes[name] = AtChance(cause, loss, float(losses[guess]))
+    return causes
 
 
 def starts_apart(table: pd.DataFrame, name: str) -> bool:
@@ -82,11 +82,11 @@ def starts_apart(table: pd.DataFrame, name: str) -> bool:
     """
     traffic = table[table["split"] == "traffic"]
     whole = traffic[(traffic["method"] == "majority") & (traffic["metric"] == "bytes_down")]["value"].mean()
-    mine = traffic[traffic["method"] == name]
-    turns = mine[["stage", "round"]].drop_duplicates().sort_values(["stage", "round"])
+    of_row = traffic[traffic["method"] == name]
+    turns = of_row[["stage", "round"]].drop_duplicates().sort_values(["stage", "round"])
     if turns.empty or math.isnan(whole):
         return False
     stage, number = turns.iloc[0]
-    first = mine[(mine["stage"] == stage) & (mine["round"] == number)].groupby("metric")["value"].mean()
+    first = of_row[(of_row["stage"] == stage) & (of_row["round"] == number)].groupby("metric")["value"].mean()
     before = first.get("bytes_down", 0.0) - (whole if len(turns) == 1 else 0.0)
     return bool(first.get("bytes_up", 0.0) >= whole and before == 0)

@@ -38,7 +38,7 @@ NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
 SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
 RULE = re.compile(
     rf"(?P<a>{SIDE}) (?:> (?P<below>{SIDE})|~ (?P<near>{SIDE}) within (?P<margin>{NUMBER})"
-    rf"|(?:(?P<way>rises|falls)|stays within (?P<room>{NUMBER})) with (?P<key>[\w.]+)(?P<paired> pairwise)?)"
+    rf"|(?:(?P<direction>rises|falls)|stays within (?P<room>{NUMBER})) with (?P<key>[\w.]+)(?P<paired> pairwise)?)"
 )
 FORMS = (
     "A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY, A stays within NUMBER with KEY, "
@@ -59,7 +59,7 @@ class Rule:
     below: str | None
     near: str | None
     margin: str | None
-    way: str | None
+    direction: str | None
     room: str | None
     key: str | None
     paired: str | None
@@ -88,8 +88,8 @@ class Rule:
 
 def read_rule(key: str, text: str, metric: str) -> Rule:
     """Return the parts of a rule; raises InputError, which names the key, for an invalid rule or `metric`."""
-    found = RULE.fullmatch(text)
-    rule = Rule(**found.groupdict()) if found else None
+    match = RULE.fullmatch(text)
+    rule = Rule(**match.groupdict()) if match else None
     if rule is None or not rule.labels or (rule.paired and rule.room):
         raise InputError(f"{key} = {text!r}: must be one of {FORMS}; A or B may be a number")
     if METRIC.fullmatch(metric) is None:

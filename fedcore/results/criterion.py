@@ -322,11 +322,11 @@ def measured_by(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> M
     """Return which devices count by the numbers of their test examples and of the classes of these."""
     few = tuple(name for name in sizes.index if sizes[name] < criterion.least_test)
     one = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)
-    kept = [name for name in sizes.index if name not in (*few, *one)]
-    everyone = not kept
+    measurable = [name for name in sizes.index if name not in (*few, *one)]
+    everyone = not measurable
     weights = {
         str(name): float(sizes[name]) if criterion.weigh == "examples" else 1.0
-        for name in (kept or sizes.index[sizes > 0])
+        for name in (measurable or sizes.index[sizes > 0])
     }
     return Measured(weights, few, one, everyone)
 

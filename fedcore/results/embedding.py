@@ -32,7 +32,7 @@ def embed(
     features that are the same for all examples, or fewer than four examples.
     """
     step = -(-sum(len(device.data.test) for device in devices.values()) // POINTS) or 1
-    found, labels, owners = [], [], []
+    features, labels, owners = [], [], []
     for i, (name, device) in enumerate(devices.items()):
         require_comparable(device.net)
         if len(models[name].params) > 1:
@@ -41,12 +41,12 @@ def embed(
             raise InputError("features: a device runs a net that is not its own, and has no part that is shared")
         depth = depth_of(device.net, messages[name].params)
         test = Data(device.data.test.x[::step], device.data.test.y[::step])
-        found += [shared(device, models[name].params[0], depth if depth >= 0 else max_depth(device.net), test)]
+        features += [shared(device, models[name].params[0], depth if depth >= 0 else max_depth(device.net), test)]
         labels.append(test.y)
         owners.append(torch.full_like(test.y, i))
-    if len({x.shape[1] for x in found if len(x)}) > 1:
+    if len({x.shape[1] for x in features if len(x)}) > 1:
         raise InputError("features: the devices' shared parts end in features of different sizes")
-    x = torch.cat([x for x in found if len(x)] or found)
+    x = torch.cat([x for x in features if len(x)] or features)
     if len(x) < 4:
         raise InputError(f"features: there are {len(x)} test examples, t-SNE needs four")
     if bool((x == x[0]).all()):

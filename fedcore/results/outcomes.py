@@ -66,6 +66,6 @@ def from_json(numbers: Mapping[str, Any]) -> Outcomes:
 
 def total(parts: Iterable[Params], classes: Sequence[str]) -> Outcomes | None:
     """Return the sum of counts; None if there is no example. classes: their names."""
-    found = [Outcomes(tuple(classes), part["confusion"].numpy(), part["calibration"].numpy()) for part in parts]
-    whole = sum(found[1:], found[0])
+    outcomes = [Outcomes(tuple(classes), part["confusion"].numpy(), part["calibration"].numpy()) for part in parts]
+    whole = sum(outcomes[1:], outcomes[0])
     return whole if whole.examples else None

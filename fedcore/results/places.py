@@ -36,7 +36,7 @@ def find_places(
     if rule.key:
         assert not isinstance(a, float)
         here = {setting: points[setting] for setting in admitted}
-        sign = -1 if rule.way == "falls" else 1
+        sign = -1 if rule.direction == "falls" else 1
         for name, settings, first, last in _by_round(a) if rule.key == "round" else _by_key(a, rule.key, here):
             yield Place(name, settings, sign * (last - first))
     else:
@@ -51,9 +51,9 @@ def select_rows(
     of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None, once: bool, by_device: bool
 ) -> pd.Series:
     """Return the values to compare by method, setting, seed and turn: over devices, or by device if they differ."""
-    found = METRIC.fullmatch(of)
-    assert found is not None
-    rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
+    match = METRIC.fullmatch(of)
+    assert match is not None
+    rows = table[(table["split"] == match["split"]) & (table["metric"] == match["metric"])]
     if at is not None:
         rows = _until(rows, at, table, once)
     if DOMAIN in where:
@@ -63,10 +63,10 @@ def select_rows(
         counts = table[(table["split"] == "data") & (table["metric"] == "examples")]
         wanted = counts[(counts["value"] > 0).isin(_as_list(where[LABELLED]))]
         rows = rows.merge(wanted[[*RUN, "device"]])
-    if by_device and found["how"] is None and (rows.groupby([*RUN, *TURN])["value"].std() > 0).any():
+    if by_device and match["how"] is None and (rows.groupby([*RUN, *TURN])["value"].std() > 0).any():
         return rows.set_index([*RUN, "device", *TURN])["value"].sort_index()
-    worst = "max" if found["metric"] in LESS else "min"
-    how = {None: "mean", "std": "std", "worst": worst}[found["how"]]
+    worst = "max" if match["metric"] in LESS else "min"
+    how = {None: "mean", "std": "std", "worst": worst}[match["how"]]
     over: pd.Series = rows.groupby([*RUN, *TURN])["value"].agg(how)
     return over
 

@@ -20,11 +20,13 @@ WARNING = "warning"
 
 def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
     """Return topic -> metric -> one number per turn, nan for turns without it."""
-    names = dict.fromkeys((topic, metric) for one in reports for topic, told in one.series.items() for metric in told)
-    found: dict[str, dict[str, list[float]]] = {}
+    names = dict.fromkeys(
+        (topic, metric) for one in reports for topic, numbers in one.series.items() for metric in numbers
+    )
+    courses: dict[str, dict[str, list[float]]] = {}
     for topic, metric in names:
-        found.setdefault(topic, {})[metric] = [one.series.get(topic, {}).get(metric, math.nan) for one in reports]
-    return found
+        courses.setdefault(topic, {})[metric] = [one.series.get(topic, {}).get(metric, math.nan) for one in reports]
+    return courses
 
 
 def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
@@ -37,20 +39,20 @@ def counts(reports: Sequence[Report]) -> dict[str, dict[str, dict[str, float]]]:
     """Return topic -> device -> metric -> the sum of its counts over the turns."""
     total: dict[str, dict[str, dict[str, float]]] = {}
     for one in reports:
-        for topic, told in (one.counts or {}).items():
-            for device, numbers in told.items():
-                mine = total.setdefault(topic, {}).setdefault(device, {})
+        for topic, numbers_by_device in (one.counts or {}).items():
+            for device, numbers in numbers_by_device.items():
+                sums = total.setdefault(topic, {}).setdefault(device, {})
                 for metric, count in numbers.items():
-                    mine[metric] = mine.get(metric, 0.0) + count
+                    sums[metric] = sums.get(metric, 0.0) + count
     return total
 
 
 def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
     """Return the devices' final numbers, completed by the method's review of the last scores, and the models' cost."""
-    found = devices(reports)
+    numbers = devices(reports)
     if scores is None:
-        return found
-    reviewed = found if method.review is None else method.review(found, scores)
+        return numbers
+    reviewed = numbers if method.review is None else method.review(numbers, scores)
     return {**reviewed, "inference": {name: splits["inference"] for name, splits in scores.items()}}
 
 
@@ -78,9 +80,9 @@ def words(reports: Sequence[Report], name: str) -> list[str]:
 def name_classes(reports: Sequence[Report], classes: Sequence[str]) -> list[Report]:
     """Return the reports with the name of class k in the place of {k} in their warnings; a server knows only k."""
 
-    def name(found: re.Match[str]) -> str:
-        number = int(found[1])
-        return repr(classes[number]) if number < len(classes) else found[0]
+    def name(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return repr(classes[number]) if number < len(classes) else match[0]
 
     return [
         replace(one, words={**one.words, WARNING: re.sub(r"\{(\d+)\}", name, one.words[WARNING])})

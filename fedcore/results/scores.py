@@ -95,7 +95,7 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     scores = last_round(table)
     values = scores[scores["metric"] == criterion.metric.column]
     values = values.assign(value=criterion.metric.sign * values["value"])
-    up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
+    up, down = (_traffic(table, direction) for direction in ("bytes_up", "bytes_down"))
     tested, validated, shared = (runs_of(values[values["split"] == split]) for split in ("test", "val", "shared"))
     counted = measured(table, criterion)
     weights = pd.Series(counted.weights, dtype=float)
@@ -109,12 +109,12 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     new = SetScores(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
     alone = frozenset(name for name in up if not up[name]) - controls
     left_out = values_of_new(table, criterion)
-    apart = measured_new(table, criterion)
+    measured_elsewhere = measured_new(table, criterion)
     tried = {str(name) for name in table["method"][table["split"] == LEFT_OUT]}
     return Scores(
         criterion, controls, own, new, up, down, alone, counted,
-        _by_device(left_out, apart, own, len(taking_part)), apart,
-        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
+        _by_device(left_out, measured_elsewhere, own, len(taking_part)), measured_elsewhere,
+        {*measured_elsewhere.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
     )  # fmt: skip
 
 
@@ -138,9 +138,9 @@ def _by_device(left_out: Runs, counted: Measured, own: SetScores, taking_part: i
     return SetScores(tested, validated, pd.Series({"all": 1.0}), 1 / max(1, taking_part - 1))
 
 
-def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
+def _traffic(table: pd.DataFrame, direction: str) -> dict[str, float]:
     """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
-    rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
+    rows = table[(table["split"] == "traffic") & (table["metric"] == direction)]
     part = table[table["split"] != LEFT_OUT]
     devices = part.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some are never sampled
     means = rows.groupby("method")["value"].sum().div(devices, fill_value=0.0)

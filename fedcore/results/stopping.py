@@ -40,10 +40,10 @@ def rows_that_cannot_win(
     kinds = [alone, [name for name in combining if able is None or name in able]]
     kinds += [[name for name in combining if name not in kinds[1]]]
     leaders = {name: kind for kind in kinds for name in kind}
-    found = set()
+    stopped = set()
     for name, run in runs.items():
         best = max(leaders.get(name, methods), key=lambda one: (means[one], one), default=name)
         gain = None if best == name or name in GUESSES else gain_of(runs[best], run, weights, RATIO)
         if gain is not None and gain.low > criterion.min_effect:
-            found.add(name)
-    return frozenset(found)
+            stopped.add(name)
+    return frozenset(stopped)

@@ -91,18 +91,18 @@ def summarise(
             if metric == "loss":
                 rows = rows.join(devices["std"].rename(f"{split}_loss_std_devices"))
     rows = rows.reset_index()
-    found = []
+    ranked = []
     for key, part in table.groupby(PLACE, sort=False):
         study, dataset, setting = map(str, key)
         criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
         here, counted = criterion.of_table(part), measured(part, criterion)
-        mine = rows[(rows[PLACE] == list(key)).all(axis=1)]
+        of_setting = rows[(rows[PLACE] == list(key)).all(axis=1)]
         score = scores[(scores[PLACE] == list(key)).all(axis=1) & (scores["metric"] == here.metric.column)]
         own = score["device"].isin([*counted.weights])
         score = score[own | (score["split"] == "shared")]
-        mine = mine.assign(metric=here.metric.name, n_measured=len(counted.weights))
-        found.append(_rank(mine, score, controls, here.metric, pd.Series(counted.weights, dtype=float)))
-    return pd.concat(found, ignore_index=True)[COLUMNS] if found else pd.DataFrame(columns=COLUMNS)
+        of_setting = of_setting.assign(metric=here.metric.name, n_measured=len(counted.weights))
+        ranked.append(_rank(of_setting, score, controls, here.metric, pd.Series(counted.weights, dtype=float)))
+    return pd.concat(ranked, ignore_index=True)[COLUMNS] if ranked else pd.DataFrame(columns=COLUMNS)
 
 
 def groups(table: pd.DataFrame) -> pd.DataFrame:
@@ -123,11 +123,11 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
     scores = last_round(table)
     scores = scores[(scores["metric"] == "accuracy") & scores["split"].isin(SPLITS) & scores["value"].notna()]
     of = groups(table)
-    mine = scores.merge(of[of.groupby(PLACE)["group"].transform("nunique") > 1], on=[*RUN, "device"])
+    grouped = scores.merge(of[of.groupby(PLACE)["group"].transform("nunique") > 1], on=[*RUN, "device"])
     by = [*ROW, "group", "split"]
-    devices = mine.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
+    devices = grouped.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
     seeds = devices.groupby(by, sort=False)
-    found = pd.DataFrame(
+    means = pd.DataFrame(
         {
             "mean": seeds["mean"].mean(),
             "std_devices": seeds["std"].mean(),
@@ -136,15 +136,15 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
             "n_seeds": seeds.size(),
         }
     )
-    return found.reset_index()[GROUPS]
+    return means.reset_index()[GROUPS]
 
 
 def _traffic(table: pd.DataFrame) -> pd.DataFrame:
     """Return each row's bytes, indexed by ROW in the order of the table."""
     rows = pd.DataFrame(index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
-    for way in TRAFFIC:
-        sent = table[(table["split"] == "traffic") & (table["metric"] == way)]
-        rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(way))
+    for direction in TRAFFIC:
+        sent = table[(table["split"] == "traffic") & (table["metric"] == direction)]
+        rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(direction))
     return rows.fillna({"prepare_up": 0.0, "prepare_down": 0.0})
 
 

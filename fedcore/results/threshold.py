@@ -32,10 +32,10 @@ def best_threshold(
     """
     if positive.all() or not positive.any():
         return None
-    found = np.unique(np.append(scores, np.array([HALF, 1.0], scores.dtype)))
-    tp, fp = (kind.size - np.searchsorted(np.sort(kind), found) for kind in (scores[positive], scores[~positive]))
+    thresholds = np.unique(np.append(scores, np.array([HALF, 1.0], scores.dtype)))
+    tp, fp = (kind.size - np.searchsorted(np.sort(kind), thresholds) for kind in (scores[positive], scores[~positive]))
     values = METRICS[metric].sign * _values(metric, tp, fp, int(positive.sum()), int((~positive).sum()), costs)
-    best = found[np.isclose(values, values.max(), rtol=0, atol=1e-12)]
+    best = thresholds[np.isclose(values, values.max(), rtol=0, atol=1e-12)]
     return float(best[np.abs(best - HALF).argmin()])
 
 

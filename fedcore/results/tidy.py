@@ -41,7 +41,7 @@ def rows(
     before: device -> metric -> bytes, once, in the first round: the traffic before it.
     """
     first = played[0].round_info
-    found: list[tuple[Any, ...]] = [
+    records: list[tuple[Any, ...]] = [
         (first.stage, first.round + 1, device, "traffic", metric, value)
         for device, numbers in (before or {}).items()
         for metric, value in numbers.items()
@@ -51,17 +51,17 @@ def rows(
         present = {name for unit in one.round_info.units for name in members(unit)} - {*one.absent}
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             counts = ((device, count) for device, count in sent.items() if count or device in present)
-            found += [(*place, device, "traffic", metric, float(count)) for device, count in counts]
+            records += [(*place, device, "traffic", metric, float(count)) for device, count in counts]
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
                 if split in SCORED:
-                    found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+                    records += [(*place, device, split, metric, value) for metric, value in metrics.items()]
             for topic, numbers in report.series.items():
-                found += [(*place, device, topic, metric, value) for metric, value in numbers.items()]
+                records += [(*place, device, topic, metric, value) for metric, value in numbers.items()]
     for split, devices in beside.items():
         for device, numbers in devices.items():
-            found += [(*place, device, split, name, value) for name, value in numbers.items()]
-    table = pd.DataFrame(found, columns=COLUMNS[len(row) :])
+            records += [(*place, device, split, name, value) for name, value in numbers.items()]
+    table = pd.DataFrame(records, columns=COLUMNS[len(row) :])
     same: tuple[Any, ...] = row
     for number, value in enumerate(same):
         table.insert(number, COLUMNS[number], value)
@@ -80,12 +80,12 @@ def left_out_rows(table: pd.DataFrame, scores: Numbers) -> pd.DataFrame:
     """
     last = final(table).iloc[-1]
     place = [last[name] for name in COLUMNS[:7]]
-    found = [
+    rows = [
         (*place, device, LEFT_OUT, metric, value)
         for device, numbers in scores.items()
         for metric, value in numbers.items()
     ]
-    return pd.DataFrame(found, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
@@ -96,11 +96,11 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
     values = rows["value"]
     split, metric = rows[["split", "metric"]].iloc[0]
     worst = values.max() if metric in LESS else values.min()
-    found = {"mean": values.mean(), "worst": worst, "std": values.std(ddof=0)}
+    numbers = {"mean": values.mean(), "worst": worst, "std": values.std(ddof=0)}
     if split in SCORED and len(groups.unique()) > 1:
         means = values.groupby(rows["device"].map(groups)).mean()
-        found |= {f"in_{name}": mean for name, mean in means.items()}
-    return {word: float(value) for word, value in found.items()}
+        numbers |= {f"in_{name}": mean for name, mean in means.items()}
+    return {word: float(value) for word, value in numbers.items()}
 
 
 def headline(table: pd.DataFrame, metric: Metric = ACCURACY) -> dict[str, dict[str, float]]:
@@ -110,13 +110,13 @@ def headline(table: pd.DataFrame, metric: Metric = ACCURACY) -> dict[str, dict[s
     """
     last = final(table)
     scores = last[(last["metric"] == metric.column) & last["value"].notna()]
-    found: dict[str, dict[str, float]] = {}
+    numbers: dict[str, dict[str, float]] = {}
     for (setting, method, split), values in scores.groupby(["setting", "method", "split"], sort=False)["value"]:
         name = split if metric == ACCURACY else f"{split}_{metric.name}"
         worst = values.max() if metric.less else values.min()
-        mine = found.setdefault(f"{setting}: {method}", {})
-        mine |= {f"{name}_mean": round(values.mean(), 6), f"{name}_worst": round(worst, 6)}
-    return found
+        of_row = numbers.setdefault(f"{setting}: {method}", {})
+        of_row |= {f"{name}_mean": round(values.mean(), 6), f"{name}_worst": round(worst, 6)}
+    return numbers
 
 
 def has(table: pd.DataFrame, split: str) -> bool:

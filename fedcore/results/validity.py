@@ -60,7 +60,7 @@ def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
     A shared test set counts as at most RATIO for each training example: an official one may be larger, but it is the
     same with every seed, and training examples drawn from a large set have little in common.
     """
-    found = {}
+    sizes = {}
     for setting, rows in table[table["split"] == "data"].groupby("setting"):
         means = rows.groupby(["metric", "device"])["value"].mean()
         devices = dict.fromkeys(map(str, rows["device"].unique()), 1.0)
@@ -68,8 +68,8 @@ def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
         shared = float(means["shared_examples"].mean()) if "shared_examples" in means else math.nan
         own = ratio_of_test(rows, "test", devices)
         ratio = {"test": own, "val": own, "shared": min(ratio_of_test(rows, "shared", devices), RATIO)}
-        found[str(setting)] = Sizes({"test": tests, "shared": shared}, ratio)
-    return found
+        sizes[str(setting)] = Sizes({"test": tests, "shared": shared}, ratio)
+    return sizes
 
 
 def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int | None = None) -> dict[str, str]:
@@ -78,27 +78,27 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int |
     A gate fails in a setting if its rule fails for the means over seeds, or if any seed has no value for it. at: the
     round whose values count, as for a claim; what a run says once counts whenever it says it.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for gate in gates:
-        rule, seen = gate.parts, set()
+        rule, tested = gate.parts, set()
         for setting, _, difference in find_places(rule, gate.metric, gate.where, table, points, at, once=True):
             values = difference.astype(float).dropna()
             if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
-                seen.add(setting)
+                tested.add(setting)
                 mean = float(values.mean())
                 if not rule.holds(mean, 0.0):
-                    found.setdefault(setting, f"{gate.reason} ({_measured(rule, mean)})")
+                    reasons.setdefault(setting, f"{gate.reason} ({_measured(rule, mean)})")
         for setting in points:
-            if setting not in seen and admits(gate.where, points[setting]):
-                found.setdefault(setting, f"no values for {gate.require} ({gate.metric}); otherwise: {gate.reason}")
-    return found
+            if setting not in tested and admits(gate.where, points[setting]):
+                reasons.setdefault(setting, f"no values for {gate.require} ({gate.metric}); otherwise: {gate.reason}")
+    return reasons
 
 
 def _measured(rule: Rule, difference: float) -> str:
     """Say the value that a gate's rule found, and the value that it needs."""
     if rule.key:
-        needs = f"within {rule.room}" if rule.room else f"{rule.way}"
-        return f"{rule.a} changes by {-difference if rule.way == 'falls' else difference:+.3g}, needs: {needs}"
+        needs = f"within {rule.room}" if rule.room else f"{rule.direction}"
+        return f"{rule.a} changes by {-difference if rule.direction == 'falls' else difference:+.3g}, needs: {needs}"
     other = rule.below or rule.near
     assert other is not None
     low, high = number_of(rule.a), number_of(other)
@@ -117,9 +117,9 @@ def at_ceiling(
     sizes: Mapping[str, Sizes],
 ) -> dict[str, str]:  # fmt: skip
     """Return the places where all rows of a claim are too good to differ, each with the reason."""
-    rule, found = claim.parts, METRIC.fullmatch(claim.metric)
-    assert found is not None
-    split, metric = found["split"], found["metric"]
+    rule, of = claim.parts, METRIC.fullmatch(claim.metric)
+    assert of is not None
+    split, metric = of["split"], of["metric"]
     if ceiling is None or not rule.compares_rows or rule.tolerance is not None or rule.paired:
         return {}
     if split not in SCORED or metric not in BEST_ONE:
@@ -146,23 +146,19 @@ def _limit(ceiling: float | Literal["auto"], sizes: Sizes | None, split: str) ->
 
 def not_converged(claim: Claim, places: Iterable[Place], table: pd.DataFrame) -> dict[str, str]:
     """Return the places where a row of a claim about the end still gains, each with the reason."""
-    rule, found = claim.parts, METRIC.fullmatch(claim.metric)
-    assert found is not None
-    if claim.round is not None or not rule.compares_rows or rule.paired or found["split"] not in SCORED:
+    rule, of = claim.parts, METRIC.fullmatch(claim.metric)
+    assert of is not None
+    if claim.round is not None or not rule.compares_rows or rule.paired or of["split"] not in SCORED:
         return {}
     here = table[table["method"].isin(rule.labels)]
-    scores = select_rows(f"{found['split']}.{found['metric']}", claim.where, here, None, once=False, by_device=False)
+    scores = select_rows(f"{of['split']}.{of['metric']}", claim.where, here, None, once=False, by_device=False)
     curves = count_rounds(scores.dropna().rename("value").reset_index(), here)
-    sign = -1 if found["metric"] in LESS else 1
+    sign = -1 if of["metric"] in LESS else 1
     reasons: dict[str, str] = {}
     for (method, setting), curve in curves.groupby(["method", "setting"]):
         why = _gain(curve.pivot_table("value", "step", "seed"), sign)
         for place in places:
-            if (
-                why
-                and setting in place.settings
-                and method in _behind(rule, place, sign if found["how"] is None else 0)
-            ):
+            if why and setting in place.settings and method in _behind(rule, place, sign if of["how"] is None else 0):
                 reasons.setdefault(place.name, f"not converged: {method} {why}")
     return reasons
 

@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
             change = f"mean {worst.difference:+.3g}, standard error {worst.spread:.2g}"
             return f"in {worst.agree} of {worst.seeds} problems; {change}"
         where = f" at {worst.place}" if places > 1 else ""
-        low, mean, high = (f"{_plain(worst.difference + way * worst.margin):+.3g}" for way in (-1, 0, 1))
+        low, mean, high = (f"{_plain(worst.difference + sign * worst.margin):+.3g}" for sign in (-1, 0, 1))
         sign_test = f" (sign test p = {self.p:.2g})" if 0 < self.held < places else ""
         return (
             f"in {self.held} of {places} setting{'s' * (places > 1)}{sign_test}; "

@@ -7,23 +7,14 @@ import pytest
 import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
+from partitions import DOMAINS, FROM_DATA, LABELS, LEAVES_OUT, OWNERS, SETTINGS, dataset, equal, everything, refusal
 
 from fedcore.data import Dataset, load
-from fedcore.partition import PARTITIONS, Partition, check_labels, partition, server_examples, splits
-from fedcore.partition.tables import dropped_devices, from_frame, to_frame
+from fedcore.partition import PARTITIONS, partition, server_examples, splits
+from fedcore.partition.tables import dropped_devices
 from fedcore.types import Data, InputError
 
-
-def everything(made: Partition) -> np.ndarray:
-    parts = [index for own in made.devices.values() for index in own.values()]
-    return np.sort(np.concatenate([*parts, made.shared]))
-
-
 # every way, any settings
-
-LEAVES_OUT = ("device_dirichlet",)
-"""Ways that may leave out examples, to keep sizes equal."""
 
 
 @pytest.mark.slow
@@ -84,47 +75,6 @@ def test_an_official_test_set_is_the_shared_one(name):
     assert splits(data, made)[1] is data.test
 
 
-def test_the_shared_test_set_can_be_some_of_what_it_would_be():
-    """Of the official one, or of what is held out: then the devices hold what they did."""
-    data = dataset(LABELS)
-    whole = partition(data, **SETTINGS)
-    some = partition(data, **SETTINGS, shared_examples=15)
-    assert len(some.shared) == 15
-    assert set(some.shared) < set(whole.shared)
-    assert (np.diff(some.shared) > 0).all()
-    assert equal(dataclasses.replace(some, shared=whole.shared), whole)
-    for enough in (40, 400):
-        assert equal(partition(data, **SETTINGS, shared_examples=enough), whole)
-    assert partition(data, **{**SETTINGS, "seed": 1}, shared_examples=15).shared.tolist() != some.shared.tolist()
-    assert splits(data, some)[1].y.tolist() == LABELS[some.shared].tolist()
-
-    official = dataclasses.replace(data, test=Data(torch.rand(30, 1, 3), torch.arange(30) % 5))
-    some = partition(official, **SETTINGS, shared_examples=7)
-    shared = splits(official, some)[1]
-    assert len(shared) == len(set(some.shared)) == 7
-    assert torch.equal(shared.x, official.test.x[some.shared])
-    assert everything(dataclasses.replace(some, shared=some.shared[:0])).tolist() == list(range(200))
-    assert equal(from_frame(to_frame(some)), some)
-    scaled = splits(official, some, "device")[1]
-    assert len(scaled) == 7
-
-
-def test_the_shared_test_set_is_the_same_for_any_setting():
-    data = dataset(LABELS)
-    changes = [{}, {"devices": 7}, {"alpha": 0.5}, {"name": "iid"}, {"val": 0.3, "test": 0.0}, {"examples": 50}]
-    shared = [partition(data, **{**SETTINGS, **change}).shared for change in changes]
-    for other in shared[1:]:
-        assert other.tolist() == shared[0].tolist()
-
-
-def test_fractions_are_met():
-    made = partition(dataset(LABELS), **{**SETTINGS, "name": "iid"})
-    assert len(made.shared) == 40
-    assert [{k: len(v) for k, v in own.items()} for own in made.devices.values()] == [
-        {"train": 28, "val": 4, "test": 8, "unlabelled": 0}  # of 40 examples
-    ] * 4
-
-
 # devices from the data
 
 
@@ -149,152 +99,7 @@ def test_another_device_in_an_iid_federation_keeps_the_shared_test_set():
     assert small.shared.tolist() == large.shared.tolist()
 
 
-# a split column
-
-
-def test_a_split_column_is_kept():
-    marks = ["train", "train", "test", "val", "train"] * 40
-    owners = [f"d{i // 50}" for i in range(200)]
-    data = dataset(np.arange(200) // 5 % 4, owners, marks, owners)
-    for name in PARTITIONS:
-        made = partition(data, **{**SETTINGS, "name": name})
-        assert everything(made).tolist() == list(range(200)) or name in LEAVES_OUT
-        assert {marks[i] for i in made.shared} == {"test"}
-        assert len(made.shared) == 8  # a fifth of the 40 rows marked test
-        for own in made.devices.values():
-            for part, index in own.items():
-                assert {marks[i] for i in index} <= {part}
-
-
-def test_validation_is_drawn_where_a_split_column_has_none():
-    marks = ["train", "train", "test", "train", "train"] * 40
-    made = partition(dataset(LABELS // 2, None, marks), **{**SETTINGS, "name": "iid"})
-    for own in made.devices.values():
-        assert abs(len(own["val"]) - 0.1 * (len(own["train"]) + len(own["val"]))) < 1
-        assert {marks[i] for i in own["val"]} == {"train"}
-
-
-# labels
-
-
-@pytest.mark.parametrize(("size", "positives"), [(10, 1), (20, 2), (50, 3), (3, 1)])
-def test_held_out_parts_have_the_labels_frequencies(size, positives):
-    """30 devices of so many rows, of which so many have the rare label: over seeds each part has its frequency."""
-    sites, seeds = 30, 60
-    labels = np.tile(np.arange(size) < positives, sites).astype(np.int64)
-    data = dataset(labels, [f"s{i // size:02d}" for i in range(len(labels))])
-    asked = {**SETTINGS, "name": "by_device", "min_size": 1, "val": 0.2, "test": 0.2, "shared_test": 0.2}
-    held = {"train": [], "val": [], "test": [], "shared": []}
-    for seed in range(seeds):
-        made = partition(data, **{**asked, "seed": seed})
-        for part in ("train", "val", "test"):
-            held[part].append(np.concatenate([own[part] for own in made.devices.values()]))
-        held["shared"].append(made.shared)
-    frequency = positives / size
-    for index in held.values():
-        found = np.concatenate([labels[rows] for rows in index])
-        error = np.sqrt(frequency * (1 - frequency) / len(found))
-        assert abs(found.mean() - frequency) < 4 * error
-    expected = {"shared": 0.2, "val": 0.16, "test": 0.16, "train": 0.48}
-    if size > 3:  # of three rows one at least is for training
-        for part, share in expected.items():
-            rows = np.bincount(np.concatenate(held[part]), minlength=len(labels)) / seeds
-            assert abs(rows.mean() - share) < 0.02
-            assert rows.max() < share + 5 * np.sqrt(share * (1 - share) / seeds)  # no row is always held out
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 4), min_size=10, max_size=120), st.floats(0.05, 0.3), st.integers(0, 999))
-def test_held_out_parts_are_stratified(labels, test, seed):
-    """Each label's number in a device's test set is its share, rounded up or down."""
-    labels = np.array(labels)
-    data = dataset(np.concatenate([labels, np.arange(5)]), ["a"] * len(labels) + ["b"] * 5)
-    asked = {"name": "by_device", "min_size": 1, "val": 0.0, "test": test, "shared_test": 0.0, "seed": seed}
-    made = partition(data, **asked)
-    counts = np.bincount(labels[made.devices["a"]["test"]], minlength=5)
-    share = np.bincount(labels, minlength=5) * test
-    assert (np.abs(counts - share) < 1 + 1e-9).all()
-    assert abs(counts.sum() - share.sum()) < 1 + 1e-9
-
-
-def test_a_rare_label_stays_in_training():
-    labels = np.where(np.arange(200) == 7, 2, np.arange(200) % 2)
-    for seed in range(20):
-        made = partition(dataset(labels), **{**SETTINGS, "seed": seed})
-        assert any(7 in own["train"] for own in made.devices.values())
-
-
-def test_a_label_that_no_device_has_is_refused():
-    data = dataset(LABELS)
-    line = refusal(dataclasses.replace(data, classes=(*data.classes, "ghost")))
-    assert "label 'ghost'" in line
-    assert "nothing" in line
-    official = Data(torch.ones(1, 3), torch.tensor([5]))
-    line = refusal(dataclasses.replace(data, classes=(*data.classes, "ghost"), test=official))
-    assert "'ghost' (found in: shared test)" in line
-    marks = ["train" if label < 4 else "test" for label in LABELS]
-    assert "'c4' (found in: test, shared test)" in refusal(dataset(LABELS, None, marks))
-    made = partition(data, **SETTINGS)
-    check_labels(data, made)
-    gone = {who: {**own, "train": own["train"][LABELS[own["train"]] != 3]} for who, own in made.devices.items()}
-    with pytest.raises(InputError, match=r"label 'c3' .found in: val, test, shared test"):
-        check_labels(data, Partition.of(gone, made.shared))
-
-
-# bad settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"alpha": 0.0}, ["federation.alpha = 0.0", "above 0"]),
-        ({"alpha": -1}, ["federation.alpha = -1"]),
-        ({"alpha": float("nan")}, ["federation.alpha = nan"]),
-        ({"alpha": float("inf")}, ["federation.alpha = inf"]),
-        ({"devices": 0}, ["federation.devices = 0", "1 to 160"]),
-        ({"devices": 161}, ["federation.devices = 161", "1 to 160"]),
-        ({"name": "iid", "devices": 161}, ["federation.devices = 161"]),
-        ({"min_size": 0}, ["federation.min_size = 0"]),
-        ({"min_size": 41}, ["federation.min_size = 41", "at most 40"]),
-        ({"name": "iid", "min_size": 41}, ["federation.min_size = 41", "40 examples"]),
-        ({"alpha": 1e-3, "devices": 30}, ["federation.min_size = 2", "federation.alpha = 0.001", "raise alpha"]),
-        ({"val": -0.1}, ["federation.val = -0.1"]),
-        ({"test": 1.0}, ["federation.test = 1.0"]),
-        ({"shared_test": float("nan")}, ["federation.shared_test = nan"]),
-        ({"shared_test": 0.001}, ["federation.shared_test = 0.001", "raise it"]),
-        ({"val": 0.5, "test": 0.5}, ["federation.val + federation.test", "below 1"]),
-        ({"name": "by_device"}, ["federation.partition = 'by_device'", "data.device"]),
-        ({"name": "by_writer"}, ["federation.partition = 'by_writer'", "data.device"]),
-        ({"name": "by_domain"}, ["federation.partition = 'by_domain'", "name no domains"]),
-        ({"name": "label_skew", "share": 0.1}, ["federation.share = 0.1", "1 / 5"]),
-        ({"name": "quantity_skew", "alpha": 0}, ["federation.alpha = 0", "above 0"]),
-        ({"name": "quantity_skew", "min_size": 41}, ["federation.min_size = 41", "at most 40"]),
-        ({"name": "few_classes", "classes": 6}, ["federation.classes = 6", "1 to 5"]),
-        ({"name": "few_classes", "classes": 1}, ["federation.classes = 1", "at least 2", "4 devices", "5 classes"]),
-        ({"domains": "splt"}, ["federation.domains = 'splt'", "did you mean split?"]),
-        ({"domains": "split"}, ["federation.domains = 'split'", "name no domains"]),
-        ({"unlabelled": 1.0}, ["federation.unlabelled = 1.0", "below 1"]),
-        ({"unlabelled": 0.9}, ["federation.unlabelled = 0.9", "4 devices"]),
-        ({"hidden": 1}, ["federation.hidden = 1", "below 1, or random"]),
-        ({"hidden": "rand"}, ["federation.hidden = rand", "or random"]),
-        ({"examples": 0}, ["federation.examples = 0", "null"]),
-        ({"examples": 3}, ["federation.devices = 4", "1 to 3"]),
-        ({"examples": 7}, ["federation.min_size = 2", "at most 1"]),
-        ({"name": "dirichelt"}, ["federation.partition = 'dirichelt'", "did you mean dirichlet?"]),
-    ],
-)
-def test_refused(changes, said):
-    line = refusal(dataset(LABELS), **changes)
-    for words in said:
-        assert words in line
-
-
-def test_devices_of_the_data_are_refused_by_name():
-    owners = ["lonely"] + ["b"] * 199
-    assert "'lonely' has 1 examples" in refusal(dataset(LABELS, owners), name="by_device")
-    marks = ["val"] + ["train"] * 199
-    line = refusal(dataset(LABELS, owners, marks), name="by_device", min_size=1, shared_test=0.0)
-    assert "device 'lonely' has no row marked train" in line
+# small devices
 
 
 def test_small_devices_are_dropped_if_asked():
@@ -323,76 +128,6 @@ def test_drawn_devices_are_dropped_from_the_names():
     made = partition(data, **asked, drop_small=True)
     assert len(made.names) == 2
     assert len(dropped_devices(data, made, "by_writer", 3)) == 1
-
-
-# domains
-
-
-def test_split_domains_are_limited_alike_for_each_device():
-    """A small domain gives what it has; the examples of a domain do not depend on alpha."""
-    marks = ["west" if i < 40 else "east" for i in range(200)]
-    asked = {**SETTINGS, "domains": "split", "shared_test": 0.0, "min_size": 1}
-    kept = {}
-    for alpha in (1.0, 100.0):
-        made = partition(dataset(LABELS, domains=marks), **{**asked, "alpha": alpha}, examples=120)
-        sizes = {who: sum(map(len, parts.values())) for who, parts in made.devices.items()}
-        assert sizes["east-00"] + sizes["east-01"] == 60
-        assert sizes["west-00"] + sizes["west-01"] == 40
-        kept[alpha] = sorted(int(i) for parts in made.devices.values() for index in parts.values() for i in index)
-    assert kept[1.0] == kept[100.0]
-
-
-def test_split_domains_keep_every_device_in_one():
-    data = dataset(LABELS, OWNERS, None, DOMAINS)
-    for name in sorted(set(PARTITIONS) - set(FROM_DATA)):
-        made = partition(data, **{**SETTINGS, "name": name, "devices": 5, "domains": "split"})
-        assert everything(made).tolist() == list(range(200)) or name in LEAVES_OUT
-        assert list(made.devices) == ["east-00", "east-01", "east-02", "west-00", "west-01"]
-        for who, own in made.devices.items():
-            assert {DOMAINS[i] for index in own.values() for i in index} == {who[:4]}
-        assert [DOMAINS[i] for i in made.shared].count("east") == 25  # a fifth of each domain's 125 and 75
-        assert len(made.shared) == 40
-
-
-def test_mixed_domains_are_not_looked_at():
-    names = [dataset(LABELS), dataset(LABELS, None, None, DOMAINS)]
-    assert equal(*(partition(data, **SETTINGS) for data in names))
-
-
-def test_a_domain_is_divided_apart_from_the_others():
-    """What one domain holds and how it is divided does not depend on another one, but each has draws of its own."""
-    whole = dataset(LABELS, None, None, DOMAINS)
-    more = dataset(np.arange(240) % 5, None, None, [*DOMAINS, *["west"] * 40])
-    one, other = (partition(data, **{**SETTINGS, "domains": "split"}).devices for data in (whole, more))
-    for who in ("east-00", "east-01"):
-        assert {k: v.tolist() for k, v in one[who].items()} == {k: v.tolist() for k, v in other[who].items()}
-    twins = dataset(np.arange(400) // 2 % 5, None, None, ["east", "west"] * 200)
-    made = partition(twins, **{**SETTINGS, "domains": "split", "shared_test": 0.0}).devices
-    assert len(made["east-00"]["train"]) != len(made["west-00"]["train"])
-
-
-def test_devices_go_to_domains_in_turn_as_long_as_there_is_room():
-    domains = ["a"] * 100 + ["b"] * 24 + ["c"] * 76
-    asked = {"name": "iid", "shared_test": 0.0, "domains": "split", "min_size": 10}
-    for devices, expected in {3: (1, 1, 1), 4: (2, 1, 1), 8: (3, 2, 3), 9: (4, 2, 3), 16: (7, 2, 7)}.items():
-        made = partition(dataset(LABELS, None, None, domains), **{**SETTINGS, **asked, "devices": devices})
-        firsts = [who[0] for who in made.devices]
-        assert tuple(map(firsts.count, "abc")) == expected
-    data = dataset(LABELS, None, None, domains)
-    assert "federation.devices = 2: must be at least 3, one for each domain" in refusal(data, **asked, devices=2)
-    assert "federation.devices = 30: must be at most 19" in refusal(data, **asked, devices=30)
-    line = refusal(data, **{**asked, "min_size": 25}, devices=4)
-    assert "federation.min_size = 25: domain 'b' has 24 examples" in line
-
-
-def test_a_refusal_names_the_domain():
-    owners = [f"w{i % 2}" if i < 100 else f"v{i % 9}" for i in range(200)]
-    data = dataset(LABELS, owners, None, ["few"] * 100 + ["many"] * 100)
-    line = refusal(data, name="by_writer", devices=6, domains="split")
-    assert line.startswith("federation.devices = 3: must be 1 to 2, the number of writers")
-    assert line.endswith("(in domain 'few')")
-    for name in FROM_DATA:
-        assert f"must be mixed with federation.partition = '{name}'" in refusal(data, name=name, domains="split")
 
 
 # a part of the data

@@ -82,11 +82,11 @@ def units(params: Params, axes: Axes) -> dict[str, int]:
     """Return the number of units of every label, in the order in which the parameters introduce them."""
     for name, labels in axes.items():
         if name not in params or params[name].dim() != len(labels):
-            found = f"is {tuple(params[name].shape)}" if name in params else "is missing"
-            raise InputError(f"axes: {name} {found}, the table names {len(labels)} axes")
+            shape = f"is {tuple(params[name].shape)}" if name in params else "is missing"
+            raise InputError(f"axes: {name} {shape}, the table names {len(labels)} axes")
     sizes = [(label, n) for name, labels in axes.items() for label, n in zip(labels, params[name].shape, strict=True)]
-    made = dict.fromkeys(labels[0] for labels in axes.values() if labels and labels[0])
-    return {label: min(n for other, n in sizes if other == label) for label in made}
+    widths = dict.fromkeys(labels[0] for labels in axes.values() if labels and labels[0])
+    return {label: min(n for other, n in sizes if other == label) for label in widths}
 
 
 def average_pair(a: Params, b: Params, weight: float = 0.5) -> Params:

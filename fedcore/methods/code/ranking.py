@@ -98,7 +98,7 @@ def class_scores(hits: Mapping[str, Tensor]) -> dict[str, float]:
     """
     counts = torch.stack([of[0] for of in hits.values()]).sum(0).double()
     shares = counts / counts.sum()
-    return {name: float((shares * right / (seen + 1)).sum()) for name, (seen, right) in hits.items()}
+    return {name: float((shares * right / (examples + 1)).sum()) for name, (examples, right) in hits.items()}
 
 
 def rank_ascending(server: Params, updates: Mapping[str, Update], nets: Mapping[str, Net]) -> list[str]:

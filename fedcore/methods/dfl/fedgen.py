@@ -159,7 +159,7 @@ def fedgen(
     maker = FeatureGenerator(net, classes, noise, weight, bias)
     settings = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
-    stage = Stage(local, partial(teach_generator, maker=maker, settings=settings), rounds, fraction)
+    stage = Stage(local, partial(update_generator, maker=maker, settings=settings), rounds, fraction)
     return Method(
         partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
     )
@@ -186,9 +186,9 @@ def begin_with_generator(
     """Send the initial model as FedAvg does; the server draws a generator and keeps it."""
     net = next(iter(public.nets.values()))
     require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
-    made = init(maker.net, generator(seed, "generator"))
+    maker_params = init(maker.net, generator(seed, "generator"))
     _, messages = initial_messages(public, seed, shared_init=shared_init)
-    return {f"{GENERATOR}{name}": tensor for name, tensor in made.items()}, messages
+    return {f"{GENERATOR}{name}": tensor for name, tensor in maker_params.items()}, messages
 
 
 def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
@@ -248,7 +248,7 @@ def generated_grad_hook(
     return grad_hook
 
 
-def teach_generator(
+def update_generator(
     server: Params,
     sent: Mapping[str, Update],
     round_info: RoundInfo,
@@ -270,10 +270,10 @@ def teach_generator(
     moments = {name: tensor.clone() for name, tensor in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
     loss = train_generator(flat, moments, maker, settings, heads, counts, round_info)
-    made = {f"{GENERATOR}{name}": tensor for name, tensor in flat.params().items()}
+    generator_params = {f"{GENERATOR}{name}": tensor for name, tensor in flat.params().items()}
     memory = {f"{MOMENTS}{name}": tensor for name, tensor in moments.items()}
-    messages = to_everyone(round_info.names, Message(model, made | {LABELS: labels}))
-    return made | memory, messages, report_series(generator_loss=loss)
+    messages = to_everyone(round_info.names, Message(model, generator_params | {LABELS: labels}))
+    return generator_params | memory, messages, report_series(generator_loss=loss)
 
 
 def train_generator(

@@ -85,8 +85,8 @@ def train_mixture(
     """Train w, which the device sends, and v with its share, which it keeps."""
     training = at_round(training, step_id.round)
     sent = starting_params({}, message, device, step_id)
-    kept = {name.removeprefix(OWN): leaf for name, leaf in memory.items() if name.startswith(OWN)}
-    w, v, mixed = (flatten_net(device.net, params) for params in (sent, kept or sent, kept or sent))
+    own_before = {name.removeprefix(OWN): leaf for name, leaf in memory.items() if name.startswith(OWN)}
+    w, v, mixed = (flatten_net(device.net, params) for params in (sent, own_before or sent, own_before or sent))
     share = memory.get(ALPHA, torch.tensor(alpha, dtype=torch.float64)).item()
     batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
     weighted = balanced_grad(training, device.data.train)
@@ -114,8 +114,8 @@ def train_mixture(
 
         descend(device.data.train, batches, move)
     own = {**mixed.params(), **{name: leaf.clone() for name, leaf in v.leaves.items()}}  # buffers are those of vbar
-    found = {f"{OWN}{name}": leaf.contiguous() for name, leaf in own.items()}
-    return found | {ALPHA: torch.tensor(share, dtype=torch.float64)}, Update(w.params(), size=len(device.data.train))
+    own_part = {f"{OWN}{name}": leaf.contiguous() for name, leaf in own.items()}
+    return own_part | {ALPHA: torch.tensor(share, dtype=torch.float64)}, Update(w.params(), size=len(device.data.train))
 
 
 def mixture(memory: Params, message: Message) -> Model:

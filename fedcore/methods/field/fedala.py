@@ -97,9 +97,9 @@ def train_adapted(
         )  # fmt: skip
     moments = fit(flat, device, step_id, training, memory, message=message)
     params = flat.params()
-    kept = {f"{LAST}{name}": leaf for name, leaf in params.items()}
-    found = {} if weights is None else {WEIGHTS: weights}
-    return kept | found | moments, Update(params, size=len(device.data.train))
+    last_params = {f"{LAST}{name}": leaf for name, leaf in params.items()}
+    remembered = {} if weights is None else {WEIGHTS: weights}
+    return last_params | remembered | moments, Update(params, size=len(device.data.train))
 
 
 def learn_weights(

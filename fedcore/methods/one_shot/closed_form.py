@@ -173,8 +173,8 @@ def regression_mean(weights: Sequence[Tensor], grams: Sequence[Tensor]) -> Tenso
     """
     total = torch.stack(list(grams)).sum(0)
     targets = torch.stack([gram @ weight.double().T for weight, gram in zip(weights, grams, strict=True)]).sum(0)
-    found = solve_ridge(total, targets)
-    return None if found is None else found.T
+    solution = solve_ridge(total, targets)
+    return None if solution is None else solution.T
 
 
 def output_sums(weights: Tensor, gram: Tensor) -> Tensor:

@@ -141,10 +141,10 @@ def distil(
     targets = targets_of(y, answers.exp(), sketches.hard)
     extra = {COUNTS: counts.sum(0)} if personal else {}
     kinds = {key(nets[name]): nets[name] for name in round_info.names}
-    made = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
+    messages = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
     return (
         server,
-        {name: made[key(nets[name])] for name in round_info.names},
+        {name: messages[key(nets[name])] for name in round_info.names},
         report_classes(gaussians, counts, sketches.minimum),
     )
 

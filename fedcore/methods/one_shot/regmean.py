@@ -210,8 +210,8 @@ def repair_layer(
     for name in round_info.names:
         closed.require_sums(name, updates[name].extra.get(OUTPUTS, torch.empty(0)), (3, len(weights)), OUTPUTS)
     sums = torch.stack([updates[name].extra[OUTPUTS] for name in round_info.names]).sum(0)
-    found = closed.to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
-    return server, to_everyone(round_info.names, Message(found))
+    layer_params = closed.to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
+    return server, to_everyone(round_info.names, Message(layer_params))
 
 
 def run_parts(memory: Params, message: Message) -> Model:

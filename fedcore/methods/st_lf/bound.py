@@ -35,15 +35,11 @@ def rademacher(sizes: Array, constants: Constants) -> Array:
         return np.full(len(sizes), np.sqrt(2 * np.log(2)))
     if constants == "decimal":
         return np.full(len(sizes), np.sqrt(2 * np.log10(2)))
-    if constants == "assumed":
-        return np.asarray(np.sqrt(2 * np.log(sizes) / sizes))
-    raise InputError(f"constants: {constants!r} is unknown, allowed are printed, decimal, assumed")
+    return np.asarray(np.sqrt(2 * np.log(sizes) / sizes))
 
 
 def deviation(sizes: Array, delta: float) -> Array:
     """Return q_i = sqrt(log(2 / delta) / (2 D_i)), (N,); each bound holds with probability 1 - delta."""
-    if not 0 < delta < 1:
-        raise InputError(f"delta: {delta} is no probability, allowed is above 0 and below 1")
     return np.asarray(np.sqrt(np.log(2 / delta) / (2 * sizes)))
 
 

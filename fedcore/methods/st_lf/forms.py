@@ -121,10 +121,10 @@ def cone(around: Monomials) -> StepSolution:
     """
     import clarabel  # only this form needs it
 
-    made, at = program(around), around.at
+    form, at = program(around), around.at
     off = (around.i, around.j)
     centre = np.log(np.concatenate([at.psi, at.alpha[off], at.slack]))
-    V, m0, m = len(centre), len(made.b), len(made.d)
+    V, m0, m = len(centre), len(form.b), len(form.d)
     width = V + 1 + m0 + m  # z, s, t, e
 
     def exponentials(rows: sp.csr_array, constant: Array, height: int, first: int) -> tuple[sp.csr_array, Array]:
@@ -138,18 +138,18 @@ def cone(around: Monomials) -> StepSolution:
         right[:, 0], right[:, 1] = constant + rows @ centre, 1
         return sp.csr_array((values, (row, column)), shape=(3 * k, width)), right.ravel()
 
-    groups = int(made.group.max()) + 1
-    sums = sp.block_diag([np.ones((1, m0)), sp.csr_array((np.ones(m), (made.group, np.arange(m))), shape=(groups, m))])
+    groups = int(form.group.max()) + 1
+    sums = sp.block_diag([np.ones((1, m0)), sp.csr_array((np.ones(m), (form.group, np.arange(m))), shape=(groups, m))])
     linear = sp.vstack(
         [
-            sp.hstack([made.L, sp.csr_array((len(made.limit), width - V))]),
+            sp.hstack([form.L, sp.csr_array((len(form.limit), width - V))]),
             sp.hstack([sp.csr_array((groups + 1, V + 1)), sums]),
         ]
     )
-    costs, rows = exponentials(made.A, made.b, 1, V + 1), exponentials(made.C, made.d, 0, V + 1 + m0)
+    costs, rows = exponentials(form.A, form.b, 1, V + 1), exponentials(form.C, form.d, 0, V + 1 + m0)
     matrix = sp.csc_matrix(sp.vstack([linear, costs[0], rows[0]]))
-    right = np.concatenate([made.limit - made.L @ centre, np.ones(groups + 1), costs[1], rows[1]])
-    cones = [clarabel.NonnegativeConeT(len(made.limit) + groups + 1)] + [clarabel.ExponentialConeT()] * (m0 + m)
+    right = np.concatenate([form.limit - form.L @ centre, np.ones(groups + 1), costs[1], rows[1]])
+    cones = [clarabel.NonnegativeConeT(len(form.limit) + groups + 1)] + [clarabel.ExponentialConeT()] * (m0 + m)
     goal = np.zeros(width)
     goal[V] = 1
 
@@ -183,13 +183,13 @@ def log(around: Monomials) -> StepSolution:
     """Solve the step in CVXPY: log-sum-exp objective and constraints in z."""
     import cvxpy as cp  # takes a second, and only this form needs it
 
-    made = program(around)
-    z = cp.Variable(made.A.shape[1])
-    constraints = [made.L @ z <= made.limit]
-    for g in range(int(made.group.max()) + 1):
-        rows = np.flatnonzero(made.group == g)
-        constraints.append(cp.log_sum_exp(made.C[rows] @ z + made.d[rows]) <= 0)
-    task = cp.Problem(cp.Minimize(cp.log_sum_exp(made.A @ z + made.b)), constraints)
+    form = program(around)
+    z = cp.Variable(form.A.shape[1])
+    constraints = [form.L @ z <= form.limit]
+    for g in range(int(form.group.max()) + 1):
+        rows = np.flatnonzero(form.group == g)
+        constraints.append(cp.log_sum_exp(form.C[rows] @ z + form.d[rows]) <= 0)
+    task = cp.Problem(cp.Minimize(cp.log_sum_exp(form.A @ z + form.b)), constraints)
     status = solve_by_cvxpy(task)
     if z.value is None:
         return StepSolution(None, np.inf, status)

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from fedcore.methods.st_lf.forms import StepSolution, cone, log
 from fedcore.methods.st_lf.geometric import EPS_C, Monomials, Point, initial_point, penalised_objective
 from fedcore.methods.st_lf.problem import Array, Problem, Solution, best_links, objective
-from fedcore.types import Count, InputError, Positive
+from fedcore.types import Count, Positive
 
 Solver: TypeAlias = Literal["successive", "cvxpy", "repaired", "exact"]
 
@@ -48,22 +48,11 @@ class SolverSettings:
             each target.
         tol: the change of every psi and alpha at which Algorithm 2 has converged, above 0.
         max_iterations: cap on the iterations of Algorithm 2, from 1.
-
-    Raises:
-        InputError: for a value out of range.
     """
 
     solver: Solver = "successive"
     tol: Positive = 0.003
     max_iterations: Count = 60
-
-    def __post_init__(self) -> None:
-        if self.solver not in SOLVERS:
-            raise InputError(f"solver: {self.solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
-        if not 0 < self.tol < np.inf:
-            raise InputError(f"tol: {self.tol} is not allowed, it must be positive and finite")
-        if self.max_iterations < 1:
-            raise InputError(f"max_iterations: {self.max_iterations} is not allowed, it must be at least 1")
 
 
 def solve_program(problem: Problem, settings: SolverSettings) -> Solution:

@@ -261,5 +261,5 @@ def choose_sources(
     for j, name in enumerate(round_info.names):
         if server[PSI][j]:
             alpha[even[:, j].nonzero()[:, 0][updates[name].extra["right"].argmax()], j] = 1
-    kept = {name: tensor for name, tensor in server.items() if name not in BOUNDS}  # those are of even weights
-    return send_models(kept | {ALPHA: alpha}, updates, round_info, how="parameters")
+    memory = {name: tensor for name, tensor in server.items() if name not in BOUNDS}  # those are of even weights
+    return send_models(memory | {ALPHA: alpha}, updates, round_info, how="parameters")

@@ -22,10 +22,10 @@ from fedcore.field.plan import Plan
 from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
 from fedcore.field.session import Played
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.record import promotion, seals
+from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.registry import CANDIDATE, registered
 from fedcore.pipeline.record.result import StudyOnData, rule_of
-from fedcore.pipeline.record.runs import Record, log_arguments, quiet
+from fedcore.pipeline.record.runs import Record
 from fedcore.results.criterion import METRICS
 
 RECIPE = "recipe"
@@ -92,8 +92,8 @@ def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) ->
         distinct = list({id(model): (model, net) for model, net in found.values()}.values())
         places = {id(model): number for number, (model, _) in enumerate(distinct)}
         devices = {name: places[id(model)] for name, (model, _) in found.items()}
-        with tempfile.TemporaryDirectory() as folder, quiet(), mlflow.start_run(run_id=where):
-            what = log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
+        with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
+            what = models.log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
             logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", played.label), **what)
         keeper.register(run, str(logged.model_id), task, tags)
         return

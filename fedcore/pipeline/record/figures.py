@@ -36,7 +36,7 @@ def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
         made["rounds"] = lambda: png(figures.curves(curves(result.table), result.metric))
     made |= pictures.of_method(result.figures, result.row.label, result.reports)
     place = (store, result.prepared.dataset, result.prepared.partition)
-    if "similarity" in result.show:
+    if "similarity" in result.extra_figures:
         made["similarity"] = partial(pictures.similarity_map, *place)
     if result.embedding is not None:
         made["features"] = partial(pictures.feature_map, *place, {result.row.label: result.embedding})

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -202,3 +204,29 @@ def load_reference(place: Path) -> drift.Reference | None:
     """Return what new rows are compared with; None for models of an earlier version, which have no reference."""
     file = place / "data" / FOLDER / REFERENCE
     return drift.from_json(file.read_bytes()) if file.is_file() else None
+
+
+def log_arguments(
+    folder: Path,
+    schema: Schema,
+    sections: Sequence[Mapping[str, Any]],
+    models: Sequence[tuple[Model, int]],
+    devices: Mapping[str, int],
+    threshold: Threshold | None = None,
+) -> dict[str, Any]:
+    """Write models as `write` does; returns MLflow's arguments to log or save them."""
+    write(folder / FOLDER, schema, sections, models, devices, threshold)
+    places, needed = write_code(folder / "code", sections)
+    return {
+        "loader_module": LOADER, "data_path": str(folder / FOLDER), "code_paths": places,
+        "signature": signature(schema, threshold is not None), "pip_requirements": needed,
+        "metadata": {"classes": list(schema.classes)},
+    }  # fmt: skip
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide MLflow's advice to give an example of the input, which would be private."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*input example", category=UserWarning)
+        yield

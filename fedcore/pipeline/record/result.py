@@ -110,7 +110,7 @@ class Result:
 
     state: after the last round. reports: the server's report of each turn. figures: functions that draw them, see
     :class:`fedcore.types.Method`.
-    show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
+    extra_figures: drawn besides its scores. embedding: its devices' examples in the plane, if they are drawn.
     final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
     threshold: from which probability on its models predict a label, where the most probable class is not predicted.
     """
@@ -129,7 +129,7 @@ class Result:
     state: State
     reports: tuple[Report, ...]
     figures: tuple[str, ...] = ()
-    show: tuple[str, ...] = ()
+    extra_figures: tuple[str, ...] = ()
     embedding: Ref | None = None
     final: FinalFit | None = None
     outcomes: Outcomes | None = None
@@ -143,7 +143,7 @@ class Result:
     def digest(self) -> str:
         """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
-        return digest_of((models + self.table.to_csv(index=False) + "".join(self.show)).encode())
+        return digest_of((models + self.table.to_csv(index=False) + "".join(self.extra_figures)).encode())
 
     @property
     def shared(self) -> Ref | None:

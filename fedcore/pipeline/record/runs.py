@@ -7,21 +7,17 @@ MLflow keeps each of them once.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-import sqlite3
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import mlflow
-import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock
@@ -31,8 +27,8 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from mlflow.utils.time import get_current_time_millis
 
-from fedcore import __version__, nets
 from fedcore import data as sources
+from fedcore import nets
 from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
@@ -40,9 +36,19 @@ from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed, naming
-from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE, TRAINED
-from fedcore.pipeline.record import models, origin, promotion, seals
+from fedcore.pipeline.files import SCHEMA, TABLE, TRAINED
+from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.challenge import trained_keys
+from fedcore.pipeline.record.contents import (
+    cut_value,
+    describe_final_fit,
+    origin_files,
+    params_of,
+    shorten_note,
+    to_npy,
+    to_parquet,
+)
+from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
@@ -51,71 +57,11 @@ from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData, 
 from fedcore.results import reports
 from fedcore.results.criterion import ACCURACY
 from fedcore.results.criterion import Metric as Decider
-from fedcore.types import InputError, Model, Report, Threshold
+from fedcore.types import InputError, Model, Report
 
-EXPERIMENT = "fedcore"
 BATCH = 1000
-NOTE = 8000
-"""The most characters that MLflow keeps of a run's description."""
-REST = "The rest is on the page, among the artifacts."
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
-
-
-def create_database(uri: str) -> None:
-    """Create MLflow's database atomically, if it is a file that does not exist.
-
-    MLflow creates it by dozens of migrations; a database whose migrations were interrupted cannot be opened again.
-    """
-    path = _file(uri)
-    if path is None or path.exists():
-        return
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    MlflowClient(f"sqlite:///{part}")
-    part.replace(path)
-
-
-def check_database(uri: str) -> None:
-    """Raise sqlite3.DatabaseError if MLflow's database is a damaged file; MLflow would try it again for minutes."""
-    path = _file(uri)
-    if path is not None:
-        with closing(sqlite3.connect(path)) as database:
-            ((verdict, *_),) = database.execute("pragma quick_check(1)")
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
-
-
-def _file(uri: str) -> Path | None:
-    """Return the file of a database; None if it is no file."""
-    kind, _, place = uri.partition("sqlite:///")
-    return None if kind or not place else Path(place)
-
-
-PLACES = {
-    "experiments": "artifact_location", "runs": "artifact_uri", "logged_models": "artifact_location",
-    "model_versions": "storage_location",
-}  # fmt: skip
-"""Where MLflow's database holds places of artifacts: table -> column."""
-
-
-def relocate(uri: str, artifacts: Path) -> None:
-    """Point a database to the artifacts beside it, after the project's folder was moved or copied.
-
-    MLflow stores absolute places. Those in the project are in a folder of `artifacts`' name; others stay.
-    """
-    kind, _, place = uri.partition("sqlite:///")
-    if kind or not Path(place).is_file():
-        return
-    with closing(sqlite3.connect(place)) as database, database:
-        query = "select artifact_location from experiments where name = ?"
-        found = database.execute(query, [EXPERIMENT]).fetchone()
-        if found is None or found[0] == artifacts.as_uri() or not found[0].endswith(f"/{artifacts.name}"):
-            return
-        old, new = found[0], artifacts.as_uri()
-        for table, column in PLACES.items():
-            change = f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ?"
-            database.execute(change, [new, len(old) + 1, old, f"{old}/%"])
 
 
 class Record:
@@ -124,7 +70,7 @@ class Record:
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
-            path = _file(mlflow.get_tracking_uri())
+            path = database_file(mlflow.get_tracking_uri())
             if path is not None and path.is_dir():
                 raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
             create_database(mlflow.get_tracking_uri())
@@ -172,10 +118,10 @@ class Record:
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
         self.write(
-            run, params=_params(result), table=result.table, seconds=result.seconds,
+            run, params=params_of(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema, decider=result.metric,
-            files=_origin_files(result) | ({TRAINED: _npy(trained_keys(held, made))} if stable else {}),
+            files=origin_files(result) | ({TRAINED: to_npy(trained_keys(held, made))} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -244,7 +190,7 @@ class Record:
         files: further ones, path in the run -> content. decider: the metric that decides.
         """
         where = run.info.run_id
-        self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
+        self.client.log_batch(where, params=[Param(key, cut_value(value)) for key, value in params.items()])
         start = run.info.start_time
         courses = reports.series(turn_reports)
         points = list(metrics(table, seconds, start, decider))
@@ -255,13 +201,12 @@ class Record:
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
         for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
             path = "/".join(safe_name(part) for part in name.split("/"))
-            files[f"arrays/{path}.npy"] = _npy(leaf.numpy())
+            files[f"arrays/{path}.npy"] = to_npy(leaf.numpy())
             if leaf.ndim == 1:
                 key = f"topic/{path.replace('/', '.')}"
                 points += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
-        for first in range(0, len(points), BATCH):
-            self.client.log_batch(where, metrics=points[first : first + BATCH])
-        files |= {DEVICES: device_table(table, decider), TABLE: _parquet(table)}
+        self._log_points(where, points)
+        files |= {DEVICES: device_table(table, decider), TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
@@ -291,8 +236,8 @@ class Record:
         found = [(store.get(ref), net) for ref, net in distinct]
         # MLflow adds a model to the outputs of the active run, which must not have it yet.
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
-        with tempfile.TemporaryDirectory() as folder, naming(folder), quiet(), active:
-            what = log_arguments(Path(folder), schema, result.setting.nets, found, devices, result.threshold)
+        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), active:
+            what = models.log_arguments(Path(folder), schema, result.setting.nets, found, devices, result.threshold)
             models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         self.share(run, store, result)
@@ -430,14 +375,17 @@ class Record:
         where = self.parent(of, title)
         named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
         with self.lock:  # an equal flow at the same time writes no second points
-            self.client.set_tag(where, "mlflow.note.content", shorten(f"{title}\n\n{note}"))
+            self.client.set_tag(where, "mlflow.note.content", shorten_note(f"{title}\n\n{note}"))
             known = self.client.get_run(where).data.metrics
             now = get_current_time_millis()
             day = int(datetime.now().strftime("%Y%m%d"))
             points = [Metric(key, value, now, day) for key, value in named.items() if known.get(key) != value]
-            for first in range(0, len(points), BATCH):
-                self.client.log_batch(where, metrics=points[first : first + BATCH])
+            self._log_points(where, points)
             self._artifacts(where, files)
+
+    def _log_points(self, run_id: str, points: Sequence[Metric]) -> None:
+        for first in range(0, len(points), BATCH):
+            self.client.log_batch(run_id, metrics=points[first : first + BATCH])
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
@@ -449,43 +397,6 @@ class Record:
             self.client.log_artifacts(run_id, folder)
 
 
-def describe_final_fit(result: Result) -> str:
-    """Say what a final fit is, on which rows, and which score stands for it."""
-    final = result.final
-    assert final is not None
-    kept = "" if "val" not in final.held_out else " but for validation rows, by which the method chooses"
-    left = f" {final.left:,} rows of the shared test set stay out." if final.left else ""
-    if final.left and "shared" in final.held_out:
-        left = f" The shared test set stays out, {final.left:,} rows, as the method chooses by it."
-    threshold = (
-        f" {result.threshold.label!r} is predicted from probability {result.threshold.value:.3g} on, which "
-        "validation rows of that study decided." if result.threshold else ""
-    )  # fmt: skip
-    return (
-        f"Final fit of version {final.version}: {result.row.label} once more, with the same settings, code and seed "
-        f"({result.seed}), on all labelled rows of each device{kept}: {sum(final.rows.values()):,} rows in place of "
-        f"{sum(final.before.values()):,}, those marked as test among them.{left} Nothing tests it: the "
-        f"{result.metric.words} to expect is that of version {final.version}, measured by study {result.setting.study} "
-        f"({result.size}), not its own.{threshold} Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts "
-        "the rows of each device."
-    )
-
-
-def _origin_files(result: Result) -> dict[str, bytes]:
-    """Return what made a result, its outcomes, and the rows of a final fit, as files of its run."""
-    files = {SETTING: origin.to_json(origin.origin_of(result))}
-    if (final := result.final) is not None:
-        card = {
-            "final_fit_of": final.version, "study_run": final.run, "dataset": final.study.dataset.digest,
-            "rows": final.rows, "rows_in_study": final.before, "held_out": final.held_out,
-            "shared_rows_left_out": final.left, "config": result.config, "fedcore": __version__,
-        }  # fmt: skip
-        files[FINAL_FIT] = (json.dumps(card, indent=1) + "\n").encode()
-    if result.outcomes is not None:
-        files[OUTCOMES] = (json.dumps(result.outcomes.to_json()) + "\n").encode()
-    return files
-
-
 def distinct_models(result: Result) -> tuple[list[tuple[Ref, int]], dict[str, int]]:
     """Return the different models of a result's devices, each with the index of its net, and device -> its model."""
     nets = len(result.setting.nets)
@@ -494,21 +405,11 @@ def distinct_models(result: Result) -> tuple[list[tuple[Ref, int]], dict[str, in
     return distinct, {name: distinct.index(what) for name, what in runs.items()}
 
 
-def shorten(note: str) -> str:
-    """Leave out the last parts of a description, each a paragraph or a table, until MLflow can keep it."""
-    if len(note) <= NOTE:
-        return note
-    parts = note.split("\n\n")
-    while parts and (len("\n\n".join([*parts, REST])) > NOTE or parts[-1].startswith("#")):  # no title without a table
-        parts.pop()
-    return "\n\n".join([*parts, REST])
-
-
 def warm_up() -> None:
     """Save a small model and discard it; the first one takes seconds for imports."""
     model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
-    with tempfile.TemporaryDirectory() as folder, naming(folder), quiet():
-        what = log_arguments(
+    with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
+        what = models.log_arguments(
             Path(folder) / "files",
             DataSchema((1,), "float32", ("a", "b")),
             [{"name": "mlp", "widths": [1]}],
@@ -516,63 +417,3 @@ def warm_up() -> None:
             {"a": 0},
         )
         mlflow.pyfunc.save_model(path=f"{folder}/model", **what)
-
-
-def log_arguments(
-    folder: Path,
-    schema: DataSchema,
-    sections: Sequence[Mapping[str, Any]],
-    found: Sequence[tuple[Model, int]],
-    devices: Mapping[str, int],
-    threshold: Threshold | None = None,
-) -> dict[str, Any]:
-    """Write models, see :func:`fedcore.pipeline.record.models.write`; returns MLflow's arguments to log or save
-    them."""
-    models.write(folder / models.FOLDER, schema, sections, found, devices, threshold)
-    places, needed = models.write_code(folder / "code", sections)
-    return {
-        "loader_module": models.LOADER, "data_path": str(folder / models.FOLDER), "code_paths": places,
-        "signature": models.signature(schema, threshold is not None), "pip_requirements": needed,
-        "metadata": {"classes": list(schema.classes)},
-    }  # fmt: skip
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide MLflow's advice to give an example of the input, which would be private."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*input example", category=UserWarning)
-        yield
-
-
-def _params(result: Result) -> dict[str, Any]:
-    """Return all settings of a run by their keys in params.yaml."""
-    setting = result.setting
-    sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
-    flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
-    decided = {"threshold": result.threshold.value} if result.threshold else {}
-    return {
-        "study": setting.study,
-        "setting": setting.name,
-        "seed": result.seed,
-        **flat,
-        **result.row.flat(),
-        **decided,
-    }
-
-
-def _shorten(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 500 else text[:497] + "..."
-
-
-def _parquet(table: pd.DataFrame) -> bytes:
-    out = io.BytesIO()
-    table.to_parquet(out, index=False)
-    return out.getvalue()
-
-
-def _npy(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array, allow_pickle=False)
-    return out.getvalue()

@@ -170,8 +170,9 @@ class Run:
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
         job, setting = ready.job, ready.setting
         return run_method.run_method(
-            self.session, setting, ready.data, ready.federation, method, job.seed, job.size, setting.every, job.show
-        )
+            self.session, setting, ready.data, ready.federation, method, job.seed, job.size, setting.every,
+            job.extra_figures,
+        )  # fmt: skip
 
     def _tune(self, ready: ReadySetting, method: MethodConfig) -> Tuned:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""

@@ -40,7 +40,7 @@ from fedcore.types import Federation, InputError, Method, Params, Report, Thresh
 
 def run_method(
     session: Session, setting: Setting, prepared: PreparedData, fed: Federation, row: MethodConfig, seed: int,
-    size: str, every: int, show: Collection[str] = (),
+    size: str, every: int, extra_figures: Collection[str] = (),
 ) -> Result:  # fmt: skip
     """Run a method to its end; every step is cached."""
     steps_before, local_before = len(session.steps.done), session.done
@@ -61,7 +61,7 @@ def run_method(
     if setting.threshold is not None:
         positive = classes.index(setting.threshold)
         validated = session.steps(partial(score_validation, positive=positive), models, dict(fed.devices))
-    plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
+    plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in extra_figures else None
     done = tuple(session.steps.done[steps_before:])
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.hardware)
     place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
@@ -74,7 +74,7 @@ def run_method(
     result = Result(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
-        models, played[-1].state, tuple(turn_reports), method.figures, tuple(show), plane,
+        models, played[-1].state, tuple(turn_reports), method.figures, tuple(extra_figures), plane,
         outcomes=total(session.store.get(counted), classes) if TASKS[fed.task].has_classes else None,
     )  # fmt: skip
     if validated is None:
@@ -246,16 +246,16 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
 
 def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
     """Yield the pictures of one setting's methods: name, caption, picture."""
-    show = results[0].show
+    shown = results[0].extra_figures
     place = (store, results[0].prepared.dataset, results[0].prepared.partition)
-    if "similarity" in show:
+    if "similarity" in shown:
         yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *place)
     drawn = {
-        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in show] for result in results
+        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in shown] for result in results
     }
     yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
-    if "features" in show and planes:
+    if "features" in shown and planes:
         yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *place, planes)
 
 

@@ -16,17 +16,17 @@ from fedcore.types import Params
 
 def transport_plans(reports: Reports) -> Iterator[Drawing]:
     """Yield a figure for each method: the plans of the last fold, which has the largest weight."""
-    for label, found in reports.items():
-        if last := last_fold(matrices(found)):
+    for label, of in reports.items():
+        if last := last_fold(matrices(of)):
             plans = {name: plan.numpy() for name, plan in last.items()}
             caption = f"Transport plans of {label}: shares of a unit's mass."
             yield f"transport-{label}", caption, partial(shares_of_mass, plans)
 
 
-def last_fold(found: Params) -> Params:
-    """Return label -> transport plan of the last fold, or nothing. found: plan/<fold>/<label> -> plan."""
-    names = [name.split("/", 1)[1].rpartition("/") for name in found if name.startswith("plan/")]
-    return {label: found[f"plan/{fold}/{label}"] for fold, _, label in names if fold == names[-1][0]}
+def last_fold(matrices: Params) -> Params:
+    """Return label -> transport plan of the last fold, or nothing. matrices: plan/<fold>/<label> -> plan."""
+    names = [name.split("/", 1)[1].rpartition("/") for name in matrices if name.startswith("plan/")]
+    return {label: matrices[f"plan/{fold}/{label}"] for fold, _, label in names if fold == names[-1][0]}
 
 
 def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:

@@ -29,8 +29,8 @@ FEW_TABLES = 6
 
 def soft_targets(reports: Reports) -> Iterator[Drawing]:
     """Yield one figure of all methods with soft targets."""
-    tables = {label: doubling(found) for label, found in reports.items()}
-    learnt = {label: found for label, found in tables.items() if found}
+    tables = {label: doubling(of) for label, of in reports.items()}
+    learnt = {label: by_round for label, by_round in tables.items() if by_round}
     courses = {
         label: {name: np.array(course) for name, course in series(reports[label]).get(TOPIC, {}).items()}
         for label in learnt
@@ -41,14 +41,14 @@ def soft_targets(reports: Reports) -> Iterator[Drawing]:
 
 def doubling(reports: Sequence[Report]) -> dict[int, npt.NDArray[Any]]:
     """Return round -> (K, K), soft targets as probabilities: after rounds 1, 2, 4, 8, ... and the last one."""
-    found = over_rounds(reports, "soft_targets")
-    return {n: table.numpy() for n, table in found.items() if n.bit_count() == 1 or n == max(found)}
+    tables = over_rounds(reports, "soft_targets")
+    return {n: table.numpy() for n, table in tables.items() if n.bit_count() == 1 or n == max(tables)}
 
 
 def own_class(reports: Reports) -> Iterator[Drawing]:
     """Yield a heat map for each method: the probability that each label's soft target gave that label, by round."""
-    for label, found in reports.items():
-        if tables := over_rounds(found, "soft_targets"):
+    for label, of in reports.items():
+        if tables := over_rounds(of, "soft_targets"):
             rows = torch.stack([table.diagonal() for table in tables.values()]).numpy()
             caption = f"Probability that the soft targets of {label} gave their own label; rounds down."
             yield f"own_class-{label}", caption, partial(heat_map, rows, "own_class")

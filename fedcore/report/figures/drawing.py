@@ -140,5 +140,5 @@ def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
 def drawings(path: str, reports: Reports) -> Iterator[Drawing]:
     """Return the drawings of some methods' reports by a function of `Method.figures`."""
     module, _, name = path.partition(":")
-    found: Iterator[Drawing] = getattr(import_module(module), name)(reports)
-    return found
+    pictures: Iterator[Drawing] = getattr(import_module(module), name)(reports)
+    return pictures

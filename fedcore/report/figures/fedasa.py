@@ -20,26 +20,26 @@ CAPTION = "Distance of each device's cells from the server's auxiliary cell; fra
 
 def alignment(reports: Reports) -> Iterator[Drawing]:
     """Yield one figure of all methods."""
-    found = {label: read.devices(of).get("alignment") for label, of in reports.items()}
-    aligned = {label: dict(numbers) for label, numbers in found.items() if numbers}
+    depths = {label: read.devices(of).get("alignment") for label, of in reports.items()}
+    aligned = {label: dict(numbers) for label, numbers in depths.items() if numbers}
     if aligned:
         yield "alignment", CAPTION, partial(cell_distances, aligned)
 
 
-def cell_distances(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
+def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
     """Draw how far each device's cells are from the server's, a panel for each method; the chosen cell is framed.
 
-    found: method -> device -> depth and distance_0, distance_1, ..., see
+    numbers: method -> device -> depth and distance_0, distance_1, ..., see
     :func:`fedcore.methods.fedasa.distances.report`.
     """
-    columns = min(len(found), 4)
-    lines = -(-len(found) // columns)
-    cells = max(int(name.rpartition("_")[2]) for devices in found.values() for one in devices.values()
+    columns = min(len(numbers), 4)
+    lines = -(-len(numbers) // columns)
+    cells = max(int(name.rpartition("_")[2]) for devices in numbers.values() for one in devices.values()
                 for name in one if name != "depth") + 1  # fmt: skip
-    high = 0.9 + 0.27 * max(map(len, found.values()))
+    high = 0.9 + 0.27 * max(map(len, numbers.values()))
     figure = Figure(figsize=(0.7 + (1.8 + 0.46 * cells) * columns, high * lines + 0.2), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel, (method, devices) in zip(panels, found.items(), strict=False):
+    for panel, (method, devices) in zip(panels, numbers.items(), strict=False):
         values = np.array([[one.get(f"distance_{m}", np.nan) for m in range(cells)] for one in devices.values()])
         known = values[np.isfinite(values)]
         wide = bool(known.min() > 0) and bool(known.max() > 10 * known.min())
@@ -53,6 +53,6 @@ def cell_distances(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Fi
         for y, one in enumerate(devices.values()):
             place = one["depth"] - 0.46, y - 0.44
             panel.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
-    for panel in panels[len(found) :]:
+    for panel in panels[len(numbers) :]:
         panel.set_axis_off()
     return figure

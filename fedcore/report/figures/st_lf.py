@@ -32,18 +32,18 @@ def links(reports: Reports) -> Iterator[Drawing]:
     """
     once = {"divergence", "descent"}
     for label, of in reports.items():
-        found, names = matrices(of), [*devices(of).get("links", {})]
+        by_name, names = matrices(of), [*devices(of).get("links", {})]
         if not names:
             continue
-        psi, alpha = found["psi"].numpy(), found["alpha"].numpy()
-        if "divergence" in once and "divergence" in found:
+        psi, alpha = by_name["psi"].numpy(), by_name["alpha"].numpy()
+        if "divergence" in once and "divergence" in by_name:
             once.remove("divergence")
             caption = f"How far each two devices' data are apart, d in 0 to 2 ({label})."
-            yield f"divergence-{label}", caption, partial(divergences, names, found["divergence"].numpy())
-        if "descent" in once and "trace" in found and len(found["trace"]):
+            yield f"divergence-{label}", caption, partial(divergences, names, by_name["divergence"].numpy())
+        if "descent" in once and "trace" in by_name and len(by_name["trace"]):
             once.remove("descent")
             caption = f"The penalised objective after each iteration of Algorithm 2 ({label})."
-            yield f"descent-{label}", caption, partial(descent, {label: found["trace"].tolist()})
+            yield f"descent-{label}", caption, partial(descent, {label: by_name["trace"].tolist()})
         caption = f"Weights of {label}: a row for each source, a column for each target."
         yield f"links-{label}", caption, partial(link_weights, names, psi, alpha)
         caption = f"Links of {label}: sources (filled), targets (hollow), lines as wide as their weights."
@@ -103,11 +103,11 @@ def link_graph(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
     return figure
 
 
-def divergences(names: Sequence[str], apart: Array) -> Figure:
+def divergences(names: Sequence[str], divergence: Array) -> Figure:
     """Draw d_ij in [0, 2], (N, N), how far each two devices' data are apart (ST-LF, Algorithm 1; Fig. 5)."""
     figure = Figure(figsize=(1.8 + 0.4 * len(names), 1.2 + 0.4 * len(names)), layout="constrained")
     panel = figure.subplots()
-    values = np.where(np.eye(len(names), dtype=bool), np.nan, apart)
+    values = np.where(np.eye(len(names), dtype=bool), np.nan, divergence)
     show(figure, panel, values, "divergence", None, Normalize(0, 2))
     write_cells(panel, values, lambda value: f"{value:.2f}")
     name_cells(panel, names, names)

@@ -147,8 +147,6 @@ def test_a_users_own_costs_are_taken_as_they_are() -> None:
         (lambda: energy.energy(np.array([23.0, 24.0]), np.ones((2, 2)), 0), "bits: 0 is no size"),
         (lambda: energy.draw_energy(2, torch.Generator(), rates=(2, 1)), "rates: 2 to 1 is no range"),
         (lambda: source_bound(ERROR, np.array([5.0, 0.0]), delta=0.1, constants="printed"), "device 1 has no data"),
-        (lambda: source_bound(ERROR, SIZES, delta=1.0, constants="printed"), "delta: 1.0 is no probability"),
-        (lambda: source_bound(ERROR, SIZES, delta=0.1, constants="best"), "constants: 'best' is unknown"),
         (lambda: empirical_error(ERROR, np.zeros(2), SIZES, unlabelled=1), "labelled: no device has a label"),
         (lambda: empirical_error(ERROR, SIZES + 1, SIZES, unlabelled=1), "labelled: 101 of device 0's 100"),
         (lambda: empirical_error(ERROR, SIZES, SIZES, unlabelled=-1), "unlabelled: -1 is no error"),

@@ -304,9 +304,3 @@ def test_gap_is_a_fraction_of_the_optimum() -> None:
 def test_what_is_no_problem_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(links.plain(4, 0), **change)
-
-
-@pytest.mark.parametrize("setting", [{"solver": "best"}, {"tol": 0.0}, {"max_iterations": 0}])
-def test_what_is_no_setting_is_refused(setting: dict[str, object]) -> None:
-    with pytest.raises(InputError, match=next(iter(setting))):
-        SolverSettings(**setting)

@@ -1,4 +1,4 @@
-"""What is made before there is a run: MLflow's database, whole or not at all, and a model exported to nowhere."""
+"""The record: equal flows write once, a study on other data has its own run, drift beside the champion."""
 
 from __future__ import annotations
 
@@ -32,90 +32,10 @@ from fedcore.types import Data, Model, Threshold
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
 
 
-def tables(path: Path) -> set[str]:
-    with closing(sqlite3.connect(path)) as database:
-        return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
-
-
-def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def cut_short(uri: str) -> Any:
-        Path(uri.removeprefix("sqlite:///")).write_bytes(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runs, "MlflowClient", cut_short)
-    with pytest.raises(KeyboardInterrupt):
-        runs.create_database(f"sqlite:///{tmp_path / 'record.db'}")
-    assert [file.name for file in tmp_path.iterdir()] == ["record.db.part"]
-
-
-@pytest.mark.slow
-def test_an_incomplete_database_is_created_again(tmp_path: Path) -> None:
-    (tmp_path / "record.db.part").write_bytes(b"half")
-    runs.create_database(f"sqlite:///{tmp_path / 'record.db'}")
-    assert tables(tmp_path / "record.db") >= {"runs", "metrics", "model_versions", "logged_models"}
-    assert [file.name for file in tmp_path.iterdir()] == ["record.db"]
-
-
-def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "record.db"
-    path.write_bytes(b"the user's")
-    runs.create_database(f"sqlite:///{path}")
-    assert path.read_bytes() == b"the user's"
-
-
 def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
     absent.mkdir()
     with pytest.raises(Failed, match=r"record\.db: is a folder, .*; move it away$"):
         runs.Record()
-
-
-def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "record.db"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("create table runs (name text)")
-        database.executemany("insert into runs values (?)", [("x" * 100,)] * 1000)
-    runs.check_database(f"sqlite:///{path}")
-    whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"text" * 1000, whole[:5000] + b"\0" * (len(whole) - 5000)):
-        path.write_bytes(content)
-        with pytest.raises(sqlite3.DatabaseError):
-            runs.check_database(f"sqlite:///{path}")
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        runs.check_database(f"sqlite:///{path}")
-
-
-@pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "postgresql://record"])
-def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
-    runs.create_database(uri)
-
-
-def places(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as database:
-        return [
-            place
-            for table, column in runs.PLACES.items()
-            for (place,) in database.execute(f"select {column} from {table} order by rowid")
-        ]
-
-
-def test_a_copied_folder_shows_its_own_artifacts(tmp_path: Path) -> None:
-    """Places in the project's folder move with it; a place elsewhere stays, and so does a record that did not move."""
-    old, new = tmp_path / "old" / "mlruns", tmp_path / "new" / "mlruns"
-    path = tmp_path / "record.db"
-    with closing(sqlite3.connect(path)) as database, database:
-        for table, column in runs.PLACES.items():
-            database.execute(f"create table {table} (name text, {column} text)")
-            database.executemany(
-                f"insert into {table} values (?, ?)",
-                [("fedcore", old.as_uri()), ("inside", f"{old.as_uri()}/1/artifacts"), ("other", "s3://store/mlruns")],
-            )
-    for artifacts in (old, new, new):
-        runs.relocate(f"sqlite:///{path}", artifacts)
-        here = [artifacts.as_uri(), f"{artifacts.as_uri()}/1/artifacts", "s3://store/mlruns"]
-        assert places(path) == here * len(runs.PLACES)
 
 
 @pytest.mark.slow
@@ -241,16 +161,6 @@ def counted(database: Path) -> dict[str, int]:
         return {
             table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
         }
-
-
-def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
-    table = "\n".join(["| row | 0.123 |"] * 200)
-    head, *tables = "Which?\n\n**An answer**", *(f"### {name}\n\n{table}" for name in ("first", "second", "third"))
-    note = "\n\n".join([head, *tables])
-    assert len(note) > runs.NOTE
-    assert runs.shorten(note) == "\n\n".join([head, *tables[:2], runs.REST])
-    assert runs.shorten(note[: runs.NOTE]) == note[: runs.NOTE]
-    assert runs.shorten("?" * (runs.NOTE + 1)) == runs.REST
 
 
 @pytest.mark.slow

@@ -1,0 +1,200 @@
+r"""What is held out: the shared test set, and each device's train, val and test examples.
+
+What is held out is a random sample, stratified by label (:func:`draw`), so that test sets have the labels' frequencies
+in expectation. With `hold_out` "stable" an example's part depends on nothing but the example and the seed
+(:mod:`fedcore.partition.stable`). The one exception is a class that would be in no training set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from annotated_types import Ge, Lt
+from numpy.typing import NDArray
+
+from fedcore.data import Dataset
+from fedcore.partition.schemes import Index, draws
+from fedcore.partition.stable import row_keys, uniform
+from fedcore.types import InputError
+
+Places: TypeAlias = NDArray[np.float64]
+"""Of each example a number in [0, 1), uniform, by which it is held out."""
+
+Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+"""A fraction that may be 0 and is below 1."""
+
+
+def hold_out_shared(
+    pools: Mapping[str, Index],
+    labels: Index,
+    marks: NDArray[np.str_] | None,
+    shared_test: float,
+    seed: int,
+    places: Places | None,
+) -> tuple[dict[str, Index], Index]:
+    """Hold out the shared test set, a fraction of each pool; returns what is left of the pools, and the set."""
+    candidates = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
+    drawn = [
+        draw(index, labels, shared_test * len(index), draws(seed, "shared", who))[0]
+        if places is None
+        else index[places[index] < min(shared_test, places[index].max(initial=0.0))]
+        for who, index in candidates.items()
+    ]
+    shared = np.sort(np.concatenate(drawn))
+    if marks is None:
+        shared = _leave_every_class(shared, labels, seed, places)
+    marked = sum(map(len, candidates.values()))
+    expected = shared_test * marked
+    all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
+    if shared_test > 0 and not all_on_new_sites and (expected < 0.5 or not len(shared)):
+        raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
+    return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
+
+
+def _leave_every_class(shared: Index, labels: Index, seed: int, places: Places | None) -> Index:
+    """Give back an example of each class that the shared test set would have in full."""
+    left = np.delete(labels, shared)
+    whole = np.setdiff1d(labels[shared], left)
+    back = [_choose(shared[labels[shared] == label], label, seed, places) for label in whole]
+    return np.setdiff1d(shared, np.concatenate([np.array([], dtype=np.int64), *back]))
+
+
+def _choose(held: Index, label: int, seed: int, places: Places | None) -> Index:
+    """Return the example of a class to train on of those held out: a random one, or the last by its place, with its
+    duplicates."""
+    drawn: Index = draws(seed, "taught", label).choice(held, 1)
+    return drawn if places is None else held[places[held] == places[held].max()]
+
+
+def limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) -> Index:
+    """Draw at most `limit` examples of the shared test set: those held out, or the official ones."""
+    whole = shared if dataset.test is None else np.arange(len(dataset.test))
+    if limit is None or len(whole) <= limit:
+        return shared
+    return np.sort(draws(seed, "shared examples").choice(whole, limit, replace=False))
+
+
+def split_parts(
+    own: Mapping[str, Index],
+    labels: Index,
+    marks: NDArray[np.str_] | None,
+    val: float,
+    test: float,
+    seed: int,
+    places: Places | None,
+) -> dict[str, dict[str, Index]]:
+    """Divide each device's examples into train, val and test; each needs a training example."""
+    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), places) for who in sorted(own)}
+    if marks is None:
+        _train_every_class(parts, labels, seed, places)
+    for who, part in parts.items():
+        if not len(part["train"]):
+            raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
+    return parts
+
+
+def draw(
+    index: Index, labels: Index, expected: float, rng: np.random.Generator, whole: bool = False
+) -> tuple[Index, Index]:
+    """Draw a sample of `expected` examples on average, and return it and the rest.
+
+    whole: the sample may be everything; else one example is left, so that a device can train.
+
+    Systematic sampling in the order of the labels (Madow 1949): every example is drawn with the same probability,
+    expected / N, the size is `expected` rounded up or down, and so is each label's number around its own share, up to
+    one. So the sample has the labels' frequencies in expectation, however small the device or rare the label.
+    """
+    shuffled = rng.permutation(index)
+    rank = rng.permutation(labels.max(initial=0) + 1)  # no label always comes first
+    order = shuffled[np.argsort(rank[labels[shuffled]], kind="stable")]
+    ticks = np.floor(np.arange(len(order) + 1) * (expected / max(len(order), 1)) + rng.random())
+    drawn = np.diff(ticks) > 0
+    if not whole and len(drawn) and drawn.all():
+        drawn[rng.integers(len(drawn))] = False
+    return np.sort(order[drawn]), np.sort(order[~drawn])
+
+
+def _hold_back(
+    index: Index, labels: Index, val: float, test: float, rng: np.random.Generator, places: Places | None
+) -> dict[str, Index]:
+    """Draw a device's val and test examples; the rest, its training examples, is never empty."""
+    if places is not None:
+        place = places[index]
+        trains = place >= min(test + val, place.max(initial=0.0))
+        tests = (place < test) & ~trains
+        return {"train": index[trains], "val": index[~trains & ~tests], "test": index[tests]}
+    held, train = draw(index, labels, (val + test) * len(index), rng)
+    tested, validated = draw(held, labels, len(held) * test / (val + test) if val + test else 0.0, rng, whole=True)
+    return {"train": train, "val": validated, "test": tested}
+
+
+def _parts(
+    index: Index,
+    labels: Index,
+    marks: NDArray[np.str_] | None,
+    val: float,
+    test: float,
+    rng: np.random.Generator,
+    places: Places | None,
+) -> dict[str, Index]:
+    """Divide one device's examples into train, val and test."""
+    if marks is None:
+        return _hold_back(index, labels, val, test, rng, places)
+    marked = {part: index[marks[index] == part] for part in ("train", "val", "test")}
+    if not len(marked["val"]):
+        divided = _hold_back(marked["train"], labels, val, 0.0, rng, places)
+        marked |= {part: divided[part] for part in ("train", "val")}
+    return marked
+
+
+def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int, places: Places | None) -> None:
+    """Move an example of a class that would be in no training set from val, or else from test, to its device's train.
+
+    This is the one exception to a random sample: without it nobody could learn a class of few examples.
+    """
+    trained = np.unique(labels[np.concatenate([part["train"] for part in parts.values()])])
+    for kind in ("val", "test"):
+        held = np.concatenate([part[kind] for part in parts.values()])
+        for label in np.setdiff1d(labels[held], trained):
+            chosen = _choose(held[labels[held] == label], label, seed, places)
+            for part in parts.values():
+                moved = np.intersect1d(part[kind], chosen)
+                if len(moved):
+                    part[kind] = np.setdiff1d(part[kind], moved)
+                    part["train"] = np.union1d(part["train"], moved)
+            trained = np.append(trained, label)
+
+
+def split_device(
+    dataset: Dataset,
+    device: str,
+    *,
+    seed: int,
+    val: Share = 0.2,
+    test: Share = 0.2,
+    shared_test: Share = 0.2,
+    hold_out: Literal["random", "stable"] = "random",
+) -> dict[str, Index]:
+    """Return a device's parts, part -> index, as :func:`partition` makes them with by_device, from its rows alone.
+
+    What would be in the shared test set is left out. Nobody knows here whether a class is in no other device's training
+    set, so that no example of it is moved: the one difference.
+
+    dataset: the device's own examples. The other settings are those of :func:`partition`.
+    """
+    labels = np.append(dataset.train.y.numpy(), len(dataset.classes) - 1)  # draws depend on the number of classes
+    index = np.arange(len(dataset.train))
+    marks = None if dataset.split is None else np.asarray(dataset.split)
+    places = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None
+    held = index if marks is None else index[marks == "test"]
+    if places is None:
+        shared, _ = draw(held, labels, shared_test * len(held), draws(seed, "shared", device))
+    else:
+        drawn = places("shared")
+        shared = held[drawn[held] < min(shared_test, drawn[held].max(initial=0.0))]
+    own, rng = np.setdiff1d(index, shared, assume_unique=True), draws(seed, "split", device)
+    parts = _parts(own, labels, marks, val, test, rng, None if places is None else places("split"))
+    return {**parts, "unlabelled": index[:0]}

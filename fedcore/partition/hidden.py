@@ -1,0 +1,72 @@
+"""Hidden labels: examples of train and val become unlabelled, all of a device's or a part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from fedcore.partition.parts import Partition
+from fedcore.partition.schemes import Index, draws
+from fedcore.types import InputError
+
+REDRAWS = 100
+
+
+def hide_labels(
+    parts: Mapping[str, dict[str, Index]],
+    shared: Index,
+    labels: Index,
+    unlabelled: float,
+    hidden: float | str,
+    without: Collection[str] | None,
+    seed: int,
+) -> Partition:
+    """Hide labels, again while a class has no labelled training example, at most REDRAWS times.
+
+    without: the devices without labels; None: they are drawn, anew each time.
+    """
+    for again in ((), *((number,) for number in range(1, REDRAWS))):
+        blank = draw_unlabelled(parts, unlabelled, seed, *again) if without is None else without
+        partition = Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
+        if not _has_unknown_class(partition, labels):
+            break
+    return partition
+
+
+def _has_unknown_class(partition: Partition, labels: Index) -> bool:
+    """Tell whether a class among the devices' training examples has no labelled one on any device."""
+    known, had = (
+        np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
+        for parts in (("train",), ("train", "val", "unlabelled"))
+    )
+    return len(known) < len(had)
+
+
+def draw_unlabelled(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:
+    """Draw the devices without labels. A device's draw depends only on the seed and its name."""
+    ranked = sorted(names, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
+    without = set(ranked[: round(unlabelled * len(names))])
+    if len(without) == len(names):
+        raise InputError(f"federation.unlabelled = {unlabelled}: leaves no label on {len(names)} devices; lower it")
+    return without
+
+
+def _hide(
+    devices: Mapping[str, dict[str, Index]], without: Collection[str], hidden: float | str, seed: int, *again: int
+) -> dict[str, dict[str, Index]]:
+    """Move examples of train and val to unlabelled, all of them on the devices `without` labels.
+
+    A device's draws depend only on the seed and its name.
+    """
+    parts = {}
+    for who, own in devices.items():
+        rng = draws(seed, "hidden", who, *again)
+        fraction = 1.0 if who in without else rng.random() if isinstance(hidden, str) else hidden
+        most = {"train": len(own["train"]) - (fraction < 1), "val": len(own["val"])}
+        taken = {
+            part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()
+        }
+        known = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
+        parts[who] = {**own, **known, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
+    return parts
