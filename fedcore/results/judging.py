@@ -27,9 +27,10 @@ from dataclasses import replace
 import pandas as pd
 
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import ACCURACY, RATIO, RMSE, label_std
+from fedcore.results.criterion import ACCURACY, RATIO, label_std
 from fedcore.results.intervals import half_width
 from fedcore.results.places import Points, find_places, pool
+from fedcore.results.summary import SCORE, SCORED, with_scores
 from fedcore.results.validity import Ceiling, Sizes, at_ceiling, closed, not_converged, read_sizes
 from fedcore.results.verdicts import Evidence, Verdict
 
@@ -99,14 +100,22 @@ def judge_all(
 ) -> Iterator[Verdict]:  # fmt: skip
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round.
 
-    Where labels are numbers, accuracy, which is the default, stands for the root mean squared error.
+    Where labels are numbers, accuracy, which is the default, stands for the score of :func:`with_scores`: the greater
+    is the better, as in a rule about accuracy.
     """
     if not math.isnan(label_std(table)):
-        claims = [replace(one, metric=one.metric.replace(ACCURACY.column, RMSE.column)) for one in claims]
-        gates = [replace(one, metric=one.metric.replace(ACCURACY.column, RMSE.column)) for one in gates]
+        claims = [replace(one, metric=of_score(one.metric)) for one in claims]
+        gates = [replace(one, metric=of_score(one.metric)) for one in gates]
+        table = with_scores(table)
     sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
         if claim.round not in shut:
             shut[claim.round] = closed(gates, table, points, claim.round) | shut[None]
         yield judge(claim, table, points, shut[claim.round], ceiling, sizes, converged)
+
+
+def of_score(metric: str) -> str:
+    """Return what a claim compares, with the score in the place of the accuracy on a split of the data."""
+    of, _, name = metric.rpartition(".")
+    return f"{of}.{SCORE}" if name == ACCURACY.column and of.rpartition(" of ")[2] in SCORED else metric
