@@ -18,8 +18,8 @@ from fedcore.errors import InputError
 CONTEXT = ("nets", "training")
 """Arguments that a method's builder gets besides its settings: every device's architecture, and local training."""
 
-NET_CONTEXT = ("shape", "classes")
-"""Arguments of a net that the data determine."""
+NET_CONTEXT = ("shape", "classes", "per_step")
+"""Arguments of a net that the data determine; the last one only of a net that can have an output for each step."""
 
 PARTITION_CONTEXT = ("dataset", "name", "seed")
 """Arguments of a partition besides its settings."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.core.prediction import predict
-from fedcore.data.task import CLASSIFICATION, Task, task_of
+from fedcore.data.task import CLASSIFICATION, Task, labelled_steps, task_of
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
 from fedcore.types import (
@@ -50,6 +50,8 @@ NAMES = {
 def outputs(model: Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
     """Return a model's answers for examples (N, *shape): log-probabilities (N, K), or predicted numbers (N, 1).
 
+    Of labels for each step they are log-probabilities (N, T, K).
+
     net: the device's, for a model that has none of its own. task: what the net was trained for.
     """
     members = [answers(member, model.net or net, x, task) for member in model.members]
@@ -66,8 +68,10 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
 
     Metrics of one's own see examples on the CPU, and are nan where there are none.
 
-    answers: (N, K), of a model; y: (N,). Without examples all are nan.
+    answers: (N, K), of a model; y: (N,). Without examples all are nan. Where each step has a label, every labelled
+    step counts as an example.
     """
+    answers, y = labelled_steps(answers, y)
     task = task_of(y)
     if len(y) == 0:
         more = (() if scoring.metric is None else (scoring.metric,)) + tuple(name for name, _ in scoring.own)
@@ -213,7 +217,8 @@ def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
 def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Params:
     """Return "confusion" and "calibration" of a model on the test examples of devices, summed over these.
 
-    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is counted.
+    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is counted. Where each step has a
+    label, steps are counted.
     """
     counted = classes if classes <= MOST_CLASSES else 0
     total = {
@@ -221,8 +226,10 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Par
         "calibration": torch.zeros(BINS, 3, dtype=torch.float64),
     }
     for device in devices:
-        if len(y := device.data.test.y) and task_of(y).has_classes:
-            log_probabilities = outputs(model, device.net, device.data.test.inputs())
+        task = task_of(y := device.data.test.y)
+        if len(y) and task in COUNTED:
+            said = outputs(model, device.net, device.data.test.inputs(), task)
+            log_probabilities, y = labelled_steps(said, y)
             total["calibration"] += calibration(log_probabilities, y)
             if counted:
                 total["confusion"] += confusion(log_probabilities, y)

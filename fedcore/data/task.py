@@ -4,6 +4,7 @@ The labels themselves say it, as PyTorch's losses have it:
 
     y (N,) int64      classification   the number of a class; a net has an output for each of K classes, its logits
     y (N,) float32    regression       a quantity; a net has one output
+    y (N, T) int64    sequence_labelling   a class for each step, -1 where it has none; a net has K outputs for each
 
 A :class:`Task` holds what differs: the loss and its gradient, how the outputs of several models become one answer, the
 score by which devices rank models, and the guess that is the control. Everything else is the same code: a method that
@@ -22,7 +23,10 @@ from torch.nn.functional import cross_entropy, linear, mse_loss, one_hot
 
 from fedcore.types import InputError, Params, Weights
 
-TaskName: TypeAlias = Literal["classification", "regression"]
+TaskName: TypeAlias = Literal["classification", "regression", "sequence_labelling"]
+
+NO_LABEL = -1
+"""The label of a step that has none, such as padding: it counts in no loss and no score."""
 
 Combined: TypeAlias = Callable[[Sequence[Tensor], Weights, float, Params | None], Tensor]
 """The outputs of M members (N, K), their weights, a power and a head, as `fedcore.types.Model` has them -> answers."""
@@ -38,6 +42,7 @@ class Task:
     better. counts: how many examples speak for each output, (K,). tally: sums over labels, from which `guess` makes the
     outputs (K,) that are best where no input is known. losses: the names that `training.loss` may have.
     has_classes: whether a label is a class, which partitions by label, class weights and some methods need.
+    standardised: whether labels are standardised, and errors in their unit.
     """
 
     name: TaskName
@@ -52,6 +57,7 @@ class Task:
     guess: Callable[[Tensor], Tensor]
     losses: tuple[str, ...]
     has_classes: bool = False
+    standardised: bool = False
 
 
 # classification
@@ -129,6 +135,41 @@ def sum_and_count(y: Tensor, outputs: int) -> Tensor:
     return torch.stack([y.double().sum(), torch.tensor(float(len(y)), dtype=torch.float64)])
 
 
+# sequences
+
+
+def labelled_steps(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the outputs (M, K) and labels (M,) of the M steps that have a label, as those of examples with classes.
+
+    outputs: (N, T, K); y: (N, T). What is no sequence is returned as it is.
+    """
+    if y.dim() == 1:
+        return outputs, y
+    known = y != NO_LABEL
+    if not known.any():
+        return outputs.new_empty(0, outputs.shape[-1]), y.new_empty(0)
+    return outputs[known], y[known]
+
+
+def masked_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the steps of a batch that have a label; 0 where none has."""
+    total = cross_entropy(outputs.flatten(0, 1), y.flatten(), ignore_index=NO_LABEL, reduction="sum")
+    return total / (y != NO_LABEL).sum().clamp(min=1)
+
+
+def masked_grad(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient of B times `masked_loss` at the outputs (B, T, K)."""
+    known = (y != NO_LABEL).flatten()
+    grad = cross_entropy_grad(outputs.flatten(0, 1), y.flatten().clamp(min=0))
+    return grad.mul_((known * (len(y) / known.sum().clamp(min=1)))[:, None]).view_as(outputs)
+
+
+def mix_steps(outputs: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:
+    """Return log-probabilities (N, T, K) of M members' logits (N, T, K), of each step as `mix_probabilities`."""
+    shape = (*outputs[0].shape[:2], -1)
+    return mix_probabilities([z.flatten(0, 1) for z in outputs], weights, power, head).view(shape)
+
+
 CLASSIFICATION = Task(
     "classification",
     "classes",
@@ -155,14 +196,30 @@ REGRESSION = Task(
     sum_and_count,
     lambda tally: (tally[:1] / tally[1:].clamp(min=1)).float(),
     ("ce", "squared", "absolute"),
+    standardised=True,
+)
+SEQUENCES = Task(
+    "sequence_labelling",
+    "a class for each step",
+    masked_loss,
+    masked_grad,
+    mix_steps,
+    lambda y, outputs: one_hot(y.clamp(min=0), outputs),
+    lambda outputs, y: right(*labelled_steps(outputs, y)),
+    lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
+    lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
+    log_frequencies,
+    ("ce",),
 )
 
-TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION)}
+TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION, SEQUENCES)}
 
 
 def task_of(y: Tensor) -> Task:
     """Return the task whose labels these are; there may be none of them."""
-    return REGRESSION if y.is_floating_point() else CLASSIFICATION
+    if y.is_floating_point():
+        return REGRESSION
+    return CLASSIFICATION if y.dim() == 1 else SEQUENCES
 
 
 def require_classes(name: str, what: str) -> None:

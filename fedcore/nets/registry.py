@@ -45,6 +45,7 @@ def net(
     *,
     shape: tuple[int, ...],
     classes: int,
+    per_step: bool = False,
     weights: str | None = None,
     frozen: bool = False,
     rank: int = 0,
@@ -52,16 +53,28 @@ def net(
 ) -> Net:
     """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings.
 
+    per_step: whether each step of an example has a label, so that the net has an output for each.
     weights, frozen, rank: see :func:`fedcore.nets.weights.with_weights`.
     """
     make = maker(name)
+    context = {"shape": shape, "classes": classes, **each_step(make, name, per_step)}
     try:
-        signature(make).bind(shape=shape, classes=classes, **settings)
+        signature(make).bind(**context, **settings)
     except TypeError as error:
         raise InputError(f"net: {error}, for net.name {name}") from None
-    made = make(shape=shape, classes=classes, **settings)
+    made = make(**context, **settings)
     if weights is None:
         return made
     from fedcore.nets.weights import with_weights
 
     return with_weights(made, weights, frozen, rank)
+
+
+def each_step(make: Callable[..., Net], name: str, per_step: bool) -> dict[str, bool]:
+    """Return the argument by which a net has an output for each step, if it is to; refuses a net that cannot."""
+    if per_step and "per_step" not in signature(make).parameters:
+        raise InputError(
+            f"net.name: {name} has one output for an example, and these data have a label for each step; use lstm, "
+            "transformer or your own module that returns (B, steps, classes)"
+        )
+    return {"per_step": True} if per_step else {}
