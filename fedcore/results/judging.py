@@ -20,14 +20,13 @@ tolerance, not the partition.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
 
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import ACCURACY, RATIO, RMSE, label_std
+from fedcore.results.criterion import ACCURACY, RATIO, Criterion
 from fedcore.results.intervals import half_width
 from fedcore.results.places import Points, find_places, pool
 from fedcore.results.validity import Ceiling, Sizes, at_ceiling, closed, not_converged, read_sizes
@@ -99,11 +98,13 @@ def judge_all(
 ) -> Iterator[Verdict]:  # fmt: skip
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round.
 
-    Where labels are numbers, accuracy, which is the default, stands for the root mean squared error.
+    Accuracy, which is the default, stands for the root mean squared error where labels are numbers, and for macro F1
+    where there are several.
     """
-    if not math.isnan(label_std(table)):
-        claims = [replace(one, metric=one.metric.replace(ACCURACY.column, RMSE.column)) for one in claims]
-        gates = [replace(one, metric=one.metric.replace(ACCURACY.column, RMSE.column)) for one in gates]
+    if (metric := Criterion().of_table(table).metric) != ACCURACY:
+        old, new = f".{ACCURACY.column}", f".{metric.column}"
+        claims = [replace(one, metric=one.metric.replace(old, new)) for one in claims]
+        gates = [replace(one, metric=one.metric.replace(old, new)) for one in gates]
     sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
