@@ -99,7 +99,7 @@ def score_model(
         return {}
     if not is_whole(model, net):
         return {}
-    sizes = {"examples": float(len(examples)), "classes": float(len(torch.unique(examples.y)))}
+    sizes = {"examples": float(len(examples)), "classes": float(len(torch.unique(examples.y, dim=0)))}
     return evaluate(model, net, examples, scoring) | sizes
 
 

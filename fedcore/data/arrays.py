@@ -24,17 +24,20 @@ def from_arrays(
 ) -> Dataset:
     """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), labels. device:
-    the device that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers,
-    and the classes are the sorted distinct values; "regression": they are quantities; "auto": quantities if some label
-    is no whole number.
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), labels; or
+    (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the device
+    that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers, and the
+    classes are the sorted distinct values; "regression": they are quantities; "multilabel": y is (N, K); "auto": the
+    last if y is (N, K), quantities if some label is no whole number, else classes.
     Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
     """
     if task not in ("auto", *get_args(TaskName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(TaskName)))
     inputs, labels = np.asarray(x), np.asarray(y)
-    if inputs.ndim < 2 or labels.shape != inputs.shape[:1]:
-        raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and (N,)")
+    several = task == "multilabel" or (task == "auto" and labels.ndim == 2)
+    if inputs.ndim < 2 or labels.ndim != 1 + several or len(labels) != len(inputs):
+        wanted = "(N, K)" if several else "(N,)"
+        raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and {wanted}")
     if device is not None and len(device) != len(labels):
         raise InputError(f"from_arrays: device names {len(device)} of {len(labels)} examples")
     if inputs.dtype != np.uint8:
@@ -43,6 +46,10 @@ def from_arrays(
             raise InputError("from_arrays: x has values that are not finite numbers")
     owners = None if device is None else tuple(map(str, device))
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
+    if several:
+        found = _zeros_and_ones(labels)
+        names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
+        return Dataset(Data(examples, torch.from_numpy(found)), None, names, owners)
     if task == "regression" or (task == "auto" and _has_fractions(labels)):
         _require_numbers(labels)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float32))), None, ("y",), owners)
@@ -50,6 +57,19 @@ def from_arrays(
     classes, numbers = np.unique(labels, return_inverse=True)
     data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
+
+
+def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
+    """Return several labels of each example as numbers, (N, K); refuses what is missing, or neither 0 nor 1."""
+    for number, label in enumerate(cells := labels.ravel().tolist()):
+        if label not in (0, 1):
+            row, column = divmod(number, labels.shape[1])
+            gone = label is None or label != label
+            why = "a label is missing; leave the example out" if gone else "each of several labels must be 0 or 1"
+            raise InputError(f"from_arrays: y[{row}, {column}] = {label!r}: {why}")
+    if not cells:
+        raise InputError(f"from_arrays: y {labels.shape} has no label")
+    return labels.astype(np.float32)
 
 
 def _has_fractions(labels: NDArray[Any]) -> bool:

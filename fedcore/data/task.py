@@ -2,9 +2,10 @@ r"""Tasks: what labels are, and all that follows from it.
 
 The labels themselves say it, as PyTorch's losses have it:
 
-    y (N,) int64      classification   the number of a class; a net has an output for each of K classes, its logits
-    y (N,) float32    regression       a quantity; a net has one output
-    y (N, T) int64    sequence_labelling   a class for each step, -1 where it has none; a net has K outputs for each
+    y (N,) int64       classification   the number of a class; a net has an output for each of K classes, its logits
+    y (N,) float32     regression       a quantity; a net has one output
+    y (N, K) float32   multilabel       0 or 1 for each of K labels; a net has an output for each, its logit
+    y (N, T) int64     sequence_labelling   a class for each step, or -1; a net has K outputs for each step, (N, T, K)
 
 A :class:`Task` holds what differs: the loss and its gradient, how the outputs of several models become one answer, the
 score by which devices rank models, and the guess that is the control. Everything else is the same code: a method that
@@ -19,11 +20,18 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, linear, mse_loss, one_hot
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    linear,
+    logsigmoid,
+    mse_loss,
+    one_hot,
+)
 
 from fedcore.types import InputError, Params, Weights
 
-TaskName: TypeAlias = Literal["classification", "regression", "sequence_labelling"]
+TaskName: TypeAlias = Literal["classification", "regression", "multilabel", "sequence_labelling"]
 
 NO_LABEL = -1
 """The label of a step that has none, such as padding: it counts in no loss and no score."""
@@ -43,6 +51,7 @@ class Task:
     outputs (K,) that are best where no input is known. losses: the names that `training.loss` may have.
     has_classes: whether a label is a class, which partitions by label, class weights and some methods need.
     standardised: whether labels are standardised, and errors in their unit.
+    predicts_classes: whether an answer is one of K classes, for an example or for each of its steps.
     """
 
     name: TaskName
@@ -58,6 +67,7 @@ class Task:
     losses: tuple[str, ...]
     has_classes: bool = False
     standardised: bool = False
+    predicts_classes: bool = False
 
 
 # classification
@@ -135,6 +145,50 @@ def sum_and_count(y: Tensor, outputs: int) -> Tensor:
     return torch.stack([y.double().sum(), torch.tensor(float(len(y)), dtype=torch.float64)])
 
 
+# several labels
+
+
+def binary_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the binary cross-entropy of outputs (B, K), mean over examples and labels, nats."""
+    return binary_cross_entropy_with_logits(outputs, y)
+
+
+def binary_grad(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return (sigmoid(z) - y) / K, the gradient of the binary cross-entropy at the outputs (B, K)."""
+    return (outputs.sigmoid() - y) / y.shape[1]
+
+
+def mix_labels(logits: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:
+    """Return logits (N, K) of M members' logits (N, K): of each label `mix_probabilities` of its two answers, 1 and 0.
+
+    A single member's are its own.
+    """
+    if head is not None:
+        return linear(torch.cat([*logits], 1), head["weight"], head["bias"])
+    if len(logits) == 1 and power == 1:
+        return logits[0]
+    z = torch.stack([*logits])
+    share = torch.tensor(weights, dtype=z.dtype).log().view(len(z), 1, -1)
+    yes, no = (torch.logsumexp(power * logsigmoid(one) + share, 0) for one in (z, -z))
+    return yes - no
+
+
+def labels_right(outputs: Tensor, y: Tensor) -> float:
+    """Return the fraction of labels that are right, 1 being said where an output is above 0."""
+    return ((outputs > 0) == (y > 0)).double().mean().item()
+
+
+def ones_and_count(y: Tensor, labels: int) -> Tensor:
+    """Return how many examples have each label, and how many there are, (2, K) float64."""
+    return torch.stack([y.double().sum(0), torch.full((labels,), float(len(y)), dtype=torch.float64)])
+
+
+def log_odds(tally: Tensor) -> Tensor:
+    """Return the logits of the labels' rates, (K,), each answer counted once more than it occurs."""
+    ones, count = tally
+    return ((ones + 1).log() - (count - ones + 1).log()).float()
+
+
 # sequences
 
 
@@ -143,7 +197,7 @@ def labelled_steps(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     outputs: (N, T, K); y: (N, T). What is no sequence is returned as it is.
     """
-    if y.dim() == 1:
+    if task_of(y) is not SEQUENCES:
         return outputs, y
     known = y != NO_LABEL
     if not known.any():
@@ -183,6 +237,7 @@ CLASSIFICATION = Task(
     log_frequencies,
     ("ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"),
     has_classes=True,
+    predicts_classes=True,
 )
 REGRESSION = Task(
     "regression",
@@ -198,6 +253,19 @@ REGRESSION = Task(
     ("ce", "squared", "absolute"),
     standardised=True,
 )
+MULTILABEL = Task(
+    "multilabel",
+    "several labels",
+    binary_loss,
+    binary_grad,
+    mix_labels,
+    lambda y, outputs: 2 * y - 1,
+    labels_right,
+    lambda y, outputs: torch.full((outputs,), len(y)),
+    ones_and_count,
+    log_odds,
+    ("ce",),
+)
 SEQUENCES = Task(
     "sequence_labelling",
     "a class for each step",
@@ -210,16 +278,17 @@ SEQUENCES = Task(
     lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
     log_frequencies,
     ("ce",),
+    predicts_classes=True,
 )
 
-TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION, SEQUENCES)}
+TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION, MULTILABEL, SEQUENCES)}
 
 
 def task_of(y: Tensor) -> Task:
     """Return the task whose labels these are; there may be none of them."""
-    if y.is_floating_point():
-        return REGRESSION
-    return CLASSIFICATION if y.dim() == 1 else SEQUENCES
+    if not y.is_floating_point():
+        return SEQUENCES if y.ndim == 2 else CLASSIFICATION
+    return MULTILABEL if y.ndim == 2 else REGRESSION
 
 
 def require_classes(name: str, what: str) -> None:

@@ -20,14 +20,13 @@ tolerance, not the partition.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
 
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import ACCURACY, RATIO, label_std
+from fedcore.results.criterion import ACCURACY, RATIO, RMSE, Criterion
 from fedcore.results.intervals import half_width
 from fedcore.results.places import Points, find_places, pool
 from fedcore.results.summary import SCORE, SCORED, with_scores
@@ -101,12 +100,13 @@ def judge_all(
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round.
 
     Where labels are numbers, accuracy, which is the default, stands for the score of :func:`with_scores`: the greater
-    is the better, as in a rule about accuracy.
+    is the better, as in a rule about accuracy. Where there are several it stands for macro F1.
     """
-    if not math.isnan(label_std(table)):
-        claims = [replace(one, metric=of_score(one.metric)) for one in claims]
-        gates = [replace(one, metric=of_score(one.metric)) for one in gates]
-        table = with_scores(table)
+    if (metric := Criterion().of_table(table).metric) != ACCURACY:
+        name = SCORE if metric == RMSE else metric.column
+        claims = [replace(one, metric=in_place_of_accuracy(one.metric, name)) for one in claims]
+        gates = [replace(one, metric=in_place_of_accuracy(one.metric, name)) for one in gates]
+        table = with_scores(table) if name == SCORE else table
     sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
@@ -115,7 +115,7 @@ def judge_all(
         yield judge(claim, table, points, shut[claim.round], ceiling, sizes, converged)
 
 
-def of_score(metric: str) -> str:
-    """Return what a claim compares, with the score in the place of the accuracy on a split of the data."""
-    of, _, name = metric.rpartition(".")
-    return f"{of}.{SCORE}" if name == ACCURACY.column and of.rpartition(" of ")[2] in SCORED else metric
+def in_place_of_accuracy(metric: str, name: str) -> str:
+    """Return what a claim compares, with another metric in the place of the accuracy on a split of the data."""
+    of, _, known = metric.rpartition(".")
+    return f"{of}.{name}" if known == ACCURACY.column and of.rpartition(" of ")[2] in SCORED else metric

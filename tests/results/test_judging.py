@@ -8,7 +8,7 @@ from claim_tables import POINTS, drawn, table
 from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import RATIO
 from fedcore.results.intervals import SHARED_DATA, half_width
-from fedcore.results.judging import LEVEL, judge, judge_all, of_score
+from fedcore.results.judging import LEVEL, in_place_of_accuracy, judge, judge_all
 
 
 def verdict(rule, **words):
@@ -213,5 +213,5 @@ def test_an_error_that_is_named_is_compared_as_it_is(rule, word, metric):
 
 def test_only_accuracies_on_splits_become_scores():
     kept = ["test.balanced_accuracy", "links.accuracy", "traffic.bytes_up", "std of test.loss"]
-    assert [of_score(name) for name in kept] == kept
-    assert of_score("std of test.accuracy") == "std of test.score"
+    assert [in_place_of_accuracy(name, "score") for name in kept] == kept
+    assert in_place_of_accuracy("std of test.accuracy", "score") == "std of test.score"

@@ -168,6 +168,7 @@ def test_accuracy_by_group_of_the_last_round():
 def test_errors_of_numbers_by_group():
     table = frame(rows({"a": [[8.0, 6.0, 1.0]]}))
     table["metric"] = table["metric"].replace("accuracy", "rmse")
+    table = pd.concat([table, table.head(1).assign(split="data", metric="label_std", value=5.0)], ignore_index=True)
     found = by_group(grouped(table, {"d00": "A", "d01": "A", "d02": "B"}))
     own = found[found["split"] == "test"].set_index("group")
     assert own["mean"].tolist() == [7.0, 1.0]
