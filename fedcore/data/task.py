@@ -63,6 +63,10 @@ class Task:
     has_classes: bool = False
     standardised: bool = False
 
+    def probabilities(self, answers: Tensor) -> Tensor:
+        """Return the probability of each class, or of each of several labels, (N, K), from a model's answers."""
+        return answers.exp() if self.has_classes else answers.sigmoid()
+
 
 # classification
 
@@ -179,8 +183,7 @@ def ones_and_count(y: Tensor, labels: int) -> Tensor:
 
 def log_odds(tally: Tensor) -> Tensor:
     """Return the logits of the labels' rates, (K,), each answer counted once more than it occurs."""
-    ones, count = tally
-    return ((ones + 1).log() - (count - ones + 1).log()).float()
+    return ((tally[0] + 1).log() - (tally[1] - tally[0] + 1).log()).float()
 
 
 CLASSIFICATION = Task(
@@ -213,7 +216,7 @@ REGRESSION = Task(
 )
 MULTILABEL = Task(
     "multilabel",
-    "several labels",
+    "0 or 1 for each of several labels",
     binary_loss,
     binary_grad,
     mix_labels,
