@@ -20,7 +20,7 @@ from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
-from fedcore.data.task import CLASSIFICATION, TASKS, Task, require_classes
+from fedcore.data.task import CLASSIFICATION, MULTILABEL, TASKS, Task, require_classes
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -62,18 +62,19 @@ class DeployedModel:
         return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
 
     def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
-        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
+        """Return the probabilities of the classes, or of several labels, (N, K), of examples x (N, *shape) as loaded.
 
         x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
         another shape or that are not numbers, for a frame that lacks a column or has a cell of another kind, and where
-        labels are no classes.
+        labels are numbers.
         """
-        require_classes(self.task.name, "probabilities:")
-        probabilities: NDArray[np.float32] = self._answers(x).exp().numpy()
+        if self.task.standardised:
+            require_classes(self.task.name, "probabilities:")
+        probabilities: NDArray[np.float32] = self.task.probabilities(self._answers(x)).numpy()
         return probabilities
 
     def _answers(self, x: ArrayLike | pd.DataFrame) -> Tensor:
-        """Return what the model says of examples: log-probabilities, or standardised numbers."""
+        """Return what the model says of examples: log-probabilities, standardised numbers, or logits of labels."""
         inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
         with one_thread():
             return outputs(self.model, self.net, inputs, self.task)
@@ -95,9 +96,12 @@ class DeployedModel:
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
 
-        Where labels are numbers themselves, it returns these, float32, in the unit of those learnt from.
+        Where labels are numbers themselves, it returns these, float32, in the unit of those learnt from; of several
+        labels, (N, K), which are more probable than not, 0 or 1.
         """
         answers, (mean, std) = self._answers(x), self.label_scale
+        if self.task == MULTILABEL:
+            return (answers > 0).long().numpy()
         found: NDArray[Any] = (answers.argmax(1) if self.task.has_classes else answers[:, 0] * std + mean).numpy()
         return found
 

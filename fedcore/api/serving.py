@@ -28,7 +28,7 @@ from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode, from_json, words
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
-from fedcore.data.task import TASKS, Task
+from fedcore.data.task import MULTILABEL, TASKS, Task
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
@@ -57,8 +57,8 @@ class ServedModels:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
         Where labels are numbers `label` is the predicted number, in the unit of those learnt from, and there is no
-        other column. With a threshold, `label` is decided by it, and there are also the `probability` of that label and
-        `threshold`.
+        other column. Where there are several, the columns are `label_NAME`, 0 or 1, and `probability_NAME` of each.
+        With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
@@ -77,8 +77,13 @@ class ServedModels:
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
             answers[torch.from_numpy(own_rows)] = self._outputs(part, owner)
         index = getattr(rows, "index", None)
-        if not self.task.has_classes:
+        if self.task.standardised:
             return pd.DataFrame({LABEL: answers[:, 0].numpy()}, index=index)
+        if not self.task.has_classes:
+            columns = (answers > 0).long().numpy(), self.task.probabilities(answers).numpy()
+            names = self.label_columns, self.class_columns
+            parts = [pd.DataFrame(held, index, of) for held, of in zip(columns, names, strict=True)]
+            return pd.concat(parts, axis=1)
         label = self._decide(answers)
         found = pd.DataFrame(
             {
@@ -94,9 +99,11 @@ class ServedModels:
     def labels_of(self, inputs: Tensor, device: str) -> Tensor:
         """Return the class, or the number, that a device predicts for each example, (N,).
 
-        inputs: as they are loaded, (N, *shape).
+        Of several labels it is 0 or 1 for each, (N, K). inputs: as they are loaded, (N, *shape).
         """
         answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]))
+        if self.task == MULTILABEL:
+            return (answers > 0).float()
         return self._decide(answers) if self.task.has_classes else answers[:, 0]
 
     @property
@@ -107,14 +114,21 @@ class ServedModels:
     @property
     def output_columns(self) -> list[str]:
         """The columns of a prediction with every class."""
+        if self.task == MULTILABEL:
+            return [*self.label_columns, *self.class_columns]
         if not self.task.has_classes:
             return [LABEL]
         return [LABEL, PROBABILITY, *self.class_columns, *([THRESHOLD] if self.threshold else [])]
 
     @property
     def class_columns(self) -> list[str]:
-        """The columns with the probability of each class."""
+        """The columns with the probability of each class, or of each of several labels."""
         return [f"{PROBABILITY}_{name}" for name in self.schema.classes]
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The columns that say what is predicted: one, or one for each of several labels."""
+        return [f"{LABEL}_{name}" for name in self.schema.classes] if self.task == MULTILABEL else [LABEL]
 
     def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
         """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
@@ -134,7 +148,7 @@ class ServedModels:
         return self._answers(0 if owner is None else self.devices[owner], encode(rows, self.schema, owner))
 
     def _answers(self, which: int, x: Tensor) -> Tensor:
-        """Return what one of the models says of prepared examples: log-probabilities, or numbers in the unit."""
+        """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():
             return in_unit(outputs(model, net, x, self.task), self.schema)

@@ -81,11 +81,11 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
         return dict.fromkeys((*NAMES[task.name], *more), math.nan)
     labels = y
     if task.has_classes:
-        found, shown = class_metrics(answers, y, scoring), answers.exp()
+        found, shown = class_metrics(answers, y, scoring), task.probabilities(answers)
     elif task.standardised:
         found, (shown, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
     else:
-        found, shown = label_metrics(answers, y), answers.sigmoid()
+        found, shown = label_metrics(answers, y), task.probabilities(answers)
     for name, function in scoring.own:
         found[name] = _own(name, function, shown, labels)
     return found

@@ -134,7 +134,7 @@ def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def own_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of the labels' own task: cross-entropy of classes or several labels, squared error of a number."""
+    """Return the loss of the labels' own task: cross-entropy of classes or labels, squared error of a number."""
     return task_of(y).loss(outputs, y)
 
 

@@ -18,8 +18,8 @@ class Dataset:
     """Examples before they are divided among devices.
 
     train: all examples to divide. test: the official shared test set, or None if the source has none.
-    classes: names of the classes, classes[k] for y == k; where labels are numbers the name of the number; of several labels the
-        name of each.
+    classes: names of the classes, classes[k] for y == k; where labels are numbers the name of the number; of several
+        labels the name of each.
     device: the device that recorded each example of `train` (N names), if the source names it.
     split: "train", "val" or "test" for each example of `train`, if the source fixes it.
     domain: the domain of each example of `train` (N names), if the dataset combines several.

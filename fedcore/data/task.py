@@ -69,6 +69,10 @@ class Task:
     standardised: bool = False
     predicts_classes: bool = False
 
+    def probabilities(self, answers: Tensor) -> Tensor:
+        """Return the probability of each class, or of each of several labels, (N, K), from a model's answers."""
+        return answers.exp() if self.has_classes else answers.sigmoid()
+
 
 # classification
 
@@ -185,8 +189,7 @@ def ones_and_count(y: Tensor, labels: int) -> Tensor:
 
 def log_odds(tally: Tensor) -> Tensor:
     """Return the logits of the labels' rates, (K,), each answer counted once more than it occurs."""
-    ones, count = tally
-    return ((ones + 1).log() - (count - ones + 1).log()).float()
+    return ((tally[0] + 1).log() - (tally[1] - tally[0] + 1).log()).float()
 
 
 # sequences
@@ -255,7 +258,7 @@ REGRESSION = Task(
 )
 MULTILABEL = Task(
     "multilabel",
-    "several labels",
+    "0 or 1 for each of several labels",
     binary_loss,
     binary_grad,
     mix_labels,

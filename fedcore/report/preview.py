@@ -82,8 +82,9 @@ def print_preview(
     for line in _advice(setting, dataset, divided, refusing):
         console.print(Text(line))
     console.print()
-    classes = dataset.classes if dataset.task.has_classes else ()
-    console.print(_devices(counts(dataset, divided), gaps, classes, console.width, _amounts(dataset, divided)))
+    classes = () if dataset.task.standardised else dataset.classes
+    held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
+    console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.has_classes))
     for line in _problems(dataset, divided, gaps, held):
         console.print(Text(line))
     if section["drop_small"]:
@@ -114,9 +115,8 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     else:
         what = f"{' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
-    labels = (
-        f"{len(dataset.classes)} classes{label}" if dataset.task.has_classes else f"the number {dataset.classes[0]}"
-    )
+    labels = f"{len(dataset.classes)} {'classes' if dataset.task.has_classes else 'labels'}{label}"
+    labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
     return (
         f"{len(dataset.train):,} examples, {what}, "
         f"{labels}, {len(divided.devices)} devices, "
@@ -172,8 +172,11 @@ def _list(words: Sequence[str], room: int) -> str:
 
 
 def _amounts(dataset: Dataset, divided: Partition) -> dict[str, dict[str, str]]:
-    """Return the mean and the deviation of a number as label in each device's training rows: what -> device -> text."""
-    if dataset.task.has_classes:
+    """Return what labels are in each device's training rows: what -> device -> text; nothing of classes.
+
+    Of a number as label it is the mean and the deviation.
+    """
+    if not dataset.task.standardised:
         return {}
     y = {who: dataset.train.y.numpy()[own["train"]].astype(float) for who, own in divided.devices.items()}
     return {
@@ -188,11 +191,12 @@ def _devices(
     classes: tuple[str, ...],
     width: int,
     amounts: Mapping[str, Mapping[str, str]],
+    one_each: bool,
 ) -> Table:
-    """Return the table of each device's examples, and the shares of its training examples by class.
+    """Return the table of each device's examples, and the shares of its training examples by class, or with each label.
 
     Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
-    amounts: further columns, by device.
+    amounts: further columns, by device. one_each: whether an example has one of the classes, so that shares add up.
     """
     parts = [name for name in held.columns if name.startswith("n_") and name not in classes]
     rows, labels = held, [*map(str, held.index)]
@@ -225,8 +229,10 @@ def _devices(
     if rest:
         table.add_column(REST.format(rest), justify="right")
     for name, cells, (_, row) in zip(names, numbers, rows.iterrows(), strict=True):
-        shares = 100 * row[list(classes)].astype(float) / max(row[list(classes)].sum(), 1)
-        others = [f"{shares[list(classes[count:])].sum():.0f}"] if rest else []
+        size = row[list(classes)].sum() if one_each else row["n_train"]
+        shares = 100 * row[list(classes)].astype(float) / max(size, 1)
+        beyond = shares[list(classes[count:])]
+        others = [f"{beyond.sum() if one_each else beyond.mean():.0f}"] if rest else []
         table.add_row(Text(name), *cells, *(f"{shares[one]:.0f}" for one in shown), *others)
     return table
 

@@ -27,7 +27,7 @@ from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRE
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
-from fedcore.data.task import TASKS
+from fedcore.data.task import MULTILABEL, TASKS
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.types import Model, Threshold
@@ -148,7 +148,7 @@ def _distributions() -> Mapping[str, list[str]]:
 def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     """Return what a model takes and returns: columns by name, or arrays; a label, its probability, and any threshold.
 
-    A label that is a number comes alone.
+    A label that is a number comes alone; of several labels each has two columns.
 
     The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
     """
@@ -163,7 +163,10 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
-    if not TASKS[schema.task].has_classes:
+    if TASKS[schema.task] == MULTILABEL:
+        columns = ((LABEL, DataType.long), (PROBABILITY, DataType.float))
+        outputs = [ColSpec(kind, f"{what}_{name}") for what, kind in columns for name in schema.classes]
+    elif not TASKS[schema.task].has_classes:
         outputs = [ColSpec(DataType.float, LABEL)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
     return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
