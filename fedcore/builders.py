@@ -80,6 +80,19 @@ def needs_classes(reason: str, **settings: Any) -> Callable[[F], F]:
     return mark
 
 
+def needs_one_label(reason: str) -> Callable[[F], F]:
+    """Mark a method that labels for each step of an example do not allow.
+
+    reason: what it does with an example's label or features, e.g. "regresses on the label of an example".
+    """
+
+    def mark(build: F) -> F:
+        build.needs_one_label = reason  # type: ignore[attr-defined]
+        return build
+
+    return mark
+
+
 def training_defaults(**changes: Any) -> Callable[[F], F]:
     """Set a method's own defaults of local training: settings of `Training`."""
 

@@ -64,6 +64,8 @@ class DeployedModel:
     def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
         """Return the probabilities of the classes, or of several labels, (N, K), of examples x (N, *shape) as loaded.
 
+        Where each step has a label they are (N, T, K).
+
         x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
         another shape or that are not numbers, for a frame that lacks a column or has a cell of another kind, and where
         labels are numbers.
@@ -96,13 +98,13 @@ class DeployedModel:
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
 
-        Where labels are numbers themselves, it returns these, float32, in the unit of those learnt from; of several
-        labels, (N, K), which are more probable than not, 0 or 1.
+        Where each step has a label, of each step, (N, T). Where labels are numbers themselves, it returns these,
+        float32, in the unit of those learnt from; of several labels, (N, K), which are more probable than not, 0 or 1.
         """
         answers, (mean, std) = self._answers(x), self.label_scale
         if self.task == MULTILABEL:
             return (answers > 0).long().numpy()
-        found: NDArray[Any] = (answers.argmax(1) if self.task.has_classes else answers[:, 0] * std + mean).numpy()
+        found: NDArray[Any] = (answers.argmax(-1) if self.task.predicts_classes else answers[:, 0] * std + mean).numpy()
         return found
 
 

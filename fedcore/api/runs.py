@@ -24,7 +24,7 @@ from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
-from fedcore.data.task import MULTILABEL, TASKS
+from fedcore.data.task import MULTILABEL, TASKS, count_different
 from fedcore.partition import final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -358,7 +358,7 @@ def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
         name: {
             "examples": float(len(device.data.train)),
             "test_examples": float(len(device.data.test)),
-            "test_classes": float(len(torch.unique(device.data.test.y, dim=0))),
+            "test_classes": float(count_different(device.data.test.y)),
             "shared_examples": float(len(fed.test)),
             "same_test": 1.0,
             **beside,

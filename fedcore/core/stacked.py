@@ -23,7 +23,7 @@ from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import OPTIMISERS, learning_rates
 from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
-from fedcore.data.task import task_of
+from fedcore.data.task import SEQUENCES, task_of
 from fedcore.types import Net, Params, generator
 
 WARM_UP = 3
@@ -51,7 +51,7 @@ def _kind(descent: Descent) -> Any:
     training, sizes = descent.training, tuple(map(len, descent.batches))
     known = descent.logit_grad is not None or training.loss == "ce"
     changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
-    if not known or changed or not sizes:
+    if not known or changed or not sizes or task_of(descent.data.y) is SEQUENCES:  # a mean over labelled steps
         return None
     net, shape = descent.flat.net, tuple(descent.data.x.shape[1:])
     if not rows_agree(net, shape):

@@ -62,7 +62,9 @@ class Dataset:
         if self.task.standardised:
             said += [f"a number, {few[0]}"]
         else:
-            said += [f"{len(self.classes)} {'classes' if self.task.has_classes else 'labels'} ({', '.join(few)})"]
+            what = "classes" if self.task.predicts_classes else "labels"
+            steps = "" if self.task.has_classes or what == "labels" else f" of each of {self.train.y.shape[1]} steps"
+            said += [f"{len(self.classes)} {what}{steps} ({', '.join(few)})"]
         said += [f"{len(set(self.device)):,} devices"] if self.device else []
         said += [f"{len(set(self.domain))} domains"] if self.domain else []
         said += [f"{len(self.test):,} shared test examples"] if self.test is not None else []

@@ -132,9 +132,11 @@ def summarise(
                 {column.name: _summarise(column, held) for column, held in _by_label(schema, values)} for values in both
             )
             return Rows(found, several=several, predictions=predictions)
-        if not TASKS[schema.task].has_classes:
+        if TASKS[schema.task].standardised:
             label, prediction = (_summarise(NUMBER, values) for values in both)
             return Rows(found, label=label, prediction=prediction)
+        if not TASKS[schema.task].has_classes:  # steps of one example are no independent draws
+            return Rows(found)
         of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
         return Rows(found, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
 
@@ -229,7 +231,7 @@ def compare(
                 held = [(bins[column.name], values) for bins, values in both if column.name in bins]
                 what = "the labels" if labels else "the predictions"
                 changes += _compare_column(column, held, where, f"{what} of {column.name!r}")
-        else:
+        elif TASKS[schema.task].standardised:
             numbers = [(of.label if labels else of.prediction, said[rows]) for of, rows in parts]
             held = [(bins, values) for bins, values in numbers if bins is not None]
             changes += _compare_column(NUMBER, held, where, "the labels" if labels else "the predictions")

@@ -71,7 +71,7 @@ class Task:
 
     def probabilities(self, answers: Tensor) -> Tensor:
         """Return the probability of each class, or of each of several labels, (N, K), from a model's answers."""
-        return answers.exp() if self.has_classes else answers.sigmoid()
+        return answers.exp() if self.predicts_classes else answers.sigmoid()
 
 
 # classification
@@ -271,7 +271,7 @@ MULTILABEL = Task(
 )
 SEQUENCES = Task(
     "sequence_labelling",
-    "a class for each step",
+    "a class for each step, not for each example",
     masked_loss,
     masked_grad,
     mix_steps,
@@ -292,6 +292,11 @@ def task_of(y: Tensor) -> Task:
     if not y.is_floating_point():
         return SEQUENCES if y.ndim == 2 else CLASSIFICATION
     return MULTILABEL if y.ndim == 2 else REGRESSION
+
+
+def count_different(y: Tensor) -> int:
+    """Return how many different labels there are; of several how many combinations, of steps how many classes."""
+    return len(torch.unique(y[y != NO_LABEL] if task_of(y) is SEQUENCES else y, dim=0))
 
 
 def require_classes(name: str, what: str) -> None:

@@ -55,8 +55,8 @@ class Block(nn.Module):
         batch, length, width = x.shape
         parts = self.inputs(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).reshape(batch, length, width)
-        x = x + self.out(mixed)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         y: Tensor = x + self.fc2(gelu(self.fc1(self.norm2(x))))
         return y
 

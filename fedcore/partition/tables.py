@@ -7,21 +7,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
-from fedcore.data.task import MULTILABEL
+from fedcore.data.task import MULTILABEL, NO_LABEL, SEQUENCES, count_different
 from fedcore.partition import AUTO, PARTS, Partition, training
 from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import new_sites
-from fedcore.partition.schemes import device_names
+from fedcore.partition.schemes import Index, device_names
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     """Return class counts: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
 
     Where a label is a number there is one column in place of these, with all labelled training examples; of several
-    labels it is how many examples have each. The last column is n_unlabelled if any label is hidden.
+    labels it is how many examples have each, and of labels for each step how many steps. The last column is
+    n_unlabelled if any label is hidden.
     """
     frame = counts_of(dataset, partition, "train")
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
@@ -36,7 +38,15 @@ def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame
     held = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
     if dataset.task == MULTILABEL:
         held = [dataset.train.y.numpy()[own[part]].sum(0, dtype=np.int64) for own in devices.values()]
+    if dataset.task == SEQUENCES:
+        held = [count_steps(dataset, own[part]) for own in devices.values()]
     return pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+
+
+def count_steps(dataset: Dataset, index: Index) -> Index:
+    """Return how many labelled steps of some examples have each class, (K,)."""
+    y = dataset.train.y.numpy()[index]
+    return np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
 
 
 def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: int) -> list[str]:
@@ -107,14 +117,19 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
         "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
     }
     if not dataset.task.has_classes:
-        y, held = dataset.train.y.numpy(), partition.devices
+        y, held = dataset.train.y, partition.devices
         sizes = {part: pd.Series({who: len(own[part]) for who, own in held.items()}) for part in PARTS}
+        different = {who: count_different(y[torch.from_numpy(own["test"])]) for who, own in held.items()}
+        of_steps = {name: found[name] for name in ("classes", "largest_share")}
         found = {"examples": sizes["train"], "test_examples": sizes["test"], "shared_examples": shared}
-        found["test_classes"] = pd.Series({who: len(np.unique(y[own["test"]], axis=0)) for who, own in held.items()})
+        found["test_classes"] = pd.Series(different)
         if dataset.task.standardised:
             found["label_std"] = label_scale(dataset, partition)[1]
-        else:
+        elif dataset.task == MULTILABEL:
             found["labels"] = len(dataset.classes)
+        else:
+            steps = count_steps(dataset, partition.indices)
+            found |= of_steps | {"largest_class": steps.max() / max(steps.sum(), 1)}
     if dataset.split is not None:
         found["same_test"] = 1.0
     numbers = pd.DataFrame(found, index=table.index).astype(float).fillna(0.0)

@@ -21,6 +21,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, is_users, load, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
+from fedcore.data.task import NO_LABEL
 from fedcore.partition import Index, Partition, partition, training
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
@@ -84,7 +85,7 @@ def print_preview(
     console.print()
     classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
-    console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.has_classes))
+    console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
     for line in _problems(dataset, divided, gaps, held):
         console.print(Text(line))
     if section["drop_small"]:
@@ -115,7 +116,7 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     else:
         what = f"{' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
-    labels = f"{len(dataset.classes)} {'classes' if dataset.task.has_classes else 'labels'}{label}"
+    labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
     labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
     return (
         f"{len(dataset.train):,} examples, {what}, "
@@ -255,7 +256,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     found = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
-        "one class only": sizes.index[(labelled == 1) & dataset.task.has_classes],
+        "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
         f"fewer than {LEAST_TEST} test examples, so not in means": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in held if lacks[who]],
@@ -304,9 +305,10 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
 
 def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     """Return what to decide by where one class has most of the examples."""
-    if not dataset.task.has_classes:
+    if not dataset.task.predicts_classes:
         return []
-    counts_of = np.bincount(dataset.train.y.numpy(), minlength=len(dataset.classes))
+    y = dataset.train.y.numpy()
+    counts_of = np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
     largest = counts_of.max() / max(counts_of.sum(), 1)
     if largest <= LARGEST:
         return []

@@ -207,8 +207,10 @@ class Criterion:
         metric, allowed = self.metric.name, OF_TASK.get(name, frozenset())
         for of, what in ((OF_NUMBERS, "a number as label"), (OF_LABELS, "several labels")):
             if metric in of - allowed:
-                held = "classes" if TASKS[name].has_classes else TASKS[name].words
+                held = "classes" if TASKS[name].predicts_classes else TASKS[name].words
                 raise InputError(f"{where}.metric = {metric!r}: is of {what}; these data have {held}")
+        if TASKS[name].predicts_classes:
+            return
         if metric not in allowed | {"accuracy"}:
             require_classes(name, f"{where}.metric = {metric!r}:")
         if self.positive is not None:

@@ -134,9 +134,10 @@ def final(table: pd.DataFrame) -> pd.DataFrame:
 def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.DataFrame:
     """Return the rows of the best candidate on validation data, under another label, in each setting and seed.
 
-    The best has the highest mean accuracy, of a number as label the least root mean squared error, over the devices'
-    validation splits after its last round; of equal ones the first counts. Each choice costs the training of all candidates and one evaluation of each on these splits. Settings
-    and seeds without one of the candidates, or without validation examples, have no choice.
+    The best has the highest mean accuracy over the devices' validation splits after its last round, or without
+    accuracies the highest score (:func:`fedcore.results.summary.with_scores`); of equal ones the first counts. Each
+    choice costs the training of all candidates and one evaluation of each on these splits. Settings and seeds without
+    one of the candidates, or without validation examples, have no choice.
     """
     last = final(with_scores(table[table["method"].isin(candidates)]))
     scores = last[(last["split"] == "val") & (last["metric"] == SCORE)]

@@ -104,7 +104,7 @@ def judge(
     require_same(dataset, schema)
     if dataset.task == MULTILABEL:
         criterion = criterion.of_labels()
-    elif not dataset.task.has_classes:
+    elif dataset.task.standardised:
         criterion = criterion.of_numbers(label_scale(dataset, partition)[1])
     x = lay_out(dataset, schema)
     keys = row_keys(dataset)

@@ -148,7 +148,7 @@ def _distributions() -> Mapping[str, list[str]]:
 def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     """Return what a model takes and returns: columns by name, or arrays; a label, its probability, and any threshold.
 
-    A label that is a number comes alone; of several labels each has two columns.
+    A label that is a number comes alone; of several labels each has two columns, and so has each step.
 
     The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
     """
@@ -163,11 +163,12 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
-    if TASKS[schema.task] == MULTILABEL:
-        columns = ((LABEL, DataType.long), (PROBABILITY, DataType.float))
-        outputs = [ColSpec(kind, f"{what}_{name}") for what, kind in columns for name in schema.classes]
-    elif not TASKS[schema.task].has_classes:
+    if TASKS[schema.task].standardised:
         outputs = [ColSpec(DataType.float, LABEL)]
+    elif not TASKS[schema.task].has_classes:
+        said = DataType.long if TASKS[schema.task] == MULTILABEL else DataType.string
+        columns = ((LABEL, said), (PROBABILITY, DataType.float))
+        outputs = [ColSpec(kind, name) for what, kind in columns for name in serving.several_columns(what, schema)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
     return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
 
