@@ -21,7 +21,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, is_users, load, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
-from fedcore.data.task import NO_LABEL
+from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.partition import Index, Partition, partition, training
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
@@ -117,6 +117,7 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
         what = f"{' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
     labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
+    labels += "" if dataset.task != SEQUENCES else " for each step"
     labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
     return (
         f"{len(dataset.train):,} examples, {what}, "
