@@ -398,9 +398,12 @@ def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> ND
 
 
 def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
-    """Return several labels of each row, (N, K)."""
-    with naming(file, "; a row has each of several labels or not (1 or 0)"):
-        return np.stack([finite(frame, Column(name, "boolean")) for name in targets], axis=1)
+    """Return whether each row has each of several labels, (N, K)."""
+    found = np.stack([words(frame, name) for name in targets], axis=1)
+    with naming(file):
+        for row, k in np.argwhere(~np.isin(found, ["0", "1", "False", "True"])).tolist():
+            raise cell_error(frame, targets[k], row, "1 or 0: a row has each of several labels or not")
+    return np.isin(found, ["1", "True"]).astype(np.float32)
 
 
 @contextmanager
