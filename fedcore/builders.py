@@ -18,8 +18,9 @@ from fedcore.errors import InputError
 CONTEXT = ("nets", "training")
 """Arguments that a method's builder gets besides its settings: every device's architecture, and local training."""
 
-NET_CONTEXT = ("shape", "classes", "per_step")
-"""Arguments of a net that the data determine; the last one only of a net that can have an output for each step."""
+NET_CONTEXT = ("shape", "classes", "per_step", "several")
+"""Arguments of a net that the data determine; the last two only of nets that can have an output for each step, or
+several inputs."""
 
 PARTITION_CONTEXT = ("dataset", "name", "seed")
 """Arguments of a partition besides its settings."""

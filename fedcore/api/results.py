@@ -20,6 +20,7 @@ from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
+from fedcore.data.inputs import Input, as_mapping, side_by_side
 from fedcore.data.task import CLASSIFICATION, MULTILABEL, TASKS, Task, require_classes
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
@@ -43,7 +44,7 @@ class DeployedModel:
 
     shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
     data frame, by the names of its columns; None for data that are not a table. task: what labels are. label_scale: the
-    mean and the deviation by which a number as label was standardised.
+    mean and the deviation by which a number as label was standardised. several: the inputs of an example.
     """
 
     model: Model
@@ -53,6 +54,7 @@ class DeployedModel:
     encode: Callable[[pd.DataFrame], Tensor] | None = None
     task: Task = CLASSIFICATION
     label_scale: LabelScale = (0.0, 1.0)
+    several: tuple[Input, ...] = ()
 
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
@@ -66,9 +68,9 @@ class DeployedModel:
 
         Where each step has a label they are (N, T, K).
 
-        x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
-        another shape or that are not numbers, for a frame that lacks a column or has a cell of another kind, and where
-        labels are numbers.
+        x may be a data frame with the columns of the table that was learnt from, or several inputs by name. Raises
+        InputError for examples of another shape or that are not numbers, for a frame that lacks a column or has a cell
+        of another kind, and where labels are numbers.
         """
         if self.task.standardised:
             require_classes(self.task.name, "probabilities:")
@@ -83,7 +85,7 @@ class DeployedModel:
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
-        values = np.asarray(x)
+        values = side_by_side(x, self.several) if self.several and as_mapping(x) else np.asarray(x)
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
@@ -158,6 +160,7 @@ class Result:
                 self._encode(name),
                 TASKS[fed.task],
                 fed.scoring.label_scale,
+                schema_of(self.fed.dataset).several if isinstance(self.fed, DividedDataset) else (),
             )
             for name, device in fed.devices.items()
         }

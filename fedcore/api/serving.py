@@ -193,8 +193,8 @@ def load(folder: Path) -> ServedModels:
     card = json.loads((folder / MODELS).read_bytes())
     leaves = read_safetensors(folder / LEAVES)
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
-    shape, classes, per_step = tuple(schema.shape), len(schema.classes), TASKS[schema.task] == SEQUENCES
-    nets = [build_net(shape=shape, classes=classes, per_step=per_step, **section) for section in sections]
+    shape, classes, steps = tuple(schema.shape), len(schema.classes), TASKS[schema.task] == SEQUENCES
+    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **one) for one in sections]
     models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)

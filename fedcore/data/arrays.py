@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedcore.builders import unknown_value
-from fedcore.data import Dataset
+from fedcore.data import Dataset, schema_of
+from fedcore.data.inputs import as_mapping, describe, side_by_side
 from fedcore.data.task import NO_LABEL, TaskName
 from fedcore.types import Data, InputError
 
 
 def from_arrays(
-    x: ArrayLike,
+    x: ArrayLike | Mapping[str, ArrayLike],
     y: ArrayLike,
     *,
     device: Sequence[object] | None = None,
@@ -24,7 +26,8 @@ def from_arrays(
 ) -> Dataset:
     """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), labels; or
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32; or several inputs, a
+    mapping or named tuple of such arrays, for a net whose forward has their names. y: (N,), labels; or
     (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the device
     that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers, and the
     classes are the sorted distinct values; "regression": they are quantities; "multilabel": y is (N, K); "auto": the
@@ -35,6 +38,13 @@ def from_arrays(
     """
     if task not in ("auto", *get_args(TaskName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(TaskName)))
+    if (named := as_mapping(x)) is not None:
+        if task == "sequence_labelling":
+            raise InputError(
+                "from_arrays.task = 'sequence_labelling': each step's label is of one input, x (N, T, ...)"
+            )
+        dataset = from_arrays(side_by_side(named), y, device=device, task=task)
+        return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
     inputs, labels = np.asarray(x), np.asarray(y)
     several, steps = task == "multilabel" or (task == "auto" and labels.ndim == 2), task == "sequence_labelling"
     if inputs.ndim < 2 or labels.ndim != 1 + (several or steps) or len(labels) != len(inputs):

@@ -58,7 +58,8 @@ class Dataset:
         """Say what the examples are, without their numbers."""
         shape, kind = tuple(self.train.x.shape[1:]), str(self.train.x.dtype).removeprefix("torch.")
         few = [*self.classes] if len(self.classes) <= 10 else [*self.classes[:3], "...", self.classes[-1]]
-        said = [f"{len(self.train):,} examples of shape {shape}, {kind}"]
+        inputs = ", ".join(f"{one.name} {one.shape}" for one in self.schema.several) if self.schema else ""
+        said = [f"{len(self.train):,} examples of {inputs or f'shape {shape}, {kind}'}"]
         if self.task.standardised:
             said += [f"a number, {few[0]}"]
         else:

@@ -22,7 +22,7 @@ from fedcore.builders import unknown_value
 from fedcore.data.dataset import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import TASKS
-from fedcore.types import Data, LabelScale
+from fedcore.types import Data, InputError, LabelScale
 
 SCALES = ("none", "device", "common")
 FILLED = ("median", "common_median")
@@ -54,6 +54,9 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
     """
     if scale not in SCALES:
         raise unknown_value("federation.scale", scale, SCALES)
+    for one in schema_of(dataset).several if scale != "none" else ():
+        if one.whole:
+            raise InputError(f"federation.scale = {scale!r}: input {one.name!r} has whole numbers; use none, or floats")
     schema = replace(schema_of(dataset), label_scale=fit_labels(dataset, trains))
     fills: dict[str, Numbers] = dict.fromkeys(trains, ())
     shared_fill: Numbers = ()

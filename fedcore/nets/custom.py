@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedcore.builders import NET_CONTEXT, import_builder
-from fedcore.nets.inputs import blank, takes_integers, with_integers
+from fedcore.data.inputs import Input
+from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
@@ -22,8 +23,9 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     """Return the function (*, shape, classes, **settings) -> Net, with the settings of the user's callable.
 
     which: the callable, or its import path. It receives the settings, and `shape`, `classes` and `per_step` if it has
-    such parameters. Nets can be aligned if it has an attribute `axes`, a table or a function of the same arguments that
-    returns one; `nets.tables.table` derives one for many modules. Raises InputError for an unsuitable callable.
+    such parameters; of several inputs `shape` is a dict of theirs. Nets can be aligned if it has an attribute `axes`, a
+    table or a function of the same arguments that returns one; `nets.tables.table` derives one for many modules. Raises
+    InputError for an unsuitable callable.
     """
     target = import_builder(which, "net.name") if isinstance(which, str) else which
     path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
@@ -31,17 +33,27 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         raise InputError(f"net.name: {path!r} is not an nn.Module")
     settings = _settings(path, target)
 
-    def make(*, shape: tuple[int, ...], classes: int, per_step: bool = False, **values: object) -> Net:
-        context = {"shape": tuple(shape), "classes": classes, "per_step": per_step}
-        build = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
+    def make(
+        *,
+        shape: tuple[int, ...],
+        classes: int,
+        per_step: bool = False,
+        several: tuple[Input, ...] = (),
+        **values: object,
+    ) -> Net:
+        shapes = {one.name: one.shape for one in several} or tuple(shape)
+        context = {"shape": shapes, "classes": classes, "per_step": per_step}
+        settled = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
+        build = partial(with_several, settled, several) if several else settled
         integers = takes_integers(_check(path, build, shape, (*shape[:1], classes) if per_step else (classes,)))
         axes = getattr(target, "axes", None)
         return Net(
-            partial(with_integers, build) if integers else build, axes(**build.keywords) if callable(axes) else axes
+            partial(with_integers, build) if integers else build, axes(**settled.keywords) if callable(axes) else axes
         )
 
     given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
-    given.append(Parameter(NET_CONTEXT[2], Parameter.KEYWORD_ONLY, default=False, annotation=bool))
+    defaults = zip(NET_CONTEXT[2:], (False, ()), strict=True)
+    given += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
     parameters = [*given, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

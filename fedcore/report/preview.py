@@ -114,7 +114,8 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
         taken = len(schema.columns) + len(schema.left_out)
         what = f"{len(schema.columns)} of {taken} columns, {len(schema.inputs)} inputs"
     else:
-        what = f"{' x '.join(map(str, schema.shape))} numbers each"
+        inputs = ", ".join(f"{one.name} {' x '.join(map(str, one.shape)) or 1}" for one in schema.several)
+        what = f"{inputs or ' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
     labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
     labels += "" if dataset.task != SEQUENCES else " for each step"

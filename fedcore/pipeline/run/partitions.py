@@ -150,6 +150,7 @@ def build_federation(
         require_classes(task, "run.threshold = 'validation':")
         require_two(card["classes"], setting.threshold)
     context = {"shape": card["shape"], "classes": len(card["classes"]), "per_step": task == SEQUENCES.name}
+    context |= {"several": card["several"]} if "several" in card else {}
     nets = [net(**context, **one) for one in setting.nets]
     for module in map(template, nets):
         if takes_integers(module):
