@@ -162,6 +162,24 @@ def test_a_net_that_embeds_some_inputs_alone_says_so():
     assert fc.run(fc.fedavg(training={"epochs": 1}), fed, progress=False).models
 
 
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_character_model_learns_on_twenty_devices(per_step: bool):
+    """The letter that follows is certain but for the first: far above the commonest letter's 1/7."""
+    text = np.array([*"fedcore"] * 40)
+    numbers = np.unique(text, return_inverse=True)[1]
+    starts = np.arange(120)
+    x = np.stack([numbers[start : start + 5] for start in starts])
+    y = np.stack([text[start + 1 : start + 6] for start in starts])
+    device = [f"d{start % 20:02}" for start in starts]
+    task: Any = "sequence_labelling" if per_step else "auto"
+    data = fc.from_arrays(x, y if per_step else y[:, -1], device=device, task=task)
+    fed = fc.federate(data, fc.by_device(), net=fc.lstm(vocabulary=7, hidden=16), min_size=1)
+    result = fc.run(fc.fedavg(rounds=3, training={"epochs": 4, "lr": 0.05}), fed, every=3, progress=False)
+    scores = result.table[(result.table["metric"] == "accuracy") & (result.table["split"] == "shared")]["value"]
+    assert len(result.models) == 20
+    assert scores.min() > 0.75
+
+
 @pytest.mark.parametrize(
     ("net", "x", "settings", "says"),
     [
