@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
+    from fedcore.data.inputs import side_by_side as side_by_side
     from fedcore.nets.weights import write_weights as write_weights
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
@@ -85,6 +86,7 @@ _PLACES = {
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],
+    "data.inputs": ["side_by_side"],
     "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
     "types": [

@@ -18,8 +18,9 @@ from fedcore.errors import InputError
 CONTEXT = ("nets", "training")
 """Arguments that a method's builder gets besides its settings: every device's architecture, and local training."""
 
-NET_CONTEXT = ("shape", "classes")
-"""Arguments of a net that the data determine."""
+NET_CONTEXT = ("shape", "classes", "per_step", "several")
+"""Arguments of a net that the data determine; the last two only of nets that can have an output for each step, or
+several inputs."""
 
 PARTITION_CONTEXT = ("dataset", "name", "seed")
 """Arguments of a partition besides its settings."""
@@ -75,6 +76,19 @@ def needs_classes(reason: str, **settings: Any) -> Callable[[F], F]:
 
     def mark(build: F) -> F:
         build.needs_classes = reason, settings  # type: ignore[attr-defined]
+        return build
+
+    return mark
+
+
+def needs_one_label(reason: str) -> Callable[[F], F]:
+    """Mark a method that labels for each step of an example do not allow.
+
+    reason: what it does with an example's label or features, e.g. "regresses on the label of an example".
+    """
+
+    def mark(build: F) -> F:
+        build.needs_one_label = reason  # type: ignore[attr-defined]
         return build
 
     return mark

@@ -95,7 +95,8 @@ def _no_data() -> Data:
 class Data:
     """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y: their labels.
 
-    y is (N,) int64, the numbers of classes, or float32, quantities, see :mod:`fedcore.data.task`.
+    y is (N,) int64, the numbers of classes, or float32, quantities; or (N, K) float32, 0 or 1 for each of K labels. See
+    :mod:`fedcore.data.task`.
     """
 
     x: Tensor

@@ -227,6 +227,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     rows["machine"] = [f"plant_{i}" for i in np.arange(600) // 100]
     rows.to_csv(here / "data/machines.csv", index=False)
     rows.assign(hours=np.arange(600) / 7).drop(columns="fault").to_csv(here / "data/wear.csv", index=False)
+    faults = rows["fault"]
+    held = {name: (faults == name).astype(int) for name in ("leak", "worn")}
+    rows.assign(**held).drop(columns="fault").to_csv(here / "data/faults.csv", index=False)
     for i in range(1600):
         file = here / "FOLDER" / f"class {i % 4}" / f"{i}.png"
         file.parent.mkdir(parents=True, exist_ok=True)

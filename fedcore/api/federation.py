@@ -17,10 +17,10 @@ from fedcore.config.help import setting_lines
 from fedcore.config.sections import START, Start, federation_settings, start_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
-from fedcore.data import Dataset
+from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
-from fedcore.data.task import task_of
+from fedcore.data.task import SEQUENCES, task_of
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -56,7 +56,10 @@ class Architecture:
 
     def of(self, dataset: Dataset) -> Net:
         """Return the net for a dataset's examples."""
-        net = self.make(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **self.settings)
+        several = schema_of(dataset).several
+        needed = nets.as_data_need(self.make, self.name, dataset.task is SEQUENCES, several)
+        shape, classes = tuple(dataset.train.x.shape[1:]), len(dataset.classes)
+        net = self.make(shape=shape, classes=classes, **needed, **self.settings)
         return with_weights(net, **self.start) if self.start else net
 
 

@@ -20,7 +20,8 @@ from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
-from fedcore.data.task import CLASSIFICATION, TASKS, Task, require_classes
+from fedcore.data.inputs import Input, as_mapping, side_by_side
+from fedcore.data.task import CLASSIFICATION, MULTILABEL, TASKS, Task, require_classes
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -43,7 +44,7 @@ class DeployedModel:
 
     shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
     data frame, by the names of its columns; None for data that are not a table. task: what labels are. label_scale: the
-    mean and the deviation by which a number as label was standardised.
+    mean and the deviation by which a number as label was standardised. several: the inputs of an example.
     """
 
     model: Model
@@ -53,6 +54,7 @@ class DeployedModel:
     encode: Callable[[pd.DataFrame], Tensor] | None = None
     task: Task = CLASSIFICATION
     label_scale: LabelScale = (0.0, 1.0)
+    several: tuple[Input, ...] = ()
 
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
@@ -62,25 +64,28 @@ class DeployedModel:
         return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
 
     def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
-        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
+        """Return the probabilities of the classes, or of several labels, (N, K), of examples x (N, *shape) as loaded.
 
-        x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
-        another shape or that are not numbers, for a frame that lacks a column or has a cell of another kind, and where
-        labels are no classes.
+        Where each step has a label they are (N, T, K).
+
+        x may be a data frame with the columns of the table that was learnt from, or several inputs by name. Raises
+        InputError for examples of another shape or that are not numbers, for a frame that lacks a column or has a cell
+        of another kind, and where labels are numbers.
         """
-        require_classes(self.task.name, "probabilities:")
-        probabilities: NDArray[np.float32] = self._answers(x).exp().numpy()
+        if self.task.standardised:
+            require_classes(self.task.name, "probabilities:")
+        probabilities: NDArray[np.float32] = self.task.probabilities(self._answers(x)).numpy()
         return probabilities
 
     def _answers(self, x: ArrayLike | pd.DataFrame) -> Tensor:
-        """Return what the model says of examples: log-probabilities, or standardised numbers."""
+        """Return what the model says of examples: log-probabilities, standardised numbers, or logits of labels."""
         inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
         with one_thread():
             return outputs(self.model, self.net, inputs, self.task)
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
-        values = np.asarray(x)
+        values = side_by_side(x, self.several) if self.several and as_mapping(x) else np.asarray(x)
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
@@ -95,11 +100,15 @@ class DeployedModel:
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
 
-        Where labels are numbers themselves, it returns these, float32, in the unit of those learnt from.
+        Where each step has a label, of each step, (N, T). Where labels are numbers themselves, it returns these,
+        float32, in the unit of those learnt from; of several labels, (N, K), which are more probable than not, 0 or 1.
         """
         answers, (mean, std) = self._answers(x), self.label_scale
-        predictions: NDArray[Any] = (answers.argmax(1) if self.task.has_classes else answers[:, 0] * std + mean).numpy()
-        return predictions
+        if self.task == MULTILABEL:
+            return (answers > 0).long().numpy()
+        predicted: NDArray[Any]
+        predicted = (answers.argmax(-1) if self.task.predicts_classes else answers[:, 0] * std + mean).numpy()
+        return predicted
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,7 @@ class Result:
                 self._encode(name),
                 TASKS[fed.task],
                 fed.scoring.label_scale,
+                schema_of(self.fed.dataset).several if isinstance(self.fed, DividedDataset) else (),
             )
             for name, device in fed.devices.items()
         }

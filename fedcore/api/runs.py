@@ -24,7 +24,7 @@ from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
-from fedcore.data.task import TASKS
+from fedcore.data.task import MULTILABEL, TASKS, count_different
 from fedcore.partition import final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -349,14 +349,16 @@ def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) 
 
 def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     """Return the numbers of training_numbers that say which devices count."""
-    beside = {}
-    if not TASKS[task_name(fed)].has_classes:
+    beside, task = {}, TASKS[task_name(fed)]
+    if task == MULTILABEL:
+        beside["labels"] = float(fed.classes)
+    if task.standardised:
         beside["label_std"] = torch.cat([one.data.train.y for one in fed.devices.values()]).std(correction=0).item()
     return {
         name: {
             "examples": float(len(device.data.train)),
             "test_examples": float(len(device.data.test)),
-            "test_classes": float(len(torch.unique(device.data.test.y))),
+            "test_classes": float(count_different(device.data.test.y)),
             "shared_examples": float(len(fed.test)),
             "same_test": 1.0,
             **beside,

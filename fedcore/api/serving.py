@@ -29,7 +29,7 @@ from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode, from_json, words
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
-from fedcore.data.task import TASKS, Task
+from fedcore.data.task import MULTILABEL, SEQUENCES, TASKS, Task
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
@@ -58,8 +58,9 @@ class ServedModels:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
         Where labels are numbers `label` is the predicted number, in the unit of those learnt from, and there is no
-        other column. With a threshold, `label` is decided by it, and there are also the `probability` of that label and
-        `threshold`.
+        other column. Where there are several, the columns are `label_NAME`, 0 or 1, and `probability_NAME` of each;
+        where each step has one, `label_STEP`, its most probable class, and `probability_STEP`, steps counted from 0.
+        With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
@@ -72,14 +73,22 @@ class ServedModels:
         owners = self._owners(rows, device)
         if len(set(owners)) > 1:
             encode(rows, self.schema)  # an error names the row by its number among all rows
-        answers = torch.zeros(len(rows), len(self.schema.classes))
+        answers = torch.zeros(len(rows), *self.schema.shape[: self.task == SEQUENCES], len(self.schema.classes))
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
             answers[torch.from_numpy(own_rows)] = self._outputs(part, owner)
         index = getattr(rows, "index", None)
-        if not self.task.has_classes:
+        if self.task.standardised:
             return pd.DataFrame({LABEL: answers[:, 0].numpy()}, index=index)
+        if not self.task.has_classes:
+            probability, label = self.task.probabilities(answers), (answers > 0).long()
+            if self.task == SEQUENCES:
+                probability, label = probability.max(-1)
+            said = np.array(self.schema.classes, dtype=object)[label] if self.task == SEQUENCES else label.numpy()
+            columns, names = (said, probability.numpy()), (self.label_columns, self.probability_columns)
+            parts = [pd.DataFrame(held, index, of) for held, of in zip(columns, names, strict=True)]
+            return pd.concat(parts, axis=1)
         label = self._decide(answers)
         predictions = pd.DataFrame(
             {
@@ -95,9 +104,14 @@ class ServedModels:
     def labels_of(self, inputs: Tensor, device: str) -> Tensor:
         """Return the class, or the number, that a device predicts for each example, (N,).
 
-        inputs: as they are loaded, (N, *shape).
+        Of several labels it is 0 or 1 for each, (N, K), of labels for each step its class, (N, T). inputs: as they are
+        loaded, (N, *shape).
         """
         answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]))
+        if self.task == MULTILABEL:
+            return (answers > 0).float()
+        if self.task == SEQUENCES:
+            return answers.argmax(-1)
         return self._decide(answers) if self.task.has_classes else answers[:, 0]
 
     @property
@@ -108,14 +122,26 @@ class ServedModels:
     @property
     def output_columns(self) -> list[str]:
         """The columns of a prediction with every class."""
-        if not self.task.has_classes:
+        if self.task.standardised:
             return [LABEL]
+        if not self.task.has_classes:
+            return [*self.label_columns, *self.probability_columns]
         return [LABEL, PROBABILITY, *self.class_columns, *([THRESHOLD] if self.threshold else [])]
 
     @property
     def class_columns(self) -> list[str]:
-        """The columns with the probability of each class."""
+        """The columns with the probability of each class, or of each of several labels."""
         return [f"{PROBABILITY}_{name}" for name in self.schema.classes]
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The columns that say what is predicted: one, or one for each of several labels, or for each step."""
+        return several_columns(LABEL, self.schema) or [LABEL]
+
+    @property
+    def probability_columns(self) -> list[str]:
+        """The columns with the probability of what is predicted, or of each of several labels."""
+        return several_columns(PROBABILITY, self.schema) or [PROBABILITY]
 
     def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
         """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
@@ -135,7 +161,7 @@ class ServedModels:
         return self._answers(0 if owner is None else self.devices[owner], encode(rows, self.schema, owner))
 
     def _answers(self, which: int, x: Tensor) -> Tensor:
-        """Return what one of the models says of prepared examples: log-probabilities, or numbers in the unit."""
+        """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():
             return in_unit(outputs(model, net, x, self.task), self.schema)
@@ -154,13 +180,22 @@ class ServedModels:
         return [owner if owner in self.devices else None for owner in owners]
 
 
+def several_columns(what: str, schema: Schema) -> list[str]:
+    """Return a column for each of several labels, or for each step with a label; none where an example has one."""
+    task = TASKS[schema.task]
+    if task == SEQUENCES:
+        return [f"{what}_{step}" for step in range(schema.shape[0])]
+    return [f"{what}_{name}" for name in schema.classes] if task == MULTILABEL else []
+
+
 def load(folder: Path) -> ServedModels:
     """Return the models in a folder."""
     schema = from_json((folder / SCHEMA).read_bytes(), str(folder / SCHEMA))
     card = json.loads((folder / MODELS).read_bytes())
     leaves = read_leaves(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
-    nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in sections]
+    shape, classes, steps = tuple(schema.shape), len(schema.classes), TASKS[schema.task] == SEQUENCES
+    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **one) for one in sections]
     models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)

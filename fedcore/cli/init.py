@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -71,14 +72,16 @@ yours to change. `requirements.txt` says which version of fedcore the results ar
 @click.option(
     "--data", type=click.Path(path_type=Path), help="A CSV or Parquet file, or a folder with a file per device."
 )
-@click.option("--label", help="The column to predict.")
+@click.option(
+    "--label", "labels", multiple=True, help="The column to predict; given several times, several labels of each row."
+)
 @click.option("--device", help="The column that says which device, site or client a row is of.")
 @click.option(
     "--nightly",
     is_flag=True,
     help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units and containers.",
 )
-def init(folder: Path, data: Path | None, label: str | None, device: str | None, nightly: bool) -> None:
+def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str | None, nightly: bool) -> None:
     """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
 
     \b
@@ -88,7 +91,7 @@ def init(folder: Path, data: Path | None, label: str | None, device: str | None,
     """
     require_pipeline()
     source = template()
-    check(folder, data, label, device)
+    check(folder, data, labels, device)
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         copy(source / name, folder / name)
@@ -97,13 +100,13 @@ def init(folder: Path, data: Path | None, label: str | None, device: str | None,
     (folder / "data").mkdir()
     place = bring(data, folder) if data else None
     (folder / "params.yaml").write_text(
-        project_settings(source / "params.yaml", place, label, device, rows_of(data) if data else 0)
+        project_settings(source / "params.yaml", place, labels, device, rows_of(data) if data else 0)
     )
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
     (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
     if nightly:
         write_ops(source / "ops", folder)
-    model = f"{place.stem}-{label}" if place and label else "MODEL"
+    model = "-".join([place.stem, *labels]) if place else "MODEL"
     (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model))
     versioned = start_git(folder)
     print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")
@@ -115,11 +118,12 @@ def template() -> Path:
     return package / "template" if (package / "template").is_dir() else package.parent
 
 
-def check(folder: Path, data: Path | None, label: str | None, device: str | None) -> None:
+def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | None) -> None:
     """Refuse what no project can be made of, before anything is written."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is not empty; give a new folder")
-    for option, value in (("--label", label), ("--device", device)):
+    named = [*(("--label", label) for label in labels), ("--device", device)]
+    for option, value in named:
         if value is not None and data is None:
             raise InputError(f"{option} = {value!r}: names a column of --data, which is not given")
     if data is None:
@@ -128,11 +132,11 @@ def check(folder: Path, data: Path | None, label: str | None, device: str | None
         raise InputError(f"--data = {data}: no such file or folder")
     if data.is_file() and data.suffix not in TABLES:
         raise InputError(f"--data = {data}: must be a file of {' or '.join(TABLES)}, or a folder of them")
-    if label is None:
+    if not labels:
         raise InputError("--label: must name the column to predict")
     if data.is_file() and data.suffix in TEXTS:
         columns = column_names(data)
-        for option, value in (("--label", label), ("--device", device)):
+        for option, value in named:
             if value is not None and value not in columns:
                 raise InputError(f"{option} = {value!r}: {data} has no such column; it has {', '.join(columns)}")
 
@@ -183,11 +187,12 @@ def bring(data: Path, folder: Path) -> Path:
     return place
 
 
-def project_settings(source: Path, data: Path | None, label: str | None, device: str | None, rows: int = 0) -> str:
+def project_settings(source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int = 0) -> str:
     """Return params.yaml of a project: the first sections of fedcore's own, on the project's data."""
     from io import StringIO
 
     from ruamel.yaml import YAML
+    from ruamel.yaml.comments import CommentedSeq
 
     settings = YAML()
     settings.preserve_quotes = True
@@ -199,6 +204,9 @@ def project_settings(source: Path, data: Path | None, label: str | None, device:
     if data is not None:
         params["run"]["seeds"] = [*range(next(seeds for most, seeds in SEEDS if rows <= most))]
         params["training"]["batch"] = next(batch for most, batch in BATCHES if rows <= most)
+        several = CommentedSeq(labels)
+        several.fa.set_flow_style()
+        label = labels[0] if len(labels) == 1 else several
         params["data"].update({"name": "table", "path": str(data), "label": label})
         params["federation"]["hold_out"] = (
             "stable"  # tables grow, and a champion is challenged on rows that stay held out

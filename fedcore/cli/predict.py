@@ -154,12 +154,12 @@ def compare(
         x = cells(without_markers(rows, schema), schema.columns).numpy()
     named = served.devices_of(rows) if device is None else None
     owners = [device or ""] * len(rows) if named is None else named.tolist()
-    warning = (
-        predicted[LABEL].to_numpy(np.float32)
-        if not served.task.has_classes
-        else (pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL])))
-    )
-    changes = drift.compare(reference, schema, x, owners, warning)
+    said: Any = predicted[served.label_columns].to_numpy()
+    if served.task.has_classes:
+        said = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
+    elif served.task.standardised:
+        said = predicted[LABEL].to_numpy(np.float32)
+    changes = drift.compare(reference, schema, x, owners, said)
     return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
 
 

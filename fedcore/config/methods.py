@@ -11,7 +11,7 @@ from fedcore.builders import CONTEXT, describe
 from fedcore.config.signatures import check, model
 from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
-from fedcore.data.task import TASKS, require_classes
+from fedcore.data.task import SEQUENCES, TASKS, require_classes
 from fedcore.methods import builder
 from fedcore.methods import method as build_method
 from fedcore.types import InputError, Method, Net
@@ -75,6 +75,11 @@ class MethodConfig:
                 require_classes(name, f"{self.label}.{key} = {value!r}: it {reason}, which")
         if reason and not settings:
             require_classes(name, f"{self.label}: it {reason}, which")
+        if task is SEQUENCES and (reason := getattr(self.builder, "needs_one_label", "")):
+            raise InputError(
+                f"{self.label}: it {reason}, which needs one label for it; the label of these data is {task.words} "
+                f"(data.task = {name})"
+            )
 
     def flat(self) -> dict[str, Any]:
         """Return every setting under one name each, for the record."""

@@ -71,8 +71,9 @@ class Setting:
 
     @property
     def task(self) -> str:
-        """A name for what is predicted: that of the data, and the label."""
-        parts = [self.data_name, self.data.get("label")]
+        """A name for what is predicted: that of the data, and the label, or labels."""
+        label = self.data.get("label")
+        parts = [self.data_name, *(label if isinstance(label, list | tuple) else [label])]
         return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts)))
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.core.prediction import predict
-from fedcore.data.task import CLASSIFICATION, Task, task_of
+from fedcore.data.task import CLASSIFICATION, Task, binary_loss, labelled_steps, task_of
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
 from fedcore.types import (
@@ -43,12 +43,16 @@ MOST_CLASSES = 50
 NAMES = {
     "classification": ("accuracy", "balanced_accuracy", "macro_f1", "loss"),
     "regression": ("mae", "rmse", "r2", "loss"),
+    "multilabel": ("subset_accuracy", "hamming_accuracy", "macro_f1", "mean_average_precision", "loss"),
 }
 """The metrics that every model is measured by, by task."""
 
 
 def outputs(model: Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
-    """Return a model's answers for examples (N, *shape): log-probabilities (N, K), or predicted numbers (N, 1).
+    """Return a model's answers for examples (N, *shape).
+
+    They are log-probabilities (N, K), of steps (N, T, K), predicted numbers (N, 1), or the logits of several labels
+    (N, K).
 
     net: the device's, for a model that has none of its own. task: what the net was trained for.
     """
@@ -62,18 +66,26 @@ def answers(member: Params | Model, net: Net, x: Tensor, task: Task = CLASSIFICA
 
 
 def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
-    """Return the metrics of a task, and what `scoring` adds; see :func:`class_metrics` and :func:`number_metrics`.
+    """Return the metrics of a task, and what `scoring` adds.
 
-    Metrics of one's own see examples on the CPU, and are nan where there are none.
+    See :func:`class_metrics`, :func:`number_metrics` and :func:`label_metrics`. Metrics of one's own see examples on
+    the CPU, and are nan where there are none.
 
-    answers: (N, K), of a model; y: (N,). Without examples all are nan.
+    answers: (N, K), of a model; y: (N,) or (N, K). Without examples all are nan. Where each step has a label, every
+    labelled step counts as an example.
     """
+    answers, y = labelled_steps(answers, y)
     task = task_of(y)
     if len(y) == 0:
         more = (() if scoring.metric is None else (scoring.metric,)) + tuple(name for name, _ in scoring.own)
         return dict.fromkeys((*NAMES[task.name], *more), math.nan)
-    found = class_metrics(answers, y, scoring) if task.has_classes else number_metrics(answers, y, scoring)
-    shown, labels = (answers.exp(), y) if task.has_classes else in_unit(answers, y, scoring)
+    labels = y
+    if task.has_classes:
+        found, shown = class_metrics(answers, y, scoring), task.probabilities(answers)
+    elif task.standardised:
+        found, (shown, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
+    else:
+        found, shown = label_metrics(answers, y), task.probabilities(answers)
     for name, function in scoring.own:
         found[name] = _own(name, function, shown, labels)
     return found
@@ -132,6 +144,30 @@ def number_metrics(predicted: Tensor, y: Tensor, scoring: Scoring) -> dict[str, 
         "rmse": unit * math.sqrt(squares),
         "r2": 1 - squares / about_mean if about_mean else math.nan,
         "loss": squares,
+    }
+
+
+def label_metrics(logits: Tensor, y: Tensor) -> dict[str, float]:
+    """Return subset and Hamming accuracy, macro F1 and mean average precision (fractions), and the mean loss (nats).
+
+    Definitions are scikit-learn's; a label counts as predicted where its probability is above 1/2. Subset accuracy is
+    the share of examples whose labels are all right, Hamming accuracy the share of labels that are. Means over labels
+    leave out those of which a metric is not defined: F1 where a label neither occurs nor is predicted, average
+    precision where it does not occur. The loss is the mean over examples and labels.
+
+    logits: (N, K); y: (N, K), 0 or 1.
+    """
+    truth, guess = y > 0, logits > 0
+    occurs = (truth.sum(0) + guess.sum(0)).double()
+    f1 = (2 * (truth & guess).sum(0) / occurs)[occurs > 0]
+    scores = logits.double().sigmoid()
+    precision = [average_precision(scores[:, k], truth[:, k]) for k in range(y.shape[1]) if truth[:, k].any()]
+    return {
+        "subset_accuracy": (truth == guess).all(1).double().mean().item(),
+        "hamming_accuracy": (truth == guess).double().mean().item(),
+        "macro_f1": f1.mean().item(),
+        "mean_average_precision": sum(precision) / len(precision) if precision else math.nan,
+        "loss": binary_loss(logits.double(), y.double()).item(),
     }
 
 
@@ -213,7 +249,8 @@ def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
 def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Params:
     """Return "confusion" and "calibration" of a model on the test examples of devices, summed over these.
 
-    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is counted.
+    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is counted. Where each step has a
+    label, steps are counted.
     """
     counted = classes if classes <= MOST_CLASSES else 0
     total = {
@@ -221,8 +258,10 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Par
         "calibration": torch.zeros(BINS, 3, dtype=torch.float64),
     }
     for device in devices:
-        if len(y := device.data.test.y) and task_of(y).has_classes:
-            log_probabilities = outputs(model, device.net, device.data.test.inputs())
+        task = task_of(y := device.data.test.y)
+        if len(y) and task.predicts_classes:
+            said = outputs(model, device.net, device.data.test.inputs(), task)
+            log_probabilities, y = labelled_steps(said, y)
             total["calibration"] += calibration(log_probabilities, y)
             if counted:
                 total["confusion"] += confusion(log_probabilities, y)

@@ -31,7 +31,8 @@ class Batch:
         net: the device's net.
         module: the net as a module, in training mode, with the parameters that are trained.
         x: inputs (B, *shape).
-        y: labels (B,), int64; of a number as label float32, standardised.
+        y: labels (B,), int64; of a number as label float32, standardised; of several labels (B, K) float32, 0 or 1; of
+            steps (B, T) int64, -1 where a step has no label.
         logits: the module's outputs (B, K).
         last_input: see `features`; None if the net does not call its last layer as a module.
         message: what the server sent: `message.params` is the model that training starts from, if it sent one.
@@ -134,7 +135,7 @@ def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def own_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of the labels' own task: cross-entropy of classes, squared error of a number."""
+    """Return the loss of the labels' own task: cross-entropy of classes or labels, squared error of a number."""
     return task_of(y).loss(outputs, y)
 
 

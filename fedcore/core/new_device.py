@@ -16,6 +16,7 @@ import torch
 
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import Execute, State, deployments, identity
+from fedcore.data.task import count_different
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Data,
@@ -99,7 +100,7 @@ def score_model(
         return {}
     if not is_complete(model, net):
         return {}
-    sizes = {"examples": float(len(examples)), "classes": float(len(torch.unique(examples.y)))}
+    sizes = {"examples": float(len(examples)), "classes": float(count_different(examples.y))}
     return evaluate(model, net, examples, scoring) | sizes
 
 

@@ -23,7 +23,7 @@ from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import OPTIMISERS, learning_rates
 from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
-from fedcore.data.task import task_of
+from fedcore.data.task import SEQUENCES, task_of
 from fedcore.types import Net, Params, generator
 
 WARM_UP = 3
@@ -51,7 +51,7 @@ def _kind(descent: Descent) -> Any:
     training, sizes = descent.training, tuple(map(len, descent.batches))
     known = descent.logit_grad is not None or training.loss == "ce"
     changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
-    if not known or changed or not sizes:
+    if not known or changed or not sizes or task_of(descent.data.y) is SEQUENCES:  # a mean over labelled steps
         return None
     net, shape = descent.flat.net, tuple(descent.data.x.shape[1:])
     if not rows_agree(net, shape):
@@ -196,7 +196,7 @@ class _Rows:
 
         def step(index: Tensor, share: Tensor, rate: float) -> None:
             x = self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
-            y = self.y.index_select(0, index.flatten()).view(index.shape)
+            y = self.y.index_select(0, index.flatten()).view(*index.shape, *self.y.shape[1:])
             with self.computing():
                 logits = self.forward({**leaves, **buffers}, x).float()
             at_logits = self._at_logits(logits.detach(), y, share) * share[:, :, None]
@@ -217,7 +217,7 @@ class _Rows:
     def _at_logits(self, logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
         """Return the gradient of each batch's summed loss at its logits, (A, B, K); anything where there is filling."""
         if all(descent.logit_grad is None for descent in self.descents):
-            if not task_of(y).has_classes:
+            if not task_of(self.y).has_classes:
                 return own_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
             classes = torch.arange(logits.shape[2], device=logits.device)
             return logits.softmax(2) - (y[:, :, None] == classes).float()

@@ -28,8 +28,9 @@ class Training:
         batch: examples per step; the last batch of an epoch may be smaller.
         epochs: passes over a device's examples in each round; each pass has its own order.
         steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
-        loss: "ce" (cross-entropy of classes; of a number as label its squared error), "squared" and "absolute" (of a
-            number), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it),
+        loss: "ce" (cross-entropy of classes; of a number as label its squared error; of several labels their mean
+            binary cross-entropy), "squared" and "absolute" (of a number), "fedasa_eq12" (FedASA's as printed),
+            "fedasa_table3" (as its Table III has it),
             "softmax_twice" (cross-entropy of a net that ends in a softmax), or your own function of a `Batch`, in
             the pipeline by its place, "package.module:function" (docs/losses.md).
         class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedcore.builders import unknown_value
-from fedcore.data import Dataset
-from fedcore.data.task import TaskName
+from fedcore.data import Dataset, schema_of
+from fedcore.data.inputs import as_mapping, describe, side_by_side
+from fedcore.data.task import NO_LABEL, TaskName
 from fedcore.types import Data, InputError
 
 
 def from_arrays(
-    x: ArrayLike,
+    x: ArrayLike | Mapping[str, ArrayLike],
     y: ArrayLike,
     *,
     device: Sequence[object] | None = None,
@@ -24,17 +26,32 @@ def from_arrays(
 ) -> Dataset:
     """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), labels. device:
-    the device that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers,
-    and the classes are the sorted distinct values; "regression": they are quantities; "auto": quantities if some label
-    is no whole number.
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32; or several inputs, a
+    mapping or named tuple of such arrays, for a net whose forward has their names. y: (N,), labels; or
+    (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the device
+    that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers, and the
+    classes are the sorted distinct values; "regression": they are quantities; "multilabel": y is (N, K); "auto": the
+    last if y is (N, K), quantities if some label is no whole number, else classes. "sequence_labelling": y is (N, T), a
+    class for each step of x (N, T, ...), as strings or whole numbers; -1, or an empty string, is a step without a
+    label, such as padding.
     Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
     """
     if task not in ("auto", *get_args(TaskName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(TaskName)))
+    if (named := as_mapping(x)) is not None:
+        if task == "sequence_labelling":
+            raise InputError(
+                "from_arrays.task = 'sequence_labelling': each step's label is of one input, x (N, T, ...)"
+            )
+        dataset = from_arrays(side_by_side(named), y, device=device, task=task)
+        return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
     inputs, labels = np.asarray(x), np.asarray(y)
-    if inputs.ndim < 2 or labels.shape != inputs.shape[:1]:
-        raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and (N,)")
+    several, steps = task == "multilabel" or (task == "auto" and labels.ndim == 2), task == "sequence_labelling"
+    if inputs.ndim < 2 or labels.ndim != 1 + (several or steps) or len(labels) != len(inputs):
+        wanted = "(N, K)" if several else "(N, T)" if steps else "(N,)"
+        raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and {wanted}")
+    if steps and labels.shape != inputs.shape[:2]:
+        raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must have as many steps, (N, T, ...)")
     if device is not None and len(device) != len(labels):
         raise InputError(f"from_arrays: device names {len(device)} of {len(labels)} examples")
     if inputs.dtype != np.uint8:
@@ -43,6 +60,13 @@ def from_arrays(
             raise InputError("from_arrays: x has values that are not finite numbers")
     owners = None if device is None else tuple(map(str, device))
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
+    if several:
+        found = _zeros_and_ones(labels)
+        names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
+        return Dataset(Data(examples, torch.from_numpy(found)), None, names, owners)
+    if steps:
+        names, of_steps = _step_classes(labels)
+        return Dataset(Data(examples, torch.from_numpy(of_steps)), None, names, owners)
     if task == "regression" or (task == "auto" and _has_fractions(labels)):
         _require_numbers(labels)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float32))), None, ("y",), owners)
@@ -50,6 +74,37 @@ def from_arrays(
     classes, numbers = np.unique(labels, return_inverse=True)
     data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
+
+
+def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
+    """Return several labels of each example as numbers, (N, K); refuses what is missing, or neither 0 nor 1."""
+    for number, label in enumerate(cells := labels.ravel().tolist()):
+        if label not in (0, 1):
+            row, column = divmod(number, labels.shape[1])
+            gone = label is None or label != label
+            why = "a label is missing; leave the example out" if gone else "each of several labels must be 0 or 1"
+            why += "" if gone else "; task='sequence_labelling' takes a class for each step"
+            raise InputError(f"from_arrays: y[{row}, {column}] = {label!r}: {why}")
+    if not cells:
+        raise InputError(f"from_arrays: y {labels.shape} has no label")
+    return labels.astype(np.float32)
+
+
+def _step_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the names of the classes of steps, and each step's class, (N, T), or NO_LABEL."""
+    wrong = labels % 1 != 0 if labels.dtype.kind == "f" else labels == None  # noqa: E711 (of each label)
+    for row, step in np.argwhere(wrong).tolist():
+        raise InputError(
+            f"from_arrays: y[{row}, {step}] = {labels[row, step]}: the class of a step must be a whole number or a "
+            "string; -1, or an empty string, is a step without a label"
+        )
+    known = labels != (NO_LABEL if labels.dtype.kind in "fiu" else "")
+    if not known.any():
+        raise InputError("from_arrays: y has no step with a label")
+    classes, numbers = np.unique(labels[known], return_inverse=True)
+    found = np.full(labels.shape, NO_LABEL, dtype=np.int64)
+    found[known] = numbers.ravel()
+    return tuple(map(str, classes.tolist())), found
 
 
 def _has_fractions(labels: NDArray[Any]) -> bool:

@@ -18,7 +18,8 @@ class Dataset:
     """Examples before they are divided among devices.
 
     train: all examples to divide. test: the official shared test set, or None if the source has none.
-    classes: names of the classes, classes[k] for y == k; where labels are numbers the name of the number.
+    classes: names of the classes, classes[k] for y == k; where labels are numbers the name of the number; of several
+        labels the name of each.
     device: the device that recorded each example of `train` (N names), if the source names it.
     split: "train", "val" or "test" for each example of `train`, if the source fixes it.
     domain: the domain of each example of `train` (N names), if the dataset combines several.
@@ -57,8 +58,14 @@ class Dataset:
         """Say what the examples are, without their numbers."""
         shape, kind = tuple(self.train.x.shape[1:]), str(self.train.x.dtype).removeprefix("torch.")
         few = [*self.classes] if len(self.classes) <= 10 else [*self.classes[:3], "...", self.classes[-1]]
-        said = [f"{len(self.train):,} examples of shape {shape}, {kind}"]
-        said += [f"{len(self.classes)} classes ({', '.join(few)})" if self.task.has_classes else f"a number, {few[0]}"]
+        inputs = ", ".join(f"{one.name} {one.shape}" for one in self.schema.several) if self.schema else ""
+        said = [f"{len(self.train):,} examples of {inputs or f'shape {shape}, {kind}'}"]
+        if self.task.standardised:
+            said += [f"a number, {few[0]}"]
+        else:
+            what = "classes" if self.task.predicts_classes else "labels"
+            steps = "" if self.task.has_classes or what == "labels" else f" of each of {self.train.y.shape[1]} steps"
+            said += [f"{len(self.classes)} {what}{steps} ({', '.join(few)})"]
         said += [f"{len(set(self.device)):,} devices"] if self.device else []
         said += [f"{len(set(self.domain))} domains"] if self.domain else []
         said += [f"{len(self.test):,} shared test examples"] if self.test is not None else []

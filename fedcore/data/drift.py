@@ -2,8 +2,9 @@
 
 A :class:`Reference` is kept with the models: of each device and column the ten bins that hold equally many of its
 training rows, how many each holds, how many cells are missing; and how many rows the models predict of each class, or
-the bins of the numbers that they predict. New rows are put into the bins of their own device. Devices with few new rows
-are compared together: bins of several devices are added, and their shares in training weighted by the new rows of each.
+of each of several labels, or the bins of the numbers that they predict. New rows are put into the bins of their own
+device. Devices with few new rows are compared together: bins of several devices are added, and their shares in training
+weighted by the new rows of each.
 
 A column has moved if its population stability index is at least :data:`MOVED`, and the change is too large for chance:
 p < :data:`ALPHA` divided by the number of tests of the batch (Bonferroni), by Kolmogorov and Smirnov for numbers, by
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fedcore.data.schema import Column, Schema
-from fedcore.data.task import TASKS
+from fedcore.data.task import MULTILABEL, TASKS
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +63,8 @@ class Bins:
 class Rows:
     """The training rows of a device: of each column its bins; how many have each label, and are predicted as each.
 
-    label, prediction: the bins of labels that are numbers, and of the numbers that are predicted.
+    label, prediction: the bins of labels that are numbers, and of the numbers that are predicted. several,
+    predictions: of several labels how many rows lack and have each, and are predicted to.
     """
 
     columns: Mapping[str, Bins]
@@ -70,6 +72,8 @@ class Rows:
     predicted: tuple[int, ...] = ()
     label: Bins | None = None
     prediction: Bins | None = None
+    several: Mapping[str, Bins] = field(default_factory=dict)
+    predictions: Mapping[str, Bins] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,9 @@ class Reference:
 class Change:
     """A column that moved, or classes.
 
-    of: "column 'heat'", "the predicted classes", "the predictions" or "the labels". where: on which device, or in which
-    rows. psi: the population stability index. p: of the test. what: new rows and those of training, in words.
+    of: "column 'heat'", "the predicted classes", "the predictions" or "the labels", also of one of several. where: on
+    which device, or in which rows. psi: the population stability index. p: of the test. what: new rows and those of
+    training, in words.
     """
 
     of: str
@@ -116,7 +121,7 @@ def summarise(
     """Return the reference of training rows, at most :data:`MOST_PARTS` columns of devices.
 
     x: device -> its inputs as they are loaded, nan where one is missing, (N, F). labels: of the rows that have one,
-    (N,), numbers of classes or float32. predicted: those of rows as the models predict them.
+    (N,), numbers of classes or float32, or (N, K) 0 or 1. predicted: those of rows as the models predict them.
     """
     columns = schema.columns[:MOST_COLUMNS]
 
@@ -124,9 +129,16 @@ def summarise(
         held = np.concatenate([x[name] for name in names])
         found = {column.name: _summarise(column, values) for column, values in _by_column(columns, held)}
         both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
-        if not TASKS[schema.task].has_classes:
+        if TASKS[schema.task] == MULTILABEL:
+            several, predictions = (
+                {column.name: _summarise(column, held) for column, held in _by_label(schema, values)} for values in both
+            )
+            return Rows(found, several=several, predictions=predictions)
+        if TASKS[schema.task].standardised:
             label, prediction = (_summarise(NUMBER, values) for values in both)
             return Rows(found, label=label, prediction=prediction)
+        if not TASKS[schema.task].has_classes:  # steps of one example are no independent draws
+            return Rows(found)
         of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
         return Rows(found, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
 
@@ -155,6 +167,12 @@ def _by_column(columns: Sequence[Column], x: NDArray[np.float32]) -> Iterator[tu
             yield column, np.where((held == 0).all(axis=1), np.nan, held.argmax(axis=1)).astype(np.float32)
         else:
             yield column, held[:, 0]
+
+
+def _by_label(schema: Schema, values: NDArray[Any]) -> Iterator[tuple[Column, NDArray[Any]]]:
+    """Return each of several labels as a column with its values (N,). values: (N, K), 0 or 1."""
+    for k, name in enumerate(schema.classes):
+        yield Column(name, "text", ("0", "1")), values[:, k]
 
 
 def _summarise(column: Column, values: NDArray[np.float32]) -> Bins:
@@ -191,7 +209,7 @@ def compare(
 
     x: the new rows' inputs as they are loaded, nan where one is missing, (N, F). devices: of each row; the rows of an
     unknown one are compared with those of all. said: the class or number of each row as predicted, or if `labels` its
-    label, (N,).
+    label, (N,); of several labels (N, K).
     """
     owners = np.array([name if name in reference.devices else "" for name in devices])
     groups = _groups(owners)
@@ -209,11 +227,17 @@ def compare(
             changes += _compare_column(column, pairs, where, f"column {column.name!r}")
         if has_classes:
             changes += _compare_classes(schema.classes, [(of, said[rows]) for of, rows in parts], where, labels)
-        else:
+        elif schema.task == MULTILABEL.name:
+            for column, values in _by_label(schema, said):
+                both = [(of.several if labels else of.predictions, values[rows]) for of, rows in parts]
+                held = [(bins[column.name], values) for bins, values in both if column.name in bins]
+                what = "the labels" if labels else "the predictions"
+                changes += _compare_column(column, held, where, f"{what} of {column.name!r}")
+        elif TASKS[schema.task].standardised:
             numbers = [(of.label if labels else of.prediction, said[rows]) for of, rows in parts]
             held = [(bins, values) for bins, values in numbers if bins is not None]
             changes += _compare_column(NUMBER, held, where, "the labels" if labels else "the predictions")
-    tests = len(groups) * (2 * len(columns) + (1 if has_classes else 2))
+    tests = len(groups) * (2 * len(columns) + (1 if has_classes else 2 * len(schema.classes)))
     return [one for one in changes if one.psi >= MOVED and one.p < ALPHA / tests]
 
 
@@ -256,7 +280,7 @@ def kolmogorov_smirnov(counts: Counts) -> tuple[float, float]:
 
 
 def one_sided(distance: float, size: int) -> float:
-    """Return how often so many rows are, somewhere, this far above their distribution (Birnbaum and Tingey 1951, (3.0)).
+    """Return how often so many rows are, somewhere, so far above their distribution (Birnbaum and Tingey 1951, (3.0)).
 
     P = d sum_j C(n, j) (d + j / n)^(j - 1) (1 - d - j / n)^(n - j),    j: from 0, while j / n < 1 - d
     """

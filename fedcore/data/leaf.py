@@ -11,6 +11,7 @@ An example of Sent140 is a post, [number, date, query, user, text], its label 0,
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -39,7 +40,7 @@ UserData: TypeAlias = dict[str, tuple[NDArray[Any], NDArray[np.int64]]]
 """user -> examples, (n, F) float32, of posts (n,) texts; labels (n,)"""
 
 
-def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
+def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) -> Dataset:
     """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors, letters or words.
 
     `device` is the user, `split` the folder, train or test; None for all_data. The classes of vectors are the labels
@@ -49,6 +50,7 @@ def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
     Args:
         path: the folder that LEAF's scripts write.
         scaling: of images, see :func:`fedcore.data.pixels.scale`.
+        per_step: of letters, whether each has a label, the letter that follows it, and not the last one alone.
     """
     path = Path(path)
     folders = ("train", "test") if (path / "train").is_dir() else ("all_data",)
@@ -71,8 +73,11 @@ def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
     device, marks = tuple(users), tuple(split) if len(folders) == 2 else None
     if form.holds != "numbers" and scaling != "none":
         raise InputError(f"data.scaling = {scaling!r}: must be none, texts have no pixels")
+    if per_step and form.holds != "letters":
+        raise InputError("data.per_step = True: is for texts of letters, whose labels are letters too")
     if form.holds == "letters":
-        return _letters(inputs, labels, device, marks)
+        letters = _letters(inputs, labels, device, marks)
+        return label_each_step(letters) if per_step else letters
     if form.holds == "posts":
         return _posts(inputs, labels, device, marks)
     if form.size == SIDE * SIDE:
@@ -101,6 +106,12 @@ def _letters(
     x, y = (order[np.searchsorted(points[order], part)] for part in (inputs, labels))
     data = Data(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
     return Dataset(data, None, letters, device, marks, may_lack=True)
+
+
+def label_each_step(letters: Dataset) -> Dataset:
+    """Return texts whose every letter has a label, the letter that follows it."""
+    x, y = letters.train.x, letters.train.y
+    return replace(letters, train=Data(x, torch.cat([x[:, 1:].long(), y[:, None]], 1)))
 
 
 def _posts(

@@ -22,7 +22,7 @@ from fedcore.builders import unknown_value
 from fedcore.data.dataset import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import TASKS
-from fedcore.types import Data, LabelScale
+from fedcore.types import Data, InputError, LabelScale
 
 SCALES = ("none", "device", "common")
 FILLED = ("median", "common_median")
@@ -54,6 +54,9 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
     """
     if scale not in SCALES:
         raise unknown_value("federation.scale", scale, SCALES)
+    for one in schema_of(dataset).several if scale != "none" else ():
+        if one.whole:
+            raise InputError(f"federation.scale = {scale!r}: input {one.name!r} has whole numbers; use none, or floats")
     schema = replace(schema_of(dataset), label_scale=fit_labels(dataset, trains))
     fills: dict[str, Numbers] = dict.fromkeys(trains, ())
     shared_fill: Numbers = ()
@@ -78,8 +81,8 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
 
 
 def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> LabelScale:
-    """Return the mean and deviation of all training labels, 0 and 1 for classes; 1 in place of a deviation of 0."""
-    if dataset.task.has_classes:
+    """Return the mean and deviation of all training numbers as labels; 1 in place of a deviation of 0. Else 0 and 1."""
+    if not dataset.task.standardised:
         return 0.0, 1.0
     y = dataset.train.y[torch.from_numpy(np.concatenate([*trains.values()]))].double()
     return y.mean().item(), y.std(correction=0).item() or 1.0
@@ -94,7 +97,7 @@ def standardise_labels(data: Data, schema: Schema) -> Data:
 
 
 def in_unit(answers: Tensor, schema: Schema) -> Tensor:
-    """Return predicted numbers in the label's unit; the answers of a task with classes as they are."""
+    """Return predicted numbers in the label's unit; the answers of another task as they are."""
     mean, std = schema.label_scale
     return answers if schema.label_scale == (0.0, 1.0) else answers * std + mean
 
@@ -108,7 +111,7 @@ def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
     """
     inputs = int(schema.numeric.sum()) if schema.columns else math.prod(schema.shape)
     down = 8 * inputs * (schema.missing in FILLED) + 16 * inputs * (scale == "common")
-    down += 0 if TASKS[schema.task].has_classes else 16
+    down += 16 if TASKS[schema.task].standardised else 0
     return {"prepare_up": float(down + 8), "prepare_down": float(down)} if down else {}
 
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedcore.data.inputs import Input
 from fedcore.data.task import TaskName
 from fedcore.types import LabelScale
 
@@ -62,7 +63,8 @@ class Schema:
     not learnt from. dropped: rows left out because a cell was missing. channels: mean and std of each channel of images
     that were standardised when they were loaded. missing_values: texts that stand for a missing cell. task: what labels
     are, see :mod:`fedcore.data.task`; without classes `classes` names the net's outputs. label_scale: the mean and the
-    deviation by which a number as label is standardised; they are fitted, as what follows is.
+    deviation by which a number as label is standardised; they are fitted, as what follows is. several: the inputs that
+    stand side by side in an example's row; none: it is one input.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -83,6 +85,7 @@ class Schema:
     missing_values: tuple[str, ...] = field(default=MISSING_VALUES, metadata={"optional": True})
     task: TaskName = field(default="classification", metadata={"optional": True})
     label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})
+    several: tuple[Input, ...] = field(default=(), metadata={"optional": True})
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ FEW_CLASSES, FEW_ROWS = 20, 10
 
 def table(
     path: str | Path,
-    label: str,
+    label: str | Sequence[str],
     device: str | None = None,
     split: str | None = None,
     features: Sequence[str] | None = None,
@@ -63,7 +63,8 @@ def table(
     Args:
         path: one file, or a folder with a file per device, named by the file's stem (`device` is then refused). Files
             or folders named train, val and test mark their rows, see :func:`fedcore.data.folders.find_sources`.
-        label: a column of strings or numbers; classes are the sorted distinct values, numbers by size.
+        label: a column of strings or numbers; classes are the sorted distinct values, numbers by size. Or a list of
+            columns, each a label that a row has or not: 1 or 0, True or False.
         device: the column that names each row's device.
         split: a column of "train", "val" and "test".
         features: the columns to learn from, in order; None: all except these, `id` and `ignore`.
@@ -76,8 +77,9 @@ def table(
         exclude: names of devices to leave out, before anything else is read from their rows.
         id: a column that names the rows, such as a number of a part or a patient, which is not learnt from. With
             federation.hold_out: stable, rows of one id are held out together.
-        task: "classification": labels are classes; "regression": they are a number, whatever it is. "auto": a number
-            if it has more than 20 different values and fewer than ten rows for each on average, else classes.
+        task: "classification": labels are classes; "regression": they are a number, whatever it is; "multilabel": a row
+            has several. "auto": the last if `label` is a list; a number if it has more than 20 different values and
+            fewer than ten rows for each on average; else classes.
 
     Raises:
         InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
@@ -93,6 +95,7 @@ def table(
     ):
         if word not in known:
             raise unknown_value(f"data.{key}", word, known)
+    targets = label_columns(label, task)
     path, markers = Path(path), tuple(map(str, missing_values))
     excluded = tuple(map(str, exclude))
     sources = find_sources(path, " or ".join(READERS))
@@ -100,23 +103,25 @@ def table(
     if excluded and sources[0].device is not None:
         check_exclude(excluded, in_order({str(source.device) for source in sources}))
         sources = [source for source in sources if source.device not in excluded]
-    rows = {source.file: read(source.file, markers, label) for source in sources}
+    named = targets[0] if isinstance(label, str) and task != "multilabel" else None
+    rows = {source.file: read(source.file, markers, named) for source in sources}
     frames = {file: read.frame.set_axis(pd.RangeIndex(1, len(read.frame) + 1, name=ROW)) for file, read in rows.items()}
     if excluded and sources[0].device is None:
         frames = leave_out(frames, device, excluded)
         sources = [source for source in sources if source.file in frames]
-    special = [name for name in (label, device, split, id) if name is not None]
+    special = [name for name in (*targets, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
     def all_rows(name: str) -> NDArray[np.str_]:
         return np.concatenate([texts(file, frame, name, rows[file]) for file, frame in frames.items()])
 
-    labels = all_rows(label)
-    found_task = task if task != "auto" else find_task(labels)
-    if found_task == "regression":
-        amounts_of = np.concatenate([label_numbers(file, frame, label) for file, frame in frames.items()])
+    labels = np.stack([all_rows(name) for name in targets], axis=1)
+    found_task = task if task != "auto" else "multilabel" if named is None else find_task(labels[:, 0])
+    if found_task == "classification":
+        check_classes(path, targets[0], labels[:, 0])
     else:
-        check_classes(path, label, labels)
+        kind = label_numbers if found_task == "regression" else zeros_and_ones
+        amounts_of = np.concatenate([kind(file, frame, targets) for file, frame in frames.items()])
     marks = find_marks(sources, frames, split)
     seen = frames
     if marks is not None:
@@ -141,23 +146,23 @@ def table(
     keep = np.concatenate(kept)
     x = torch.cat(inputs)[torch.from_numpy(keep)]
     labels = labels[keep]
-    if found_task == "regression":
-        classes: tuple[str, ...] = (label,)
-        y = amounts_of[keep]
-        if len({*y.tolist()}) < 2:
-            raise InputError(f"data.path = {path}: one value in column {label!r}; at least two are needed")
+    if found_task == "classification":
+        classes = check_classes(path, targets[0], labels[:, 0])
+        y = pd.Index(classes).get_indexer(pd.Index(labels[:, 0])).astype(np.int64)
     else:
-        classes = check_classes(path, label, labels)
-        y = pd.Index(classes).get_indexer(pd.Index(labels)).astype(np.int64)
-    named = [str(source.device) for source in sources if source.device is not None]
-    owners = np.repeat(named, list(map(len, kept))) if named else None
+        classes, y = targets, amounts_of[keep]
+        for name, values in zip(targets, y.reshape(len(y), -1).T, strict=True):
+            if len({*values.tolist()}) < 2:
+                raise InputError(f"data.path = {path}: one value in column {name!r}; at least two are needed")
+    devices = [str(source.device) for source in sources if source.device is not None]
+    owners = np.repeat(devices, list(map(len, kept))) if devices else None
     if device is not None:
         owners = all_rows(device)
     if owners is not None and (gone := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {gone[0]!r} has a missing cell; use median")
     named_rows = None if id is None else tuple(all_rows(id)[keep].tolist())
     schema = Schema(
-        tuple(x.shape[1:]), "float32", classes, tuple(columns), label, device, missing, left_out, len(keep) - len(x),
+        tuple(x.shape[1:]), "float32", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
         missing_values=markers, task=found_task,
     )  # fmt: skip
     return Dataset(
@@ -172,10 +177,20 @@ def table(
             *describe(sources),
             *exclude_note(excluded),
             *marker_notes(rows, schema),
-            *task_note(label, labels, found_task),
+            *task_note(targets, labels, found_task),
         ),
         ids=named_rows,
     )
+
+
+def label_columns(label: str | Sequence[str], task: str) -> tuple[str, ...]:
+    """Return the columns of labels; refuses several where each row has one, and none."""
+    columns = (label,) if isinstance(label, str) else tuple(label)
+    if not columns:
+        raise InputError("data.label = []: must name a column, or several")
+    if not isinstance(label, str) and task in ("classification", "regression"):
+        raise InputError(f"data.label = {[*columns]}: several labels need data.task = multilabel, not {task}")
+    return columns
 
 
 def _check_columns(path: Path, sources: Sequence[Source], device: str | None, split: str | None) -> None:
@@ -361,9 +376,14 @@ def find_task(labels: NDArray[np.str_]) -> TaskName:
     return "regression" if has_many_values(labels) and amounts(np.unique(labels).tolist()) else "classification"
 
 
-def task_note(label: str, labels: NDArray[np.str_], task: TaskName) -> list[str]:
-    """Return a line about what is learnt, where the label is a number that may be taken for something else."""
-    found = np.unique(labels).tolist()
+def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: TaskName) -> list[str]:
+    """Return a line about what is learnt, where the label may be taken for something else. labels: (N, K)."""
+    if task == "multilabel":
+        held = np.isin(labels, ["1", "True"]).sum(axis=1)
+        return [
+            f"task: multilabel, {held.mean():.3g} labels on average, {(held == 0).mean():.1%} of the rows have none"
+        ]
+    label, found = targets[0], np.unique(labels).tolist()
     if task == "regression":
         return [f"task: regression, {label} is a number of {len(found):,} different values (data.task)"]
     if len(found) > FEW_CLASSES and amounts(found):
@@ -371,10 +391,19 @@ def task_note(label: str, labels: NDArray[np.str_], task: TaskName) -> list[str]
     return []
 
 
-def label_numbers(file: Path, frame: pd.DataFrame, label: str) -> NDArray[np.float32]:
+def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
     """Return a label that is a number, (N,)."""
     with naming(file):
-        return finite(frame, Column(label, "number"))
+        return finite(frame, Column(targets[0], "number"))
+
+
+def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
+    """Return whether each row has each of several labels, (N, K)."""
+    found = np.stack([words(frame, name) for name in targets], axis=1)
+    with naming(file):
+        for row, k in np.argwhere(~np.isin(found, ["0", "1", "False", "True"])).tolist():
+            raise cell_error(frame, targets[k], row, "1 or 0: a row has each of several labels or not")
+    return np.isin(found, ["1", "True"]).astype(np.float32)
 
 
 @contextmanager

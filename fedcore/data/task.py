@@ -2,8 +2,10 @@ r"""Tasks: what labels are, and all that follows from it.
 
 The labels themselves say it, as PyTorch's losses have it:
 
-    y (N,) int64      classification   the number of a class; a net has an output for each of K classes, its logits
-    y (N,) float32    regression       a quantity; a net has one output
+    y (N,) int64       classification   the number of a class; a net has an output for each of K classes, its logits
+    y (N,) float32     regression       a quantity; a net has one output
+    y (N, K) float32   multilabel       0 or 1 for each of K labels; a net has an output for each, its logit
+    y (N, T) int64     sequence_labelling   a class for each step, or -1; a net has K outputs for each step, (N, T, K)
 
 A :class:`Task` holds what differs: the loss and its gradient, how the outputs of several models become one answer, the
 score by which devices rank models, and the guess that is the control. Everything else is the same code: a method that
@@ -18,11 +20,21 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, linear, mse_loss, one_hot
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    linear,
+    logsigmoid,
+    mse_loss,
+    one_hot,
+)
 
 from fedcore.types import InputError, Params, Weights
 
-TaskName: TypeAlias = Literal["classification", "regression"]
+TaskName: TypeAlias = Literal["classification", "regression", "multilabel", "sequence_labelling"]
+
+NO_LABEL = -1
+"""The label of a step that has none, such as padding: it counts in no loss and no score."""
 
 Combined: TypeAlias = Callable[[Sequence[Tensor], Weights, float, Params | None], Tensor]
 """The outputs of M members (N, K), their weights, a power and a head, as `fedcore.types.Model` has them -> answers."""
@@ -38,6 +50,8 @@ class Task:
     better. counts: how many examples speak for each output, (K,). tally: sums over labels, from which `guess` makes the
     outputs (K,) that are best where no input is known. losses: the names that `training.loss` may have.
     has_classes: whether a label is a class, which partitions by label, class weights and some methods need.
+    standardised: whether labels are standardised, and errors in their unit.
+    predicts_classes: whether an answer is one of K classes, for an example or for each of its steps.
     """
 
     name: TaskName
@@ -52,6 +66,12 @@ class Task:
     guess: Callable[[Tensor], Tensor]
     losses: tuple[str, ...]
     has_classes: bool = False
+    standardised: bool = False
+    predicts_classes: bool = False
+
+    def probabilities(self, answers: Tensor) -> Tensor:
+        """Return the probability of each class, or of each of several labels, (N, K), from a model's answers."""
+        return answers.exp() if self.predicts_classes else answers.sigmoid()
 
 
 # classification
@@ -129,6 +149,84 @@ def sum_and_count(y: Tensor, outputs: int) -> Tensor:
     return torch.stack([y.double().sum(), torch.tensor(float(len(y)), dtype=torch.float64)])
 
 
+# several labels
+
+
+def binary_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the binary cross-entropy of outputs (B, K), mean over examples and labels, nats."""
+    return binary_cross_entropy_with_logits(outputs, y)
+
+
+def binary_grad(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return (sigmoid(z) - y) / K, the gradient of the binary cross-entropy at the outputs (B, K)."""
+    return (outputs.sigmoid() - y) / y.shape[1]
+
+
+def mix_labels(logits: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:
+    """Return logits (N, K) of M members' logits (N, K): of each label `mix_probabilities` of its two answers, 1 and 0.
+
+    A single member's are its own.
+    """
+    if head is not None:
+        return linear(torch.cat([*logits], 1), head["weight"], head["bias"])
+    if len(logits) == 1 and power == 1:
+        return logits[0]
+    z = torch.stack([*logits])
+    share = torch.tensor(weights, dtype=z.dtype).log().view(len(z), 1, -1)
+    yes, no = (torch.logsumexp(power * logsigmoid(one) + share, 0) for one in (z, -z))
+    return yes - no
+
+
+def labels_right(outputs: Tensor, y: Tensor) -> float:
+    """Return the fraction of labels that are right, 1 being said where an output is above 0."""
+    return ((outputs > 0) == (y > 0)).double().mean().item()
+
+
+def ones_and_count(y: Tensor, labels: int) -> Tensor:
+    """Return how many examples have each label, and how many there are, (2, K) float64."""
+    return torch.stack([y.double().sum(0), torch.full((labels,), float(len(y)), dtype=torch.float64)])
+
+
+def log_odds(tally: Tensor) -> Tensor:
+    """Return the logits of the labels' rates, (K,), each answer counted once more than it occurs."""
+    return ((tally[0] + 1).log() - (tally[1] - tally[0] + 1).log()).float()
+
+
+# sequences
+
+
+def labelled_steps(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the outputs (M, K) and labels (M,) of the M steps that have a label, as those of examples with classes.
+
+    outputs: (N, T, K); y: (N, T). What is no sequence is returned as it is.
+    """
+    if task_of(y) is not SEQUENCES:
+        return outputs, y
+    known = y != NO_LABEL
+    if not known.any():
+        return outputs.new_empty(0, outputs.shape[-1]), y.new_empty(0)
+    return outputs[known], y[known]
+
+
+def masked_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the steps of a batch that have a label; 0 where none has."""
+    total = cross_entropy(outputs.flatten(0, 1), y.flatten(), ignore_index=NO_LABEL, reduction="sum")
+    return total / (y != NO_LABEL).sum().clamp(min=1)
+
+
+def masked_grad(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient of B times `masked_loss` at the outputs (B, T, K)."""
+    known = (y != NO_LABEL).flatten()
+    grad = cross_entropy_grad(outputs.flatten(0, 1), y.flatten().clamp(min=0))
+    return grad.mul_((known * (len(y) / known.sum().clamp(min=1)))[:, None]).view_as(outputs)
+
+
+def mix_steps(outputs: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:
+    """Return log-probabilities (N, T, K) of M members' logits (N, T, K), of each step as `mix_probabilities`."""
+    shape = (*outputs[0].shape[:2], -1)
+    return mix_probabilities([z.flatten(0, 1) for z in outputs], weights, power, head).view(shape)
+
+
 CLASSIFICATION = Task(
     "classification",
     "classes",
@@ -142,6 +240,7 @@ CLASSIFICATION = Task(
     log_frequencies,
     ("ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"),
     has_classes=True,
+    predicts_classes=True,
 )
 REGRESSION = Task(
     "regression",
@@ -155,14 +254,49 @@ REGRESSION = Task(
     sum_and_count,
     lambda tally: (tally[:1] / tally[1:].clamp(min=1)).float(),
     ("ce", "squared", "absolute"),
+    standardised=True,
+)
+MULTILABEL = Task(
+    "multilabel",
+    "0 or 1 for each of several labels",
+    binary_loss,
+    binary_grad,
+    mix_labels,
+    lambda y, outputs: 2 * y - 1,
+    labels_right,
+    lambda y, outputs: torch.full((outputs,), len(y)),
+    ones_and_count,
+    log_odds,
+    ("ce",),
+)
+SEQUENCES = Task(
+    "sequence_labelling",
+    "a class for each step, not for each example",
+    masked_loss,
+    masked_grad,
+    mix_steps,
+    lambda y, outputs: one_hot(y.clamp(min=0), outputs),
+    lambda outputs, y: right(*labelled_steps(outputs, y)),
+    lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
+    lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
+    log_frequencies,
+    ("ce",),
+    predicts_classes=True,
 )
 
-TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION)}
+TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION, MULTILABEL, SEQUENCES)}
 
 
 def task_of(y: Tensor) -> Task:
     """Return the task whose labels these are; there may be none of them."""
-    return REGRESSION if y.is_floating_point() else CLASSIFICATION
+    if not y.is_floating_point():
+        return SEQUENCES if y.ndim == 2 else CLASSIFICATION
+    return MULTILABEL if y.ndim == 2 else REGRESSION
+
+
+def count_different(y: Tensor) -> int:
+    """Return how many different labels there are; of several how many combinations, of steps how many classes."""
+    return len(torch.unique(y[y != NO_LABEL] if task_of(y) is SEQUENCES else y, dim=0))
 
 
 def require_classes(name: str, what: str) -> None:

@@ -15,6 +15,7 @@ from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
 from fedcore.data.schema import Schema
+from fedcore.data.task import require_classes
 from fedcore.field.recipe import Recipe
 from fedcore.field.results import left_devices, table_of
 from fedcore.field.runs import Setup, Study, read_run, run_with_devices
@@ -50,6 +51,7 @@ def setup_of(
         for row in configs.values()
         if isinstance(row.name, str)
     )
+    require_classes(dataset.task.name, "fedcore field:")
     decides, counts = job.criterion, np.bincount(dataset.train.y.numpy())
     metric = "balanced_accuracy" if decides.auto and counts.max() > LARGEST * counts.sum() else decides.metric.name
     study = Study(

@@ -2,10 +2,11 @@
 
 from fedcore.nets.leaves import frozen, init, is_frozen, key, leaves, parameters, require_equal, shapes
 from fedcore.nets.randomness import use_generator
-from fedcore.nets.registry import NETS, maker, net
+from fedcore.nets.registry import NETS, as_data_need, maker, net
 
 __all__ = [
     "NETS",
+    "as_data_need",
     "frozen",
     "init",
     "is_frozen",

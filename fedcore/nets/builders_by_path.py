@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 
 from fedcore.builders import NET_CONTEXT, call
-from fedcore.nets.inputs import with_integers
+from fedcore.nets.inputs import with_integers, with_several
 from fedcore.nets.weights import build_with_weights
 from fedcore.types import Net
 
@@ -34,7 +34,7 @@ def describe_net(net: Net) -> str:
 
     The shape and the classes of the data are left out.
     """
-    if isinstance(net.build, partial) and net.build.func in (with_integers, build_with_weights):
+    if isinstance(net.build, partial) and net.build.func in (with_integers, with_several, build_with_weights):
         return describe_net(Net(net.build.args[0]))
     build = net.build.func if isinstance(net.build, partial) else net.build
     positional, named = build_arguments(net)

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedcore.builders import NET_CONTEXT, import_builder
-from fedcore.nets.inputs import blank, takes_integers, with_integers
+from fedcore.data.inputs import Input
+from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
@@ -21,9 +22,10 @@ from fedcore.types import InputError, Net
 def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     """Return the function (*, shape, classes, **settings) -> Net, with the settings of the user's callable.
 
-    which: the callable, or its import path. It receives the settings, and `shape` and `classes` if it has such
-    parameters. Nets can be aligned if it has an attribute `axes`, a table or a function of the same arguments that
-    returns one; `nets.tables.table` derives one for many modules. Raises InputError for an unsuitable callable.
+    which: the callable, or its import path. It receives the settings, and `shape`, `classes` and `per_step` if it has
+    such parameters; of several inputs `shape` is a dict of theirs. Nets can be aligned if it has an attribute `axes`, a
+    table or a function of the same arguments that returns one; `nets.tables.table` derives one for many modules. Raises
+    InputError for an unsuitable callable.
     """
     target = import_builder(which, "net.name") if isinstance(which, str) else which
     path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
@@ -31,17 +33,28 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         raise InputError(f"net.name: {path!r} is not an nn.Module")
     settings = _settings(path, target)
 
-    def make(*, shape: tuple[int, ...], classes: int, **values: object) -> Net:
-        arguments = {name: value for name, value in (("shape", tuple(shape)), ("classes", classes)) if name in settings}
-        build = partial(target, **arguments, **values)
-        integers = takes_integers(_check(path, build, shape, classes))
+    def make(
+        *,
+        shape: tuple[int, ...],
+        classes: int,
+        per_step: bool = False,
+        several: tuple[Input, ...] = (),
+        **values: object,
+    ) -> Net:
+        shapes = {one.name: one.shape for one in several} or tuple(shape)
+        context = {"shape": shapes, "classes": classes, "per_step": per_step}
+        settled = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
+        build = partial(with_several, settled, several) if several else settled
+        integers = takes_integers(_check(path, build, shape, (*shape[:1], classes) if per_step else (classes,)))
         axes = getattr(target, "axes", None)
         return Net(
-            partial(with_integers, build) if integers else build, axes(**build.keywords) if callable(axes) else axes
+            partial(with_integers, build) if integers else build, axes(**settled.keywords) if callable(axes) else axes
         )
 
-    context = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT]
-    parameters = [*context, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
+    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
+    defaults = zip(NET_CONTEXT[2:], (False, ()), strict=True)
+    given += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
+    parameters = [*given, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make
@@ -62,8 +75,8 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
     return settings
 
 
-def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the module; raises InputError unless (2, *shape) -> (2, classes), float32, each parameter one leaf."""
+def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs: tuple[int, ...]) -> nn.Module:
+    """Return the module; raises InputError unless (2, *shape) -> (2, *outputs), float32, each parameter one leaf."""
     try:
         with use_generator(torch.Generator()), torch.no_grad():
             module = build()
@@ -79,8 +92,8 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
         raise InputError(
             f"net: {path} fails for examples of {tuple(shape)}: {type(error).__name__}: {words}"
         ) from error
-    if logits != (2, classes):
-        raise InputError(f"net: {path} returns {logits} for two examples, but logits must be (2, {classes})")
+    if logits != (2, *outputs):
+        raise InputError(f"net: {path} returns {logits} for two examples, but logits must be {(2, *outputs)}")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InputError(f"net: {path} has no parameter to train (requires_grad is False for all)")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedcore.data.inputs import Input
 from fedcore.nets.copies import template
 from fedcore.nets.leaves import key
 from fedcore.nets.randomness import use_generator
@@ -45,9 +46,27 @@ def _to_integers(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor,
     return (inputs[0].long(), *inputs[1:])
 
 
+def with_several(build: Callable[[], nn.Module], several: tuple[Input, ...]) -> nn.Module:
+    """Return a module whose forward is given several inputs by name, which stand side by side in each example."""
+    module = build()
+    module.__dict__ |= {"takes_integers": False, "several": several}  # each input has its own type
+    module.register_forward_pre_hook(partial(_take_apart, several), with_kwargs=True)
+    return module
+
+
+def _take_apart(
+    several: tuple[Input, ...], module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    parts = zip(several, torch.split(inputs[0], [one.size for one in several], 1), strict=True)
+    apart = {one.name: part.reshape(len(part), *one.shape) for one, part in parts}
+    return (), {one.name: apart[one.name].long() if one.whole else apart[one.name] for one in several}
+
+
 def require_quantities(name: str, nets: Mapping[str, Net]) -> None:
     """Refuse nets with an embedding for a method that takes inputs as quantities. name: the method's."""
-    if any(takes_integers(template(net)) for net in nets.values()):
+    modules = [template(net) for net in nets.values()]
+    whole = [one for module in modules for one in getattr(module, "several", ()) if one.whole]
+    if whole or any(map(takes_integers, modules)):
         raise InputError(
             f"{name}: takes inputs as quantities; these are numbers that stand for something (an embedding)"
         )

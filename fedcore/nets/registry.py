@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
+from typing import Any
 
+from fedcore.data.inputs import Input
 from fedcore.types import InputError, Net
 
 NETS = {
@@ -45,6 +47,8 @@ def net(
     *,
     shape: tuple[int, ...],
     classes: int,
+    per_step: bool = False,
+    several: tuple[Input, ...] = (),
     weights: str | None = None,
     frozen: bool = False,
     rank: int = 0,
@@ -52,16 +56,38 @@ def net(
 ) -> Net:
     """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings.
 
+    per_step: whether each step of an example has a label, so that the net has an output for each. several: the inputs
+    that stand side by side in an example.
     weights, frozen, rank: see :func:`fedcore.nets.weights.with_weights`.
     """
     make = maker(name)
+    context = {"shape": shape, "classes": classes, **as_data_need(make, name, per_step, several)}
     try:
-        signature(make).bind(shape=shape, classes=classes, **settings)
+        signature(make).bind(**context, **settings)
     except TypeError as error:
         raise InputError(f"net: {error}, for net.name {name}") from None
-    built = make(shape=shape, classes=classes, **settings)
+    built = make(**context, **settings)
     if weights is None:
         return built
     from fedcore.nets.weights import with_weights
 
     return with_weights(built, weights, frozen, rank)
+
+
+def as_data_need(
+    make: Callable[..., Net], name: str, per_step: bool = False, several: tuple[Input, ...] = ()
+) -> dict[str, Any]:
+    """Return further arguments of a net for data with a label for each step, or several inputs; refuses other nets."""
+    takes = signature(make).parameters
+    if per_step and "per_step" not in takes:
+        raise InputError(
+            f"net.name: {name} has one output for an example, and these data have a label for each step; use lstm, "
+            "transformer or your own module that returns (B, steps, classes)"
+        )
+    if several and "several" not in takes:
+        names = ", ".join(one.name for one in several)
+        raise InputError(
+            f"net.name: {name} takes one input, and these data have several; use your own module whose forward takes "
+            f"{names} (docs/nets.md)"
+        )
+    return {**({"per_step": True} if per_step else {}), **({"several": several} if several else {})}

@@ -52,7 +52,7 @@ def server_examples(dataset: Dataset, partition: Partition, scale: str = "none")
     own = dataset.server
     if own is None or not len(own):
         return take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
-    if not dataset.task.has_classes:
+    if dataset.task.standardised:
         own = standardise_labels(own, fit_schema(dataset, training(partition), "none"))
     if scale == "common":
         return prepare(own, fit_schema(dataset, training(partition), scale).shared)

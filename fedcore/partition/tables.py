@@ -7,20 +7,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
+from fedcore.data.task import MULTILABEL, NO_LABEL, SEQUENCES, count_different
 from fedcore.partition import AUTO, PARTS, Partition, training
 from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import new_sites
-from fedcore.partition.schemes import device_names
+from fedcore.partition.schemes import Index, device_names
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     """Return class counts: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
 
-    Where labels are no classes there is one column in place of these, with all labelled training examples. The last
-    column is n_unlabelled if any label is hidden.
+    Where a label is a number there is one column in place of these, with all labelled training examples; of several
+    labels it is how many examples have each, and of labels for each step how many steps. The last column is
+    n_unlabelled if any label is hidden.
     """
     frame = counts_of(dataset, partition, "train")
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
@@ -30,10 +33,20 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
 
 def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame:
-    """Return class counts of one part of each device: a row per device, a column per class."""
+    """Return class counts of one part of each device: a row per device, a column per class, or per label."""
     labels, devices = dataset.strata, partition.devices
     held = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
+    if dataset.task == MULTILABEL:
+        held = [dataset.train.y.numpy()[own[part]].sum(0, dtype=np.int64) for own in devices.values()]
+    if dataset.task == SEQUENCES:
+        held = [count_steps(dataset, own[part]) for own in devices.values()]
     return pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+
+
+def count_steps(dataset: Dataset, index: Index) -> Index:
+    """Return how many labelled steps of some examples have each class, (K,)."""
+    y = dataset.train.y.numpy()[index]
+    return np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
 
 
 def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: int) -> list[str]:
@@ -78,10 +91,11 @@ def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
     """Return device -> numbers of its data: labelled training examples, their classes, the largest class's fraction.
 
-    Where labels are no classes only the first of these is there, test_classes counts different labels, and label_std is
-    the deviation of all training labels. Further: test_examples and their test_classes; and, the same for all devices,
-    shared_examples, the size of the shared test set, and largest_class, the largest class's fraction of all examples of
-    all devices; for a dataset that marks its test examples same_test, 1: every seed tests them.
+    Where labels are no classes only the first of these is there, and test_classes counts different labels; label_std is
+    the deviation of all training labels that are numbers, labels how many each example has where there are several.
+    Further: test_examples and their test_classes; and, the same for all devices, shared_examples, the size of the
+    shared test set, and largest_class, the largest class's fraction of all examples of all devices; for a dataset that
+    marks its test examples same_test, 1: every seed tests them.
 
     For a dataset with domains they include in_<domain>, the fraction of the device's training examples, with or without
     label, from that domain. A device in a group (see :func:`groups`) also has similarity_same, the least cosine of its
@@ -103,10 +117,19 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
         "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
     }
     if not dataset.task.has_classes:
-        y = dataset.train.y.numpy()
-        values = {who: len(np.unique(y[own["test"]])) for who, own in partition.devices.items()}
-        columns = {name: columns[name] for name in ("examples", "test_examples", "shared_examples")}
-        columns |= {"test_classes": pd.Series(values), "label_std": label_scale(dataset, partition)[1]}
+        y, held = dataset.train.y, partition.devices
+        sizes = {part: pd.Series({who: len(own[part]) for who, own in held.items()}) for part in PARTS}
+        different = {who: count_different(y[torch.from_numpy(own["test"])]) for who, own in held.items()}
+        of_steps = {name: columns[name] for name in ("classes", "largest_share")}
+        columns = {"examples": sizes["train"], "test_examples": sizes["test"], "shared_examples": shared}
+        columns["test_classes"] = pd.Series(different)
+        if dataset.task.standardised:
+            columns["label_std"] = label_scale(dataset, partition)[1]
+        elif dataset.task == MULTILABEL:
+            columns["labels"] = len(dataset.classes)
+        else:
+            steps = count_steps(dataset, partition.indices)
+            columns |= of_steps | {"largest_class": steps.max() / max(steps.sum(), 1)}
     if dataset.split is not None:
         columns["same_test"] = 1.0
     numbers = pd.DataFrame(columns, index=table.index).astype(float).fillna(0.0)

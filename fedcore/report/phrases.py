@@ -185,8 +185,7 @@ def _decision(
     metric = criterion.metric
     guess = ""
     if advice.over_guess:
-        level = "class" if criterion.label_std is None else "mean"
-        own = f" each device's own {level}" if advice.guess == "majority_per_device" else ""
+        own = f" each device's own {criterion.guess}" if advice.guess == "majority_per_device" else ""
         guess = f"{_change(metric, advice.over_guess)} against always guessing{own}"
     right = _named(criterion, advice.value) if advice.value is not None else ""
     be = "is" if metric.name == "accuracy" else "has"

@@ -21,6 +21,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, is_users, load, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
+from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.partition import Index, Partition, partition, training
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
@@ -82,8 +83,9 @@ def print_preview(
     for line in _advice(setting, dataset, divided, refusing):
         console.print(Text(line))
     console.print()
-    classes = dataset.classes if dataset.task.has_classes else ()
-    console.print(_devices(counts(dataset, divided), gaps, classes, console.width, _amounts(dataset, divided)))
+    classes = () if dataset.task.standardised else dataset.classes
+    held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
+    console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
     for line in _problems(dataset, divided, gaps, held):
         console.print(Text(line))
     if section["drop_small"]:
@@ -112,11 +114,12 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
         taken = len(schema.columns) + len(schema.left_out)
         what = f"{len(schema.columns)} of {taken} columns, {len(schema.inputs)} inputs"
     else:
-        what = f"{' x '.join(map(str, schema.shape))} numbers each"
+        inputs = ", ".join(f"{one.name} {' x '.join(map(str, one.shape)) or 1}" for one in schema.several)
+        what = f"{inputs or ' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
-    labels = (
-        f"{len(dataset.classes)} classes{label}" if dataset.task.has_classes else f"the number {dataset.classes[0]}"
-    )
+    labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
+    labels += "" if dataset.task != SEQUENCES else " for each step"
+    labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
     return (
         f"{len(dataset.train):,} examples, {what}, "
         f"{labels}, {len(divided.devices)} devices, "
@@ -172,8 +175,11 @@ def _list(words: Sequence[str], room: int) -> str:
 
 
 def _amounts(dataset: Dataset, divided: Partition) -> dict[str, dict[str, str]]:
-    """Return the mean and the deviation of a number as label in each device's training rows: what -> device -> text."""
-    if dataset.task.has_classes:
+    """Return what labels are in each device's training rows: what -> device -> text; nothing of classes.
+
+    Of a number as label it is the mean and the deviation.
+    """
+    if not dataset.task.standardised:
         return {}
     y = {who: dataset.train.y.numpy()[own["train"]].astype(float) for who, own in divided.devices.items()}
     return {
@@ -188,11 +194,12 @@ def _devices(
     classes: tuple[str, ...],
     width: int,
     amounts: Mapping[str, Mapping[str, str]],
+    one_each: bool,
 ) -> Table:
-    """Return the table of each device's examples, and the shares of its training examples by class.
+    """Return the table of each device's examples, and the shares of its training examples by class, or with each label.
 
     Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
-    amounts: further columns, by device.
+    amounts: further columns, by device. one_each: whether an example has one of the classes, so that shares add up.
     """
     parts = [name for name in held.columns if name.startswith("n_") and name not in classes]
     rows, labels = held, [*map(str, held.index)]
@@ -225,8 +232,10 @@ def _devices(
     if rest:
         table.add_column(REST.format(rest), justify="right")
     for name, cells, (_, row) in zip(names, numbers, rows.iterrows(), strict=True):
-        shares = 100 * row[list(classes)].astype(float) / max(row[list(classes)].sum(), 1)
-        others = [f"{shares[list(classes[count:])].sum():.0f}"] if rest else []
+        size = row[list(classes)].sum() if one_each else row["n_train"]
+        shares = 100 * row[list(classes)].astype(float) / max(size, 1)
+        beyond = shares[list(classes[count:])]
+        others = [f"{beyond.sum() if one_each else beyond.mean():.0f}"] if rest else []
         table.add_row(Text(name), *cells, *(f"{shares[one]:.0f}" for one in shown), *others)
     return table
 
@@ -249,7 +258,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
-        "one class only": sizes.index[(labelled == 1) & dataset.task.has_classes],
+        "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
         f"fewer than {LEAST_TEST} test examples, so not in means": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in held if lacks[who]],
@@ -298,9 +307,10 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
 
 def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     """Return what to decide by where one class has most of the examples."""
-    if not dataset.task.has_classes:
+    if not dataset.task.predicts_classes:
         return []
-    counts_of = np.bincount(dataset.train.y.numpy(), minlength=len(dataset.classes))
+    y = dataset.train.y.numpy()
+    counts_of = np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
     largest = counts_of.max() / max(counts_of.sum(), 1)
     if largest <= LARGEST:
         return []

@@ -162,13 +162,17 @@ def score_table(rows: pd.DataFrame) -> Table:
 
 
 def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
-    """Return one setting's accuracies by domain, on the primary split: a line for each row of its summary.
+    """Return one setting's accuracies, or errors, by domain, on the primary split: a line for each row of its summary.
 
     groups: the setting's part of :func:`fedcore.results.summary.by_group`.
     """
-    split = rows["primary"].iloc[0]
+    split, metric = rows["primary"].iloc[0], METRICS[groups["metric"].iloc[0]]
+
+    def shown(value: float) -> str:
+        return number(100 * value) if metric.per == 100 else "-" if pd.isna(value) else f"{value:.3g}"
+
     columns = {
-        (row["method"], row["group"]): f"{number(100 * row['mean'])} ± {number(100 * row['std_devices'])}"
+        (row["method"], row["group"]): f"{shown(row['mean'])} ± {shown(row['std_devices'])}"
         for _, row in groups[groups["split"] == split].iterrows()
     }
     names = sorted({group for _, group in columns})
@@ -176,7 +180,9 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
         Line([Cell(str(method)), *(Cell(columns.get((method, name), "-")) for name in names)], bool(control))
         for method, control in zip(rows["method"], rows["control"], strict=True)
     ]
-    return Table("domains", ["method", *names], lines, "Accuracy by domain", f"{SPLITS[split]}, % ± devices")
+    unit = "%" if metric.per == 100 else "in the label's unit"
+    title = f"{metric.words.capitalize()} by domain"
+    return Table("domains", ["method", *names], lines, title, f"{SPLITS[split]}, {unit} ± devices")
 
 
 def confusion_table(outcomes: Outcomes) -> Table | None:

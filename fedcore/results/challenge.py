@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.core.evaluation import metrics
+from fedcore.data.task import count_different
 from fedcore.results.advice import Action
 from fedcore.results.answer import decide
 from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
@@ -33,7 +34,7 @@ PARTS = 20
 class Paired:
     """What two models say of a device's N rows: answers (N, K). y: (N,). part: of each row, below PARTS.
 
-    Where labels are numbers answers and y are in their unit.
+    Where labels are numbers answers and y are in their unit; of several labels y is (N, K).
     """
 
     challenger: Tensor
@@ -48,7 +49,7 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
     rows: of each device. criterion: its metric, and the devices that count, as in means over devices.
     """
     sizes = pd.Series({name: len(one.y) for name, one in rows.items()}, dtype=int)
-    classes = pd.Series({name: len(set(one.y.tolist())) for name, one in rows.items()}, dtype=int)
+    classes = pd.Series({name: count_different(one.y) for name, one in rows.items()}, dtype=int)
     weights = measured_by(sizes, classes, criterion).weights
     parts = sorted({part for name in weights for part in rows[name].part.tolist()})
     if sum(len(rows[name].y) for name in weights) < LEAST_TEST or len(parts) < 2:

@@ -1,8 +1,8 @@
 """Why a row is no better than always guessing: the likely cause, by a rule on what every comparison stores.
 
 L is the loss of the row and G that of the guess, in nats, after the last round, means over devices and seeds; with K
-classes the loss of an untrained net is about ln K (of a number, whose loss is the squared error, G alone tells). The
-first that applies is the likely cause:
+classes the loss of an untrained net is about ln K, with several labels ln 2 (of a number, whose loss is the squared
+error, G alone tells). The first that applies is the likely cause:
 
 1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
    trains alone, is better than guessing: averages of models that start from different values are spoilt.
@@ -22,7 +22,7 @@ from enum import StrEnum
 
 import pandas as pd
 
-from fedcore.results.criterion import label_std
+from fedcore.results.criterion import has_several_labels, label_std
 from fedcore.results.summary import last_round
 
 FAR, CLOSE = 1.5, 0.9
@@ -59,6 +59,8 @@ def likely_causes(
     if guess not in losses or math.isnan(losses[guess]):
         return {}
     numbers = table[(table["split"] == "data") & table["metric"].isin(["classes", "test_classes"])]["value"]
+    if has_several_labels(table):
+        numbers = pd.Series([2.0])
     numbers = numbers if math.isnan(label_std(table)) else numbers[:0]
     start = max(losses[guess], math.log(max(1.0, numbers.max()))) if len(numbers) else losses[guess]
     causes = {}

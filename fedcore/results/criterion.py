@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MetricName: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
-    "log_loss", "cost", "mae", "rmse", "r2",
+    "log_loss", "cost", "mae", "rmse", "r2", "subset_accuracy", "hamming_accuracy", "mean_average_precision",
 ]  # fmt: skip
 
 Place: TypeAlias = tuple[str, str, str]
@@ -32,9 +32,15 @@ LEFT_OUT = "left_out"
 """The split of scores on all labelled rows of devices that took no part: left out one by one, or new sites."""
 
 OF_NUMBERS = frozenset({"mae", "rmse", "r2"})
-"""The metrics of labels that are numbers; all others are of classes."""
+"""The metrics of labels that are numbers."""
 
-ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"} | OF_NUMBERS)
+OF_LABELS = frozenset({"subset_accuracy", "hamming_accuracy", "mean_average_precision"})
+"""The metrics of several labels alone; they also have macro F1 and log loss. All others are of classes."""
+
+OF_TASK = {"regression": OF_NUMBERS, "multilabel": OF_LABELS | {"macro_f1", "log_loss"}}
+"""The metrics of each task without classes; accuracy, the default, stands for one of them."""
+
+ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"} | OF_NUMBERS | OF_LABELS)
 """The metrics that every model of such labels is measured by."""
 
 LARGEST = 0.8
@@ -128,10 +134,13 @@ METRICS: Mapping[str, Metric] = {
         Metric("mae", "mae", "mean absolute error", less=True, per=1, in_label_unit=True),
         Metric("rmse", "rmse", "root mean squared error", less=True, per=1, in_label_unit=True),
         Metric("r2", "r2", "R2", per=1),
+        Metric("subset_accuracy", "subset_accuracy", "subset accuracy"),
+        Metric("hamming_accuracy", "hamming_accuracy", "Hamming accuracy"),
+        Metric("mean_average_precision", "mean_average_precision", "mean average precision"),
     )
 }
 
-ACCURACY, RMSE = METRICS["accuracy"], METRICS["rmse"]
+ACCURACY, RMSE, MACRO_F1 = METRICS["accuracy"], METRICS["rmse"], METRICS["macro_f1"]
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ class Criterion:
     count. weigh: "devices": each device counts alike; "examples": by its test examples. positive: the label that f1,
     precision, recall and average precision are of. auto: the metric is balanced accuracy where one class has more than
     LARGEST of all examples. reason: why the metric was chosen, if it was. label_std: the deviation of a number as
-    label, once it is known.
+    label, once it is known. guess: what the control guesses of a device, in a word.
     """
 
     metric: Metric = ACCURACY
@@ -155,6 +164,7 @@ class Criterion:
     auto: bool = False
     reason: str = ""
     label_std: float | None = None
+    guess: str = "class"
 
     def __post_init__(self) -> None:
         if not self.min_effect > 0 or (self.metric.per == 100 and self.min_effect >= 1):
@@ -163,11 +173,13 @@ class Criterion:
     def of_table(self, table: pd.DataFrame) -> Criterion:
         """Return the criterion of one setting's table: its metric, if that depends on the data.
 
-        Of labels that are numbers it is the root mean squared error, unless it was chosen.
+        Of labels that are numbers it is the root mean squared error, of several labels macro F1, unless it was chosen.
         """
         std = label_std(table)
         if not math.isnan(std):
             return self.of_numbers(std)
+        if has_several_labels(table):
+            return self.of_labels()
         largest = largest_class(table) if self.auto else math.nan
         if not self.auto or math.isnan(largest) or largest <= LARGEST:
             return replace(self, auto=False)
@@ -180,16 +192,27 @@ class Criterion:
             return self
         chosen = self if self.metric.name in OF_NUMBERS else replace(self, metric=RMSE, reason="the label is a number")
         unit = std if chosen.metric.in_label_unit else 1.0
-        return replace(chosen, auto=False, min_effect=unit * self.min_effect, label_std=std)
+        return replace(chosen, auto=False, min_effect=unit * self.min_effect, label_std=std, guess="mean")
+
+    def of_labels(self) -> Criterion:
+        """Return the criterion of several labels."""
+        chosen = self.metric.name in OF_TASK["multilabel"]
+        how = self if chosen else replace(self, metric=MACRO_F1, reason="each example has several labels")
+        return replace(how, auto=False, guess="rates")
 
     def require_task(self, name: str, where: str = "run") -> None:
         """Refuse a metric, or the label that it is of, which are not for the labels. name: of their task."""
         from fedcore.data.task import TASKS, require_classes  # imports PyTorch, which `fedcore show` does not need
 
-        if self.metric.name in OF_NUMBERS and TASKS[name].has_classes:
-            raise InputError(f"{where}.metric = {self.metric.name!r}: is of a number as label; these data have classes")
-        if self.metric.name not in {*OF_NUMBERS, "accuracy"}:
-            require_classes(name, f"{where}.metric = {self.metric.name!r}:")
+        metric, allowed = self.metric.name, OF_TASK.get(name, frozenset())
+        for of, what in ((OF_NUMBERS, "a number as label"), (OF_LABELS, "several labels")):
+            if metric in of - allowed:
+                held = "classes" if TASKS[name].predicts_classes else TASKS[name].words
+                raise InputError(f"{where}.metric = {metric!r}: is of {what}; these data have {held}")
+        if TASKS[name].predicts_classes:
+            return
+        if metric not in allowed | {"accuracy"}:
+            require_classes(name, f"{where}.metric = {metric!r}:")
         if self.positive is not None:
             require_classes(name, f"{where}.positive = {self.positive!r}:")
 
@@ -362,6 +385,11 @@ def label_std(table: pd.DataFrame) -> float:
     """Return the deviation of labels that are numbers, mean over seeds; nan for classes."""
     held = table[(table["split"] == "data") & (table["metric"] == "label_std")]["value"]
     return float(held.mean()) if len(held) else math.nan
+
+
+def has_several_labels(table: pd.DataFrame) -> bool:
+    """Return whether each example has several labels."""
+    return bool(((table["split"] == "data") & (table["metric"] == "labels")).any())
 
 
 def _data_numbers(table: pd.DataFrame) -> pd.DataFrame:

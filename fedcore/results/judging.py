@@ -20,16 +20,16 @@ tolerance, not the partition.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
 
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import ACCURACY, RATIO, RMSE, label_std
+from fedcore.results.criterion import ACCURACY, RATIO, RMSE, Criterion
 from fedcore.results.intervals import half_width
 from fedcore.results.places import Points, find_places, pool
+from fedcore.results.summary import SCORE, SCORED, with_scores
 from fedcore.results.validity import Ceiling, Sizes, at_ceiling, closed, not_converged, read_sizes
 from fedcore.results.verdicts import Evidence, Verdict
 
@@ -99,14 +99,23 @@ def judge_all(
 ) -> Iterator[Verdict]:  # fmt: skip
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round.
 
-    Where labels are numbers, accuracy, which is the default, stands for the root mean squared error.
+    Where labels are numbers, accuracy, which is the default, stands for the score of :func:`with_scores`: the greater
+    is the better, as in a rule about accuracy. Where there are several it stands for macro F1.
     """
-    if not math.isnan(label_std(table)):
-        claims = [replace(one, metric=one.metric.replace(ACCURACY.column, RMSE.column)) for one in claims]
-        gates = [replace(one, metric=one.metric.replace(ACCURACY.column, RMSE.column)) for one in gates]
+    if (metric := Criterion().of_table(table).metric) != ACCURACY:
+        name = SCORE if metric == RMSE else metric.column
+        claims = [replace(one, metric=in_place_of_accuracy(one.metric, name)) for one in claims]
+        gates = [replace(one, metric=in_place_of_accuracy(one.metric, name)) for one in gates]
+        table = with_scores(table) if name == SCORE else table
     sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
         if claim.round not in shut:
             shut[claim.round] = closed(gates, table, points, claim.round) | shut[None]
         yield judge(claim, table, points, shut[claim.round], ceiling, sizes, converged)
+
+
+def in_place_of_accuracy(metric: str, name: str) -> str:
+    """Return what a claim compares, with another metric in the place of the accuracy on a split of the data."""
+    of, _, known = metric.rpartition(".")
+    return f"{of}.{name}" if known == ACCURACY.column and of.rpartition(" of ")[2] in SCORED else metric

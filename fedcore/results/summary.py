@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from fedcore.results.criterion import LEFT_OUT, METRICS, Criterion, Metric, Place, measured
+from fedcore.results.criterion import LEFT_OUT, METRICS, RMSE, Criterion, Metric, Place, label_std, measured
 
 PLACE = ["study", "dataset", "setting"]
 ROW = [*PLACE, "method"]
@@ -44,7 +44,9 @@ COLUMNS = [
     "n_measured",
     "n_seeds",
 ]
-GROUPS = [*ROW, "group", "split", "mean", "std_devices", "std_seeds", "n_devices", "n_seeds"]
+GROUPS = [*ROW, "group", "split", "metric", "mean", "std_devices", "std_seeds", "n_devices", "n_seeds"]
+SCORE = "score"
+"""What stands for the metric that decides, the greater the better, see :func:`with_scores`."""
 
 
 def last_round(table: pd.DataFrame) -> pd.DataFrame:
@@ -114,17 +116,35 @@ def groups(table: pd.DataFrame) -> pd.DataFrame:
     return of.assign(group=of["metric"].str.removeprefix("in_"))[[*RUN, "device", "group"]]
 
 
+def with_scores(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table that also has a row "score" for each value of the metric that decides unless another is chosen.
+
+    The score is that value, or of the root mean squared error of a number 1 - error / deviation of the labels: 0 for a
+    guess of their mean, 1 for the truth.
+    """
+    found = [table]
+    for _, held in table.groupby("setting"):
+        metric = Criterion().of_table(held).metric
+        rows = held[held["split"].isin(SCORED) & (held["metric"] == metric.column)]
+        value = 1 - rows["value"] / label_std(held) if metric == RMSE else rows["value"]
+        found.append(rows.assign(metric=SCORE, value=value))
+    return pd.concat(found, ignore_index=True)
+
+
 def by_group(table: pd.DataFrame) -> pd.DataFrame:
     """Return the last round's accuracy of each group of devices: a row per study, setting, method, group and split.
 
-    mean, std_devices, std_seeds: as in :func:`summarise`, over the group's devices. n_devices: size of the group, mean
-    over seeds. Settings with fewer than two groups are omitted.
+    Where it is not measured it is the metric that decides unless another is chosen; `metric` names it. mean,
+    std_devices, std_seeds: as in :func:`summarise`, over the group's devices. n_devices: size of the group, mean over
+    seeds. Settings with fewer than two groups are omitted.
     """
+    deciders = {key: Criterion().of_table(held).metric.column for key, held in table.groupby(PLACE)}
     scores = last_round(table)
-    scores = scores[(scores["metric"] == "accuracy") & scores["split"].isin(SPLITS) & scores["value"].notna()]
+    wanted = pd.MultiIndex.from_frame(scores[PLACE]).map(deciders)
+    scores = scores[(scores["metric"] == wanted) & scores["split"].isin(SPLITS) & scores["value"].notna()]
     of = groups(table)
     grouped = scores.merge(of[of.groupby(PLACE)["group"].transform("nunique") > 1], on=[*RUN, "device"])
-    by = [*ROW, "group", "split"]
+    by = [*ROW, "group", "split", "metric"]
     devices = grouped.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
     seeds = devices.groupby(by, sort=False)
     means = pd.DataFrame(

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results.criterion import ACCURACY, LEFT_OUT, Metric
-from fedcore.results.summary import LESS, SCORED, TRAFFIC
+from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
 from fedcore.types import Numbers, Report
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -134,12 +134,13 @@ def final(table: pd.DataFrame) -> pd.DataFrame:
 def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.DataFrame:
     """Return the rows of the best candidate on validation data, under another label, in each setting and seed.
 
-    The best has the highest mean accuracy over the devices' validation splits after its last round; of equal ones the
-    first counts. Each choice costs the training of all candidates and one evaluation of each on these splits. Settings
-    and seeds without one of the candidates, or without validation examples, have no choice.
+    The best has the highest mean accuracy over the devices' validation splits after its last round, or without
+    accuracies the highest score (:func:`fedcore.results.summary.with_scores`); of equal ones the first counts. Each
+    choice costs the training of all candidates and one evaluation of each on these splits. Settings and seeds without
+    one of the candidates, or without validation examples, have no choice.
     """
-    last = final(table[table["method"].isin(candidates)])
-    scores = last[(last["split"] == "val") & (last["metric"] == "accuracy")]
+    last = final(with_scores(table[table["method"].isin(candidates)]))
+    scores = last[(last["split"] == "val") & (last["metric"] == SCORE)]
     means = scores.groupby(["study", "setting", "seed", "method"])["value"].mean().unstack("method")  # noqa: PD010
     means = means.reindex(columns=list(candidates)).dropna()
     if means.empty:

@@ -28,7 +28,7 @@ import pandas as pd
 from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
 from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
 from fedcore.results.places import Place, Points, admits, count_rounds, find_places, last_turn, select_rows
-from fedcore.results.summary import LESS, SCORED
+from fedcore.results.summary import LESS, SCORE, SCORED
 from fedcore.types import Share
 
 CEILING = 0.995
@@ -43,8 +43,8 @@ FEW = 5
 Ceiling: TypeAlias = Share | Literal["auto"] | None
 """From which mean on rows are too good to differ; "auto": by CEILING and FEW; None: never."""
 
-BEST_ONE = frozenset(metric.column for metric in METRICS.values() if metric.per == 100)
-"""The metrics with a best value of 1."""
+BEST_ONE = frozenset(metric.column for metric in METRICS.values() if metric.per == 100) | {SCORE}
+"""The metrics with a best value of 1, and the score of a number as label."""
 
 
 class Sizes(NamedTuple):

@@ -192,3 +192,21 @@ def test_a_number_that_is_predicted_has_bins_of_its_own():
     assert line.startswith("the predictions moved in 4 groups of rows")
     (line,) = drift.lines(drift.compare(known, schema, x, devices, moved, labels=True))
     assert line.startswith("the labels moved")
+
+
+def test_each_of_several_labels_is_compared():
+    schema = replace(SCHEMA, classes=("leak", "wear"), task="multilabel")
+    rng = np.random.default_rng(0)
+    held = {device: draw(rng, 200, device)[0] for device in DEVICES}
+
+    def having(rows: int, wear: float) -> np.ndarray:
+        return (rng.random((rows, 2)) < (0.3, wear)).astype(np.float32)
+
+    labels = {device: having(200, 0.1) for device in DEVICES}
+    known = drift.from_json(drift.to_json(drift.summarise(schema, held, labels, labels)))
+    x, devices, _ = batch(rng, [60] * 4)
+    assert drift.compare(known, schema, x, devices, having(240, 0.1)) == []
+    (line,) = drift.lines(drift.compare(known, schema, x, devices, having(240, 0.6)))
+    assert line.startswith("the predictions of 'wear' moved in 4 groups of rows")
+    (line,) = drift.lines(drift.compare(known, schema, x, devices, having(240, 0.6), labels=True))
+    assert line.startswith("the labels of 'wear' moved")

@@ -107,6 +107,10 @@ def test_leaf_texts_of_shakespeare(tmp_path):
     assert data.device == ("ROMEO", "ROMEO", "JULIET", "ROMEO")
     assert data.split == ("train",) * 3 + ("test",)
     assert "texts have no pixels" in refusal("leaf", path=tmp_path, scaling="standard")
+    each = load("leaf", path=tmp_path, per_step=True)
+    assert each.task.name == "sequence_labelling"
+    assert ["".join(data.classes[int(k)] for k in row) for row in each.train.y[:3]] == ["ut sof", "t soft", " Romeo"]
+    assert each.device == data.device
 
 
 def post(text):
@@ -125,6 +129,7 @@ def test_leaf_posts_of_sent140(tmp_path):
     assert data.device == ("u0",) * 3
     assert data.split == ("train", "train", "test")
     assert "texts have no pixels" in refusal("leaf", path=tmp_path, scaling="standard")
+    assert "data.per_step = True: is for texts of letters" in refusal("leaf", path=tmp_path, per_step=True)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,14 @@ def fed():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_gradient_is_that_of_the_loss(task):
-    y = torch.tensor([0, 2, 1, 2]) if task == "classification" else torch.tensor([0.5, -1.0, 2.0, 0.0])
-    outputs = torch.randn(4, 3 if task == "classification" else 1, generator=torch.Generator().manual_seed(0))
+    y = {
+        "classification": torch.tensor([0, 2, 1, 2]),
+        "regression": torch.tensor([0.5, -1.0, 2.0, 0.0]),
+        "multilabel": torch.tensor([[0.0, 1, 1], [0, 0, 0], [1, 1, 1], [1, 0, 0]]),
+        "sequence_labelling": torch.tensor([[0, 2], [-1, 1], [-1, -1], [1, 0]]),
+    }[task]
+    shape = {"regression": (4, 1), "sequence_labelling": (4, 2, 3)}.get(task, (4, 3))
+    outputs = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     leaf = outputs.clone().requires_grad_()
     (4 * own_loss(leaf, y)).backward()
     torch.testing.assert_close(own_gradient(outputs, y), leaf.grad)

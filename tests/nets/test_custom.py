@@ -86,7 +86,7 @@ def own(name, **settings):
 
 def test_its_settings_are_its_signature():
     maker = nets.maker(f"{HERE}:Small")
-    assert list(inspect.signature(maker).parameters) == ["shape", "classes", "units", "slope"]
+    assert list(inspect.signature(maker).parameters) == ["shape", "classes", "per_step", "several", "units", "slope"]
     assert get_type_hints(maker, include_extras=True)["units"] == Annotated[int, Ge(1)]
     assert inspect.signature(maker).parameters["slope"].default == 0.1
     assert inspect.signature(maker).parameters["units"].default is inspect.Parameter.empty

@@ -69,6 +69,53 @@ def test_the_transformer_is_pytorchs_encoder():
     torch.testing.assert_close(module(x), module.fc(module.norm(y[:, -1])))
 
 
+@pytest.mark.parametrize(("name", "settings"), [("lstm", {}), ("transformer", {"causal": True})])
+def test_an_output_for_each_step_is_that_of_the_text_so_far(name: str, settings: dict[str, Any]):
+    """The last place of the same weights on a shorter text says the same."""
+    sizes: dict[str, Any] = {"vocabulary": WORDS, "embedding": 8, "layers": 2}
+    net = nets.net(name, shape=(LENGTH,), classes=CLASSES, per_step=True, **sizes)
+    params, x = nets.init(net, generator(3)), sentences(4).x
+    steps = predict(params, net, x, 4)
+    assert steps.shape == (4, LENGTH, CLASSES)
+    for length in (1, LENGTH):
+        short = nets.net(name, shape=(length,), classes=CLASSES, **sizes, **settings)
+        mine = {key: leaf[:length] if key == "places" else leaf for key, leaf in params.items()}
+        torch.testing.assert_close(predict(mine, short, x[:, :length], 4), steps[:, length - 1])
+    other = x.clone()
+    other[:, 3:] = 0
+    assert torch.equal(predict(params, net, other, 4)[:, :3], steps[:, :3])
+
+
+def test_a_transformer_may_see_all_places_for_each_step():
+    net = nets.net("transformer", shape=(LENGTH,), classes=3, per_step=True, vocabulary=WORDS, causal=False)
+    params, x = nets.init(net, generator(3)), sentences(4).x
+    other = torch.cat([x[:, :-1], (x[:, -1:] + 1) % WORDS], 1)
+    assert not torch.allclose(predict(params, net, other, 4)[:, 0], predict(params, net, x, 4)[:, 0])
+
+
+class Stepwise(nn.Module):
+    """A user's net with an output for each step of a signal (T, 2)."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, per_step: bool) -> None:
+        super().__init__()
+        self.out, self.per_step = nn.Linear(shape[1], classes), per_step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.out(x)
+        return y if self.per_step else y.mean(1)
+
+
+def test_own_nets_have_an_output_for_each_step():
+    make = fc.net(Stepwise).make
+    for per_step in (False, True):
+        net = make(shape=(5, 2), classes=3, per_step=per_step)
+        assert net.build()(torch.zeros(1, 5, 2)).shape == ((1, 5, 3) if per_step else (1, 3))
+    with pytest.raises(fc.InputError, match=r"returns \(2, 3\) for two examples, but logits must be \(2, 6, 3\)"):
+        fc.net(Tagger).make(shape=(LENGTH,), classes=CLASSES, per_step=True)
+    with pytest.raises(InputError, match=r"^net.name: mlp has one output for an example, and these data have a label"):
+        nets.net("mlp", shape=(5, 2), classes=3, per_step=True)
+
+
 class Tagger(nn.Module):
     """A user's net: it is given whole numbers."""
 
@@ -115,6 +162,24 @@ def federated(net: Any, x: Any = None, **settings: Any) -> Any:
 def test_a_net_that_embeds_some_inputs_alone_says_so():
     fed = federated(fc.net(Mixed), np.random.default_rng(0).uniform(0, 6, (60, LENGTH)))
     assert fc.run(fc.fedavg(training={"epochs": 1}), fed, progress=False).models
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_character_model_learns_on_twenty_devices(per_step: bool):
+    """The letter that follows is certain but for the first: far above the commonest letter's 1/7."""
+    text = np.array([*"fedcore"] * 40)
+    numbers = np.unique(text, return_inverse=True)[1]
+    starts = np.arange(120)
+    x = np.stack([numbers[start : start + 5] for start in starts])
+    y = np.stack([text[start + 1 : start + 6] for start in starts])
+    device = [f"d{start % 20:02}" for start in starts]
+    task: Any = "sequence_labelling" if per_step else "auto"
+    data = fc.from_arrays(x, y if per_step else y[:, -1], device=device, task=task)
+    fed = fc.federate(data, fc.by_device(), net=fc.lstm(vocabulary=7, hidden=16), min_size=1)
+    result = fc.run(fc.fedavg(rounds=3, training={"epochs": 4, "lr": 0.05}), fed, every=3, progress=False)
+    scores = result.table[(result.table["metric"] == "accuracy") & (result.table["split"] == "shared")]["value"]
+    assert len(result.models) == 20
+    assert scores.min() > 0.75
 
 
 @pytest.mark.parametrize(

@@ -268,3 +268,17 @@ def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
     assert "class" not in text.replace("categories", "")
     rows.assign(hours=rows["hours"] // 10).to_csv(plants, index=False)
     assert "task" not in preview(name="table", path=str(plants), label="hours", device="site", missing="median")
+
+
+def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):
+    count = 300
+    rows = pd.read_csv(plants).assign(leak=np.arange(count) % 2, wear=(np.arange(count) % 10 == 0).astype(int))
+    rows.to_csv(plants, index=False)
+    text = preview(name="table", path=str(plants), label=["leak", "wear"], device="site", missing="median")
+    assert "2 labels, 6 devices" in text
+    assert "task: multilabel, 0.6 labels on average, 40.0% of the rows have none" in text
+    head = next(line for line in text.splitlines() if line.startswith("device"))
+    assert head.split() == ["device", "train", "val", "test", "missing", "leak,", "%", "wear,", "%"]
+    first = next(line for line in text.splitlines() if line.startswith("plant_A")).split()
+    assert 30 < float(first[-2]) < 70
+    assert float(first[-1]) < 25

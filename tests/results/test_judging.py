@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from claim_tables import POINTS, drawn, table
 
-from fedcore.results.claims import Claim
+from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import RATIO
 from fedcore.results.intervals import SHARED_DATA, half_width
-from fedcore.results.judging import LEVEL, judge
+from fedcore.results.judging import LEVEL, in_place_of_accuracy, judge, judge_all
 
 
 def verdict(rule, **words):
@@ -168,3 +168,50 @@ def test_devices_are_problems_only_where_their_values_differ():
             assert found.evidence[0].seeds == problems
             worst = judge(Claim("said", rule, metric="worst of transport.iterations"), rows, points)
             assert worst.evidence[0].seeds == 6
+
+
+def as_errors(accuracies: pd.DataFrame, std: float) -> pd.DataFrame:
+    """The same rows as those of a number as label of that deviation: an error of std - std * accuracy."""
+    errors = accuracies.assign(metric="rmse", value=std * (1 - accuracies["value"]))
+    told = accuracies[["setting", "method", "seed", "stage", "round", "device"]].drop_duplicates()
+    return pd.concat([errors, told.assign(split="data", metric="label_std", value=std)], ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "metric"),
+    [
+        ("good > fair", "shared.accuracy"),
+        ("fair > good", "shared.accuracy"),
+        ("even ~ fair within 0.01", "shared.accuracy"),
+        ("good ~ fair within 0.09", "shared.accuracy"),
+        ("good falls with federation.alpha", "shared.accuracy"),
+        ("good rises with round", "worst of shared.accuracy"),
+        ("good ~ fair within 0.001", "std of shared.accuracy"),
+        ("good > 0.6", "shared.accuracy"),
+    ],
+)
+def test_claims_on_numbers_are_those_on_accuracies(rule, metric):
+    """An error of a share e of the labels' deviation is as good as an accuracy of 1 - e."""
+    claims, gates = [Claim("said", rule, metric=metric)], [Gate("fair > 0.65", "at chance")]
+    (expected,) = judge_all(claims, gates, table(), POINTS)
+    (found,) = judge_all(claims, gates, as_errors(table(), 250.0), POINTS)
+    assert found.claim.metric == metric.replace("accuracy", "score")
+    assert (found.word, found.closed) == (expected.word, expected.closed)
+    for one, other in zip(found.evidence, expected.evidence, strict=True):
+        assert (one.place, one.holds) == (other.place, other.holds)
+        assert (one.difference, one.margin) == pytest.approx((other.difference, other.margin), abs=1e-9)
+
+
+@pytest.mark.parametrize(("rule", "word"), [("fair > good", "holds"), ("good > fair", "does not hold")])
+@pytest.mark.parametrize("metric", ["shared.rmse", "worst of shared.rmse"])
+def test_an_error_that_is_named_is_compared_as_it_is(rule, word, metric):
+    """In its unit: A > B says that the error of A is the greater."""
+    (found,) = judge_all([Claim("said", rule, metric=metric)], [], as_errors(table(), 250.0), POINTS)
+    assert found.word == word
+    assert abs(found.evidence[0].difference) == pytest.approx(25.0)
+
+
+def test_only_accuracies_on_splits_become_scores():
+    kept = ["test.balanced_accuracy", "links.accuracy", "traffic.bytes_up", "std of test.loss"]
+    assert [in_place_of_accuracy(name, "score") for name in kept] == kept
+    assert in_place_of_accuracy("std of test.accuracy", "score") == "std of test.score"

@@ -22,6 +22,7 @@ from fedcore.results.summary import (
     standings,
     summarise,
     verdict,
+    with_scores,
 )
 
 # Means of the devices by seed: a .7, .7; b .7, .4; c .6, .6.
@@ -162,6 +163,25 @@ def test_accuracy_by_group_of_the_last_round():
     assert own.loc["B", ["mean", "std_seeds", "n_devices"]].tolist() == pytest.approx([0.2, 0.2 / ROOT, 1])
     assert math.isnan(own.loc["B", "std_devices"])
     assert set(found["split"]) == {"test", "shared"}
+
+
+def test_errors_of_numbers_by_group():
+    table = frame(rows({"a": [[8.0, 6.0, 1.0]]}))
+    table["metric"] = table["metric"].replace("accuracy", "rmse")
+    table = pd.concat([table, table.head(1).assign(split="data", metric="label_std", value=5.0)], ignore_index=True)
+    found = by_group(grouped(table, {"d00": "A", "d01": "A", "d02": "B"}))
+    own = found[found["split"] == "test"].set_index("group")
+    assert own["mean"].tolist() == [7.0, 1.0]
+    assert set(found["metric"]) == {"rmse"}
+
+
+def test_a_score_is_an_accuracy_or_a_share_of_the_deviation():
+    of_classes, of_numbers = frame(rows({"a": [[0.8]]})), frame(rows({"a": [[50.0]]})).assign(setting="numbers")
+    of_numbers["metric"] = of_numbers["metric"].replace("accuracy", "rmse")
+    told = of_numbers.head(1).assign(split="data", metric="label_std", value=200.0)
+    found = with_scores(pd.concat([of_classes, of_numbers, told], ignore_index=True))
+    scores = found[(found["metric"] == "score") & (found["split"] == "test")].set_index("setting")["value"]
+    assert scores.tolist() == [0.8, 0.75]
 
 
 def test_one_group_or_none_are_no_groups():

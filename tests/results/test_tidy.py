@@ -160,6 +160,14 @@ def test_a_tuned_row_is_the_best_on_validation_data_seed_by_seed():
     pd.testing.assert_frame_equal(sort(found), sort(expected))
 
 
+def test_a_tuned_row_of_numbers_has_the_least_error():
+    whole = pd.DataFrame([*scored("x", 0, 90.0, 0.2), *scored("y", 0, 80.0, 0.7)], columns=tidy.COLUMNS)
+    told = whole.head(1).assign(split="data", metric="label_std", value=100.0)
+    whole = pd.concat([whole.replace({"metric": {"accuracy": "rmse"}}), told], ignore_index=True)
+    found = tidy.choose(whole, "tuned", ["x", "y"])
+    assert set(found.loc[found["split"] == "val", "value"]) == {-79.0, 80.0}  # y, in both rounds
+
+
 def test_without_a_candidate_or_validation_examples_nothing_is_chosen():
     drawn = [*scored("x", 0, 0.9, 0.2), *scored("x", 1, 0.9, 0.2), *scored("y", 1, None, 0.2)]
     whole = pd.DataFrame([*drawn, *scored("x", 2, 0.9, 0.2), *scored("y", 2, 0.9, 0.3)], columns=tidy.COLUMNS)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from fedcore.builders import training_defaults
+from fedcore.builders import needs_one_label, training_defaults
 from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch, OwnLoss, own_loss
 from fedcore.core.messages import initial_messages, received_model
@@ -32,6 +32,7 @@ LAST = "last/"
 """Prefix of the leaves in a device's memory that hold the model that it last sent."""
 
 
+@needs_one_label("contrasts the features of an example")
 @training_defaults(shared_init=True)
 def moon(
     *,

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcore.builders import sums_alone
+from fedcore.builders import needs_one_label, sums_alone
 from fedcore.core.prediction import SCORING_BATCH
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, noise_like, require_everyone, to_integers
 from fedcore.methods.one_shot import closed_form as closed
@@ -61,6 +61,7 @@ MOST_FEATURES = 20_000
 """Above it the sums alone take gigabytes."""
 
 
+@needs_one_label("regresses on the label of an example")
 @sums_alone(sums="masked")
 def analytic(
     *,

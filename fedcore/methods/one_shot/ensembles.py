@@ -57,7 +57,7 @@ def send_model(
 
 def count_labels(params: Params, device: Device) -> Tensor:
     """Return the labelled training examples of each class, or output, (K,) int64. params: of the device's net."""
-    classes = predict(params, device.net, device.data.train.x[:1], 1).shape[1]
+    classes = predict(params, device.net, device.data.train.x[:1], 1).shape[-1]
     y = device.data.train.y
     return task_of(y).counts(y, classes)
 

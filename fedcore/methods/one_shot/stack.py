@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedcore.builders import needs_one_label
 from fedcore.core.evaluation import answers
 from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone
 from fedcore.core.training import Training, train
@@ -51,6 +52,7 @@ VOTERS = "stack/voters"
 """The entry of the server's memory that holds the numbers of models and classes, M and K."""
 
 
+@needs_one_label("regresses on the outputs for an example")
 def stack(
     *,
     nets: Mapping[str, Net],

@@ -23,6 +23,7 @@ from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 
 from fedcore.data import Dataset
+from fedcore.data.inputs import Input
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.partition import Partition
@@ -31,7 +32,7 @@ from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
 
 CLASSES: dict[str, type] = {
     c.__name__: c
-    for c in (Column, Data, Dataset, Fit, Message, Model, Partition, Report, Schema, Splits, Update)
+    for c in (Column, Data, Dataset, Fit, Input, Message, Model, Partition, Report, Schema, Splits, Update)
 }  # fmt: skip
 HEADER = "fedcore"
 

@@ -23,6 +23,7 @@ from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.schema import Schema
+from fedcore.data.task import MULTILABEL
 from fedcore.execute.threads import one_thread
 from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
@@ -101,7 +102,9 @@ def judge(
     """
     schema = champion.schema
     require_same(dataset, schema)
-    if not dataset.task.has_classes:
+    if dataset.task == MULTILABEL:
+        criterion = criterion.of_labels()
+    elif dataset.task.standardised:
         criterion = criterion.of_numbers(label_scale(dataset, partition)[1])
     x = lay_out(dataset, schema)
     keys = row_keys(dataset)
@@ -160,6 +163,9 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
     if changed := {*dataset.classes} ^ {*schema.classes}:
         what = "new" if min(changed) in dataset.classes else "no longer there"
         raise InputError(f"column {now.label or 'label'!r}: class {min(changed)!r} is {what}")
+    if dataset.classes != schema.classes:
+        today, then = ", ".join(dataset.classes), ", ".join(schema.classes)
+        raise InputError(f"the labels are {today} today, for the champion {then}")
 
 
 def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
@@ -177,7 +183,7 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
 def say(served: ServedModels, device: str, data: Data) -> Tensor:
     """Return the answers of a device's model, or of all devices', for rows as they are in the data.
 
-    They are log-probabilities, or numbers in the label's unit.
+    They are log-probabilities, numbers in the label's unit, or logits of several labels.
     """
     model, net = served.models[served.devices.get(device, 0)]
     x = prepare(data, served.schema.devices.get(device, served.schema.shared)).inputs()

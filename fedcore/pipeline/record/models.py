@@ -28,7 +28,7 @@ from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, l
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
-from fedcore.data.task import TASKS
+from fedcore.data.task import MULTILABEL, TASKS
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, to_content
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 CODE = (
     "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
-    "core/prediction.py", "core/evaluation.py", "data/__init__.py",
-    "data/dataset.py", "data/registry.py", "data/schema.py", "data/task.py", "data/encoding.py", "data/prepare.py",
+    "core/prediction.py", "core/evaluation.py", "data/__init__.py", "data/dataset.py", "data/inputs.py",
+    "data/registry.py", "data/schema.py", "data/task.py", "data/encoding.py", "data/prepare.py",
     "execute/__init__.py", "execute/threads.py", "execute/accelerator.py", "api/__init__.py", "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
@@ -153,7 +153,7 @@ def _distributions() -> Mapping[str, list[str]]:
 def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     """Return what a model takes and returns: columns by name, or arrays; a label, its probability, and any threshold.
 
-    A label that is a number comes alone.
+    A label that is a number comes alone; of several labels each has two columns, and so has each step.
 
     The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
     """
@@ -168,8 +168,12 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
-    if not TASKS[schema.task].has_classes:
+    if TASKS[schema.task].standardised:
         outputs = [ColSpec(DataType.float, LABEL)]
+    elif not TASKS[schema.task].has_classes:
+        said = DataType.long if TASKS[schema.task] == MULTILABEL else DataType.string
+        columns = ((LABEL, said), (PROBABILITY, DataType.float))
+        outputs = [ColSpec(kind, name) for what, kind in columns for name in serving.several_columns(what, schema)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
     return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
 

@@ -22,6 +22,10 @@ CACHES = "__pycache__"
 """Folders that Python makes when a model is loaded; `models.load` does not read them."""
 
 
+META = "registered_model_meta"
+"""The file that MLflow writes beside a version's model when that is loaded by its name: the name and the number."""
+
+
 def seal(name: str, uri: str) -> None:
     """Remember the files of a model that is being registered under a name."""
     write_atomic(environment.REGISTERED / digest(name, own_folder(uri, name)), b"")
@@ -71,6 +75,7 @@ def digest(name: str, folder: Path) -> str:
     """Return a digest of a registered model's name and of all its files, by their paths in its folder."""
     made = blake2b(digest_size=20)
     files = (path for path in folder.rglob("*") if path.is_file() and CACHES not in path.parts)
+    files = (path for path in files if path != folder / META)
     for text in (name, *sorted(str(path.relative_to(folder)) for path in files)):
         content = text.encode(errors="surrogateescape")
         made.update(len(content).to_bytes(8, "big") + content)

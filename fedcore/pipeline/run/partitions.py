@@ -16,7 +16,7 @@ from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
-from fedcore.data.task import CLASSIFICATION, require_classes
+from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS, require_classes
 from fedcore.nets import net
 from fedcore.nets.copies import template
 from fedcore.nets.inputs import require_integers, takes_integers
@@ -144,12 +144,14 @@ def build_federation(
         shared = steps.run_inline(take_none, shared)
     card = steps.run_inline(describe, prepared.dataset)
     task = card.get("task", CLASSIFICATION.name)
-    if setting.scoring:
+    if setting.scoring and not TASKS[task].predicts_classes:
         require_classes(task, f"run.metric = {setting.scoring['metric']!r}:")
     if setting.threshold is not None:
         require_classes(task, "run.threshold = 'validation':")
         require_two(card["classes"], setting.threshold)
-    nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
+    context = {"shape": card["shape"], "classes": len(card["classes"]), "per_step": task == SEQUENCES.name}
+    context |= {"several": card["several"]} if "several" in card else {}
+    nets = [net(**context, **one) for one in setting.nets]
     for module in map(template, nets):
         if takes_integers(module):
             require_integers(module, card["largest"], setting.federation["scale"])

@@ -75,7 +75,7 @@ def run_method(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
         models, played[-1].state, tuple(turn_reports), method.figures, tuple(extra_figures), plane,
-        outcomes=total(session.store.get(counted), classes) if TASKS[fed.task].has_classes else None,
+        outcomes=total(session.store.get(counted), classes) if TASKS[fed.task].predicts_classes else None,
     )  # fmt: skip
     if validated is None:
         return result

@@ -58,7 +58,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     x = dataset.train.x
     largest = None if x.dtype == torch.uint8 else largest_integer(x)
     task = {} if dataset.task.has_classes else {"task": dataset.task.name}
-    return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest, **task}
+    several = {} if dataset.schema is None or not dataset.schema.several else {"several": dataset.schema.several}
+    return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest, **task, **several}
 
 
 def deploy(

@@ -306,3 +306,35 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
     assert (label.edges[0], label.edges[-1], sum(label.counts), sum(prediction.counts)) == (90.0, 100.0, 3, 3)
     (output,) = models.signature(schema).outputs.to_dict()
     assert (output["name"], output["type"]) == ("label", "float")
+
+
+def test_several_labels_are_predicted_with_their_probabilities(tmp_path: Path):
+    """A mean of models: predictions, drift's counts and MLflow's signature."""
+    schema = replace(SCHEMA, classes=("leak", "wear"), task="multilabel", label=None)
+    section = {"name": "mlp", "widths": [5]}
+    net = nets.net(shape=(4,), classes=2, **section)
+    params = [nets.init(net, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    models.write(tmp_path / "files", schema, [section], [(Model(tuple(params), (0.25, 0.75)), 0)], {"A": 0, "B": 0})
+    served = serving.load(tmp_path / "files")
+    found = served.predict(ROWS)
+    assert [*found] == served.output_columns == ["label_leak", "label_wear", "probability_leak", "probability_wear"]
+    for device in "AB":
+        x = encode(own := ROWS[ROWS["site"] == device], schema, device)
+        one, other = (outputs(Model((of,)), net, x, served.task).sigmoid().numpy() for of in params)
+        mean = 0.25 * one + 0.75 * other
+        np.testing.assert_allclose(found.loc[own.index].iloc[:, 2:], mean, rtol=1e-5)
+        np.testing.assert_array_equal(found.loc[own.index].iloc[:, :2], mean > 0.5)
+    data = Dataset(
+        Data(cells(ROWS, COLUMNS), torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 0]])),
+        None,
+        schema.classes,
+        schema=schema,
+    )
+    none = np.array([], int)
+    parts = {"train": np.array([0, 1, 3]), "val": none, "test": np.array([2]), "unlabelled": none}
+    models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, none))
+    reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes()).everyone
+    assert {name: of.counts for name, of in reference.several.items()} == {"leak": (1, 2), "wear": (3, 0)}
+    assert [sum(of.counts) for of in reference.predictions.values()] == [3, 3]
+    types = [one["type"] for one in models.signature(schema).outputs.to_dict()]
+    assert types == ["long", "long", "float", "float"]

@@ -42,6 +42,7 @@ def test_what_was_registered_is_loaded(folder: Path):
     assert seals.check(NAME, folder.as_uri(), "version 1") == folder.resolve()
     (folder / "code" / "__pycache__").mkdir()  # as Python leaves it
     (folder / "code" / "__pycache__" / "mynets.pyc").touch()
+    (folder / "registered_model_meta").write_text("model_name: fedcore-digits\n")  # as MLflow does that loads it
     seals.check(NAME, folder.as_uri(), "version 1")
 
 

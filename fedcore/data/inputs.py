@@ -1,0 +1,76 @@
+"""Several inputs of an example, side by side in one row of numbers: a net takes them apart again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcore.types import InputError
+
+LARGEST = 1 << 24
+"""Whole numbers are exact in float32 up to here."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One of several inputs. shape: an example's. whole: a net gets its numbers as int64, such as those of words."""
+
+    name: str
+    shape: tuple[int, ...]
+    whole: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many numbers of an example's row it takes."""
+        return math.prod(self.shape)
+
+
+def as_mapping(x: Any) -> Mapping[str, Any] | None:
+    """Return several inputs by their names, from a mapping or a named tuple; None for anything else."""
+    if hasattr(x, "_asdict"):
+        x = x._asdict()
+    return x if isinstance(x, Mapping) else None
+
+
+def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
+    """Return what some arrays (N, *shape) are as inputs; whole numbers but bytes stay whole."""
+    arrays = {str(name): np.asarray(of) for name, of in x.items()}
+    return tuple(
+        Input(name, of.shape[1:], of.dtype.kind in "iu" and of.dtype.itemsize > 1) for name, of in arrays.items()
+    )
+
+
+def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
+    """Return several inputs as one row of numbers for each example, (N, F) float32, as a served model takes them.
+
+    x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255. inputs: what they must
+    be; none: whatever they are. Raises InputError for other names, shapes or lengths, and numbers that are not finite.
+    """
+    named = as_mapping(x)
+    if not named:
+        raise InputError(f"side_by_side: {type(x).__name__} holds no inputs by name; give a mapping of names to arrays")
+    known = inputs or describe(named)
+    if {*map(str, named)} != {one.name for one in known}:
+        wanted = ", ".join(one.name for one in known)
+        raise InputError(f"x: has the inputs {', '.join(map(str, named))}, must have {wanted}")
+    parts = []
+    for one in known:
+        values = np.asarray(named[one.name])
+        if values.ndim < 1 or values.shape[1:] != one.shape or values.dtype.kind not in "biuf":
+            shape = ", ".join(map(str, ("N", *one.shape)))
+            raise InputError(f"x[{one.name!r}]: is {values.dtype} {values.shape}, must be numbers of shape ({shape})")
+        if one.whole and (values.dtype.kind == "f" or (values.size and int(np.abs(values).max()) > LARGEST)):
+            raise InputError(f"x[{one.name!r}]: must be whole numbers up to {LARGEST:,}")
+        numbers = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
+        if not np.isfinite(numbers).all():
+            raise InputError(f"x[{one.name!r}]: has values that are not finite numbers")
+        parts.append(numbers.reshape(len(values), one.size))
+    if len({len(part) for part in parts}) > 1:
+        lengths = ", ".join(f"{one.name} {len(part)}" for one, part in zip(known, parts, strict=True))
+        raise InputError(f"x: inputs have different numbers of examples: {lengths}")
+    return np.concatenate(parts, 1, dtype=np.float32)

@@ -1,0 +1,132 @@
+"""Several inputs of an example, against a net that is given them side by side and takes them apart itself."""
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedcore as fc
+from fedcore.api.serving import load
+from fedcore.data.dataset import schema_of
+from fedcore.data.inputs import Input, describe, side_by_side
+from fedcore.pipeline.record.models import write
+from fedcore.types import InputError
+
+WORDS = 7
+
+
+class Reader(nn.Module):
+    """A text, a picture and an age."""
+
+    def __init__(self, shape: dict[str, tuple[int, ...]], classes: int) -> None:
+        super().__init__()
+        assert shape == {"words": (4,), "picture": (1, 2, 2), "age": ()}
+        self.table, self.conv, self.out = nn.Embedding(WORDS, 3), nn.Conv2d(1, 2, 2), nn.Linear(6, classes)
+
+    def forward(self, words: Tensor, picture: Tensor, age: Tensor) -> Tensor:
+        assert words.dtype == torch.int64
+        return self.out(torch.cat([self.table(words).mean(1), self.conv(picture).flatten(1), age[:, None]], 1))
+
+
+class Packed(Reader):
+    """The same of one row of numbers."""
+
+    takes_integers = False
+
+    def __init__(self, classes: int) -> None:
+        super().__init__({"words": (4,), "picture": (1, 2, 2), "age": ()}, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, :4].long(), x[:, 4:8].view(-1, 1, 2, 2), x[:, 8])
+
+
+def inputs(count: int = 60) -> dict[str, Any]:
+    draws = np.random.default_rng(0)
+    return {
+        "words": draws.integers(WORDS, size=(count, 4)),
+        "picture": draws.integers(256, size=(count, 1, 2, 2), dtype=np.uint8),
+        "age": draws.normal(size=count),
+    }
+
+
+def data(x: Any = None) -> fc.Dataset:
+    return fc.from_arrays(inputs() if x is None else x, np.arange(60) % 3, device=[f"d{i % 2}" for i in range(60)])
+
+
+def federated(dataset: fc.Dataset, net: Any, **settings: Any) -> Any:
+    return fc.federate(dataset, fc.by_device(), net=fc.net(net), **settings)
+
+
+@pytest.mark.parametrize("method", [fc.fedavg(rounds=2), fc.ditto(rounds=2), fc.local_only()])
+def test_a_net_is_given_its_inputs_by_name(method):
+    """With the bits of a net that takes them apart itself."""
+    found = fc.run(method, federated(data(), Reader), progress=False)
+    packed = fc.run(method, federated(data(side_by_side(inputs())), Packed), progress=False)
+    assert found.table["value"].equals(packed.table["value"])
+    x = inputs()
+    expected = packed.models["d1"].probabilities(side_by_side(x))
+    np.testing.assert_array_equal(found.models["d1"].probabilities(x), expected)
+    np.testing.assert_array_equal(found.models["d1"].probabilities(side_by_side(x)), expected)
+
+
+def test_devices_together_take_them_apart_too():
+    fed, method = federated(data(), Reader), fc.fedavg(rounds=1, training={"epochs": 1})
+    one, both = (fc.run(method, fed, together=count, progress=False).table for count in (1, 2))
+    np.testing.assert_allclose(one["value"], both["value"], rtol=1e-4)
+
+
+def test_they_stand_side_by_side():
+    x = inputs(3)
+    row = side_by_side(namedtuple("Example", x)(**x))
+    assert row.dtype == np.float32
+    np.testing.assert_array_equal(row[:, :4], x["words"])
+    np.testing.assert_allclose(row[:, 4:8], x["picture"].reshape(3, 4) / 255)
+    assert describe(x) == (Input("words", (4,), whole=True), Input("picture", (1, 2, 2)), Input("age", ()))
+    assert repr(data()).startswith("Dataset: 60 examples of words (4,), picture (1, 2, 2), age (); 3 classes")
+
+
+def test_a_served_model_takes_them_side_by_side(tmp_path):
+    result = fc.run(fc.fedavg(rounds=1, training={"epochs": 1}), federated(data(), Reader), progress=False)
+    model = result.models["d0"]
+    net = {"name": f"{__name__}:Reader"}
+    write(tmp_path / "models", result.fed.schema(), [net], [(model.model, 0)], {"d0": 0, "d1": 0})
+    served = load(tmp_path / "models").predict(side_by_side(inputs()), "d0")
+    np.testing.assert_array_equal(served["label"].astype(int), model.predict(inputs()))
+
+
+REFUSED = {
+    "a net with one input": (
+        lambda: fc.federate(data(), net=fc.mlp(4)),
+        "net.name: mlp takes one input, and these data",
+    ),
+    "scales of words": (
+        lambda: federated(data(), Reader, scale="common").federation(),
+        "federation.scale = 'common': input 'words' has whole numbers",
+    ),
+    "quantities of words": (lambda: fc.run(fc.analytic(), federated(data(), Reader)), "analytic: takes inputs as quan"),
+    "lengths": (
+        lambda: data({**inputs(), "age": np.zeros(59)}),
+        "x: inputs have different numbers of examples: words 60",
+    ),
+    "not finite": (lambda: data({"a": np.full((60, 2), np.nan)}), "x['a']: has values that are not finite numbers"),
+    "texts": (lambda: data({"a": np.full((60, 2), "a")}), "x['a']: is <U1 (60, 2), must be numbers of shape (N, 2)"),
+    "large": (lambda: data({"a": np.full((60, 2), 2**25)}), "x['a']: must be whole numbers up to 16,777,216"),
+    "nothing": (lambda: data({}), "side_by_side: dict holds no inputs by name"),
+    "other names": (lambda: side_by_side({"b": [1]}, describe({"a": [1]})), "x: has the inputs b, must have a"),
+    "steps": (
+        lambda: fc.from_arrays(inputs(), np.zeros((60, 4)), task="sequence_labelling"),
+        "from_arrays.task = 'sequence_labelling': each step's label is of one input",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_inputs_are_refused(case):
+    call, says = REFUSED[case]
+    with pytest.raises(InputError) as refused:
+        call()
+    assert str(refused.value).startswith(says)
+    assert schema_of(data()).several
