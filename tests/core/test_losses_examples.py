@@ -1,4 +1,4 @@
-"""Three methods of the field by a loss of one's own equal loops written by hand."""
+"""Methods of the field by a loss of one's own equal loops written by hand."""
 
 from __future__ import annotations
 
@@ -148,6 +148,40 @@ def test_moon_with_its_projection(monkeypatch: pytest.MonkeyPatch):
         close(found, {leaf: x.detach() for leaf, x in head.state_dict().items()})
 
 
+def test_feddyn(monkeypatch: pytest.MonkeyPatch):
+    state, model = by_file(monkeypatch, "dyn", alpha=0.3)
+    zero = {leaf: torch.zeros_like(x) for leaf, x in model.items()}
+    h, gradients = zero, dict.fromkeys(FED.devices, zero)
+    for number in range(ROUNDS):
+        models = {}
+        for name, g in gradients.items():
+
+            def loss(module: nn.Module, x: Tensor, y: Tensor, g: Params = g, sent: Params = model) -> Tensor:
+                found = cross_entropy(module(x), y)
+                for leaf, w in module.named_parameters():
+                    found = found - g[leaf].flatten() @ w.flatten() + 0.15 * ((w - sent[leaf]) ** 2).sum()
+                return found
+
+            models[name] = step_through(name, number, model, loss)
+        gradients = {
+            n: {leaf: g[leaf] - 0.3 * (models[n][leaf] - model[leaf]) for leaf in g} for n, g in gradients.items()
+        }
+        h = {leaf: h[leaf] - 0.3 / 3 * sum(one[leaf] - model[leaf] for one in models.values()) for leaf in h}
+        model = {leaf: sum(one[leaf] for one in models.values()) / 3 - h[leaf] / 0.3 for leaf in h}
+    close(state.messages["a"].params, model)
+    for name, g in gradients.items():
+        close({leaf: state.memories[name][f"g/{leaf}"] for leaf in g}, g)
+
+
+def test_feddyn_is_the_librarys_too(monkeypatch: pytest.MonkeyPatch):
+    state, _ = by_file(monkeypatch, "dyn", alpha=0.3, fraction=0.67)
+    given = {"nets": FED.public.nets, "training": replace(SGD, lr=RATE), "shared_init": True, "rounds": ROUNDS}
+    close(
+        state.messages["a"].params,
+        last(method("feddyn", **given, alpha=0.3, fraction=0.67), FED).state.messages["a"].params,
+    )
+
+
 def test_fedproto(monkeypatch: pytest.MonkeyPatch):
     state, first = by_file(monkeypatch, "proto", weight=0.7)
     models, prototypes = dict.fromkeys(FED.devices, first), None
@@ -176,6 +210,6 @@ def test_fedproto(monkeypatch: pytest.MonkeyPatch):
     close(dict(enumerate(state.messages["a"].extra["prototypes"])), prototypes)
 
 
-@pytest.mark.parametrize("name", ["prox", "moon", "moon_projection", "proto"])
+@pytest.mark.parametrize("name", ["prox", "moon", "moon_projection", "proto", "dyn"])
 def test_a_method_of_the_field_fits_into_forty_lines(name: str):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
