@@ -52,6 +52,7 @@ ELSEWHERE = {
     "execute/packing": "execute/test_workers.py",
     "execute/remote": "execute/test_cluster.py",
     "execute/threads": "execute/test_workers.py",
+    "field/answers": "field/test_server.py",
     "field/deployed": "field/test_session.py",
     "field/results": "field/test_study.py",
     "field/trial": "field/test_cells.py",

@@ -5,25 +5,32 @@ The server has a device's name, its net and the digest of its memory, never its 
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any, Protocol
 
-import torch
-
 from fedcore.core.evaluation import score
-from fedcore.core.rounds import RoundResult, State, check, members, receive, run
+from fedcore.core.rounds import RoundResult, State, members, receive, run
 from fedcore.core.secure_sum import ROSTER
 from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline
-from fedcore.field.plan import Plan, check_leaves
+from fedcore.field.answers import (
+    Elsewhere,
+    read_card,
+    read_mask,
+    read_number,
+    read_part,
+    read_reply,
+    read_scores,
+    read_update,
+    unlike_most,
+)
+from fedcore.field.plan import Plan
 from fedcore.field.wire import pack, unpack
 from fedcore.types import (
     Data,
@@ -32,7 +39,6 @@ from fedcore.types import (
     Handle,
     InputError,
     Message,
-    Net,
     Pair,
     Params,
     Public,
@@ -51,24 +57,12 @@ SAY = 15.0
 PATIENCE = 15.0
 """Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
 
-PARTS = {"train", "val", "test", "shared", "inference"}
-FRACTIONS = ("accuracy", "balanced_accuracy", "macro_f1")
-"""Of a device's scores: their parts, and what must be in those of its examples."""
-
 
 class Link(Protocol):
     """The way to the devices, such as :class:`fedcore.field.cells.Cells`."""
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         """Return a device's answer to a call, or None if none comes in these seconds. Any thread may call."""
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """What a device keeps to itself: its memory or its examples. digest: equal for equal memories."""
-
-    digest: str
-    nbytes: int = 0
 
 
 def ask(
@@ -174,9 +168,9 @@ class Field:
         refused, joined = [], {}
         for name, answer in answers.items():
             try:
-                words, _ = _read(answer, name, "joined")
-                joined[name] = _number(words, "examples", name)
-                self.facts[name] = {key: _number(words, key, name) for key in ("test_examples", "test_classes")}
+                words, _ = read_reply(answer, name, "joined")
+                joined[name] = read_number(words, "examples", name)
+                self.facts[name] = {key: read_number(words, key, name) for key in ("test_examples", "test_classes")}
                 self.data[name] = str(words.get("data"))[:64]
             except InputError as error:
                 refused.append(str(error))
@@ -192,7 +186,7 @@ class Field:
             if fn is not receive or isinstance(error, InputError):
                 raise
             at, absent = args[3], [name for unit in args[3].units if unit not in args[2] for name in members(unit)]
-            odd = _unlike_most(args[2])
+            odd = unlike_most(args[2])
             if not absent and not odd:
                 raise
             why = (
@@ -221,7 +215,7 @@ class Field:
             name: _call({**self._turn("visit", at), **more}, memory, message)
             for name, (memory, message, _, at) in calls.items()
         }
-        return self._answers(packed, lambda name, answer: _visited(answer, name, calls[name][2].net))
+        return self._answers(packed, lambda name, answer: read_update(answer, name, calls[name][2].net))
 
     def _pairs(self, calls: Mapping[Pair, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
         """Relay between the two sides of each pair. All pairs must come to an end: a missing one has no distance."""
@@ -253,7 +247,7 @@ class Field:
                 answers = ask(self.link, {name: call}, end - time.monotonic(), self._joining)
                 if name not in answers:
                     raise TooFew(f"{' and '.join(begin)}: no answer of {name} in {self.seconds:g} s")
-                if (told := _part(answers[name], name)) is None:
+                if (told := read_part(answers[name], name)) is None:
                     return None
                 over, sent = told
                 if over:
@@ -276,7 +270,7 @@ class Field:
         authority = None if self.kit is None else read_authority(self.kit)
 
         def read(name: str, answer: bytes) -> tuple[dict[str, str], str]:
-            card, complete = _card(name, answer)
+            card, complete = read_card(name, answer)
             if authority is not None:  # a false one would make everybody else refuse the sum
                 public_key(self.plan.run, name, card, authority)
             return card, complete
@@ -291,7 +285,7 @@ class Field:
             results = self._visited({name: calls[name] for name in expected}, {"cards": expected})
         roster = expected
         context = context_of(self.plan.run, (at.stage, at.round), {name: card["key"] for name, card in roster.items()})
-        own = self._answers(dict.fromkeys(roster, pack({**self._turn("reveal", at), "context": context})), _revealed)
+        own = self._answers(dict.fromkeys(roster, pack({**self._turn("reveal", at), "context": context})), read_mask)
         if missing := sorted((complete | roster.keys()) - own.keys()):
             self.said(f"the sum is not complete without {', '.join(missing)}, who must come back")
             return {}
@@ -315,7 +309,7 @@ class Field:
             for name in devices:
                 packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
                 shared[name] = {part: on_shared[part] for part in ("shared", "inference") if part in on_shared}
-        scored = self._answers(packed, _scored)
+        scored = self._answers(packed, read_scores)
         # By device, as `measure` puts the parts together.
         return {name: {name: scores | shared[name]} for name, scores in scored.items()}
 
@@ -349,8 +343,8 @@ def exchange(
         answers, refused, numbers, sizes = ask(link, dict.fromkeys(plan.nets, call), seconds), [], {}, {}
         for name in sorted(answers):
             try:
-                words, tensors = _read(answers[name], name, "numbers")
-                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, _number(words, "examples", name))
+                words, tensors = read_reply(answers[name], name, "numbers")
+                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, read_number(words, "examples", name))
             except InputError as error:
                 refused.append(str(error))
         if refused:
@@ -395,99 +389,6 @@ def _call(words: Mapping[str, Any], memory: Any, message: Message, received: Par
     more = {} if received is None else {"received": received}
     parts = {"params": message.params, "extra": message.extra, **more}
     return pack({**words, "memory": memory.digest if memory else ""}, parts)
-
-
-def _part(answer: bytes, name: str) -> tuple[bool, Params] | None:
-    """Return whether a side is over, and what it sends; None if it has to begin again."""
-    words, tensors = unpack(answer, f"answer of {name}")
-    if words.get("reply") == "lost":
-        return None
-    words, tensors = _read(answer, name, "part")
-    sent = tensors.get("sent", {})
-    for leaf, x in sent.items():
-        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise InputError(f"answer of {name}: leaf {leaf} has values that are not finite")
-    return bool(words.get("over")), sent
-
-
-def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
-    words, tensors = _read(answer, name, "visited")
-    value = words.get("score")
-    if not _is_fraction(value):
-        raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
-    size = _number(words, "size", name)
-    update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
-    check(name, update, net)
-    check_leaves(update.params, net, f"update of {name}")
-    memory = str(words.get("memory"))
-    return Elsewhere(memory, _number(words, "nbytes", name)) if memory else {}, update
-
-
-CARD = ("key", "certificate", "signature")
-
-
-def _card(name: str, answer: bytes) -> tuple[dict[str, str], str]:
-    words, _ = _read(answer, name, "card")
-    card = words.get("card")
-    if not isinstance(card, dict) or not all(isinstance(card.get(part), str) for part in CARD):
-        raise InputError(f"answer of {name}: has no key")
-    return {part: card[part] for part in CARD}, str(words.get("revealed"))
-
-
-def _revealed(name: str, answer: bytes) -> bytes:
-    words, _ = _read(answer, name, "revealed")
-    try:
-        return bytes.fromhex(words["own"])
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"answer of {name}: tells no mask") from None
-
-
-def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:
-    words, _ = _read(answer, name, "scored")
-    scores: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
-    whole = isinstance(scores, dict) and scores.keys() <= PARTS and scores.keys() >= {"val", "test"}
-    if not whole or not all(isinstance(part, dict) for part in scores.values()):
-        raise InputError(f"answer of {name}: has no scores")
-    fractions = [scores[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
-    numbers = [x for part in scores.values() for x in part.values()]
-    if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
-        raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
-    return scores
-
-
-def _unlike_most(updates: Mapping[str, Update]) -> list[str]:
-    """Return the devices whose updates have other leaves than those of most."""
-    forms = {
-        name: tuple(
-            sorted(
-                (key, tuple(leaf.shape), str(leaf.dtype), part)
-                for part, leaves in enumerate((update.params, update.extra))
-                for key, leaf in leaves.items()
-            )
-        )
-        for name, update in updates.items()
-    }
-    usual = Counter(forms.values()).most_common(1)[0][0]
-    return [name for name, form in forms.items() if form != usual]
-
-
-def _is_fraction(value: Any) -> bool:
-    return isinstance(value, float) and (math.isnan(value) or 0 <= value <= 1)
-
-
-def _read(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], dict[str, Params]]:
-    words, tensors = unpack(answer, f"answer of {name}")
-    if words.get("reply") == "refused":
-        raise InputError(f"{name} refuses: {str(words.get('why'))[:500]}")
-    if words.get("reply") != wanted:
-        raise InputError(f"answer of {name}: is none of {wanted}")
-    return words, tensors
-
-
-def _number(words: Mapping[str, Any], key: str, name: str) -> int:
-    if type(value := words.get(key)) is not int or not 0 <= value < 2**53:
-        raise InputError(f"answer of {name}: {key} = {value!r}: must be a whole number")
-    return value
 
 
 def _nothing(test: Data) -> Splits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedcore.core.rounds import State
-from fedcore.field.server import Elsewhere
+from fedcore.field.answers import Elsewhere
 from fedcore.field.wire import pack, unpack
 from fedcore.types import InputError, Message
 

@@ -4,7 +4,7 @@ import pytest
 from federations import bits, federation, model
 
 from fedcore.core.rounds import State
-from fedcore.field.server import Elsewhere
+from fedcore.field.answers import Elsewhere
 from fedcore.field.state import state_bytes, state_of
 from fedcore.field.wire import pack
 from fedcore.types import InputError, Message

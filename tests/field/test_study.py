@@ -66,7 +66,8 @@ def job_of(**federation):
     data = {"name": "table", "path": "x/plant.csv", "label": "fault", "device": "site", "split": None, "id": "site"}
     setting = Setting("my_data", "base", {}, data, division, {"name": "mlp", "widths": [5]}, tuple(ROWS), 1)
     job = Job(
-        study="my_data", title="Which of {devices}?", size="small", seed=2, settings=[], show=(), optional=True,
+        study="my_data", title="Which of {devices}?", size="small", seed=2, settings=[], extra_figures=(),
+        optional=True,
         criterion=Criterion(auto=True),
     )  # fmt: skip
     return job, setting

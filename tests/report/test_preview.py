@@ -32,7 +32,7 @@ def preview(tolerant: bool = False, width: int = 100, **changes: Any) -> str:
 
 
 def job(study: str, settings: list[Setting], seed: int) -> Job:
-    return Job(study=study, title=study, size="small", seed=seed, settings=settings, show=(), optional=False)
+    return Job(study=study, title=study, size="small", seed=seed, settings=settings, extra_figures=(), optional=False)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ r"""Optimal transport between two weighted sets of units.
     Omega(T) = -sum_ij T_ij (log T_ij - 1)                                        (eq. 7)
 
 C (n, m) costs, a (n,) and b (m,) positive weights that sum to one, T (n, m); everything in float64. The answer has the
-form T = diag(e^(f/lambda)) exp(-C/lambda) diag(e^(g/lambda)) (eq. 11). `solve_transport` checks the problem and calls
-a solver:
+form T = diag(e^(f/lambda)) exp(-C/lambda) diag(e^(g/lambda)) (eqs. 8 to 12). `solve_transport` checks the problem and
+calls a solver:
 
 newton      the default: the semi-dual by damped Newton steps along a decreasing lambda
 sinkhorn    the paper's Algorithm 2
@@ -138,8 +138,8 @@ def sinkhorn(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
 def newton(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     r"""Maximise the semi-dual over g by damped Newton steps; iterations counts them (cap: max_iterations).
 
-    T_ij = a_i softmax_j((g_j - C_ij) / lambda)            rows are exact, f is eliminated
-    c = T' 1,   gradient b - c
+    T_ij = a_i softmax_j((g_j - C_ij) / lambda)            rows are exact (14), f is eliminated from the dual (21)
+    c = T' 1,   gradient b - c                             0 where the columns are exact (15)
     H = (diag(c) - T' diag(1/a) T) / lambda                minus the Hessian: a graph Laplacian, H 1 = 0
     g <- g + (H + delta diag(b) / lambda)^-1 (b - c)
 

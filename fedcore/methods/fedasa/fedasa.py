@@ -159,7 +159,7 @@ def shorten(net: Net, cells: int) -> Net:
 
 
 def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
-    """Return the greatest depth within each device's budget; refuses a budget below the size of the stem."""
+    """Return the greatest depth within each device's budget C_k (6); refuses a budget below the size of the stem."""
     if isinstance(budget, list):
         if len(budget) != len(nets):
             raise InputError(

@@ -18,7 +18,7 @@ def train_shared(
     training: Training,
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
-    r"""Train shared theta and personal phi together; send theta (Algorithm 1, lines 21-24).
+    r"""Train shared theta and personal phi (4) together; send theta (Algorithm 1, lines 21-24), (3) and (5) its bytes.
 
     theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (13)
 

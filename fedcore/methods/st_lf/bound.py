@@ -30,7 +30,7 @@ Constants: TypeAlias = Literal["printed", "decimal", "assumed"]
 
 
 def rademacher(sizes: Array, constants: Constants) -> Array:
-    """Return the bound on the empirical Rademacher complexity for samples of these sizes, (N,)."""
+    """Return the bound on the empirical Rademacher complexity (7) for samples of these sizes, (N,)."""
     if constants == "printed":
         return np.full(len(sizes), np.sqrt(2 * np.log(2)))
     if constants == "decimal":
@@ -104,8 +104,8 @@ def target_bound(
 def combination_noise(alpha: Array, disagreement: Array) -> Array:
     """Return sum_k alpha_kj D_ijk (N, N), equal to eps_j(h_j, h_i) or an upper bound of it (61).
 
-    disagreement: D_ijk (N, N, N), the fraction of j's data on which the models of i and k differ. The paper's (61) has
-    a wrong index, psi_i alpha_ki, but h_j = sum_k alpha_kj h_k.
+    disagreement: D_ijk (N, N, N), the fraction of j's data on which the models of i and k differ (4). The paper's (61)
+    has a wrong index, psi_i alpha_ki, but h_j = sum_k alpha_kj h_k.
     """
     return np.asarray(np.einsum("ijk,kj->ij", disagreement, alpha))
 

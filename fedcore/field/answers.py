@@ -1,0 +1,127 @@
+"""What devices answer: read, and checked before anything is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedcore.core.rounds import check
+from fedcore.field.plan import check_leaves
+from fedcore.field.wire import unpack
+from fedcore.types import Handle, InputError, Net, Params, Update
+
+PARTS = {"train", "val", "test", "shared", "inference"}
+FRACTIONS = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Of a device's scores: their parts, and what must be in those of its examples."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a device keeps to itself: its memory or its examples. digest: equal for equal memories."""
+
+    digest: str
+    nbytes: int = 0
+
+
+def read_part(answer: bytes, name: str) -> tuple[bool, Params] | None:
+    """Return whether a side is over, and what it sends; None if it has to begin again."""
+    words, tensors = unpack(answer, f"answer of {name}")
+    if words.get("reply") == "lost":
+        return None
+    words, tensors = read_reply(answer, name, "part")
+    sent = tensors.get("sent", {})
+    for leaf, x in sent.items():
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise InputError(f"answer of {name}: leaf {leaf} has values that are not finite")
+    return bool(words.get("over")), sent
+
+
+def read_update(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
+    """Return the handle of a device's memory, and its update. Raises InputError for one that does not fit its net."""
+    words, tensors = read_reply(answer, name, "visited")
+    value = words.get("score")
+    if not _is_fraction(value):
+        raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
+    size = read_number(words, "size", name)
+    update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
+    check(name, update, net)
+    check_leaves(update.params, net, f"update of {name}")
+    memory = str(words.get("memory"))
+    return Elsewhere(memory, read_number(words, "nbytes", name)) if memory else {}, update
+
+
+CARD = ("key", "certificate", "signature")
+
+
+def read_card(name: str, answer: bytes) -> tuple[dict[str, str], str]:
+    """Return a device's signed key, and what it has revealed before."""
+    words, _ = read_reply(answer, name, "card")
+    card = words.get("card")
+    if not isinstance(card, dict) or not all(isinstance(card.get(part), str) for part in CARD):
+        raise InputError(f"answer of {name}: has no key")
+    return {part: card[part] for part in CARD}, str(words.get("revealed"))
+
+
+def read_mask(name: str, answer: bytes) -> bytes:
+    """Return a device's own mask."""
+    words, _ = read_reply(answer, name, "revealed")
+    try:
+        return bytes.fromhex(words["own"])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"answer of {name}: tells no mask") from None
+
+
+def read_scores(name: str, answer: bytes) -> dict[str, dict[str, float]]:
+    """Return split -> metric -> value of a device."""
+    words, _ = read_reply(answer, name, "scored")
+    scores: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
+    whole = isinstance(scores, dict) and scores.keys() <= PARTS and scores.keys() >= {"val", "test"}
+    if not whole or not all(isinstance(part, dict) for part in scores.values()):
+        raise InputError(f"answer of {name}: has no scores")
+    fractions = [scores[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
+    numbers = [x for part in scores.values() for x in part.values()]
+    if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
+        raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
+    return scores
+
+
+def unlike_most(updates: Mapping[str, Update]) -> list[str]:
+    """Return the devices whose updates have other leaves than those of most."""
+    forms = {
+        name: tuple(
+            sorted(
+                (key, tuple(leaf.shape), str(leaf.dtype), part)
+                for part, leaves in enumerate((update.params, update.extra))
+                for key, leaf in leaves.items()
+            )
+        )
+        for name, update in updates.items()
+    }
+    usual = Counter(forms.values()).most_common(1)[0][0]
+    return [name for name, form in forms.items() if form != usual]
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, float) and (math.isnan(value) or 0 <= value <= 1)
+
+
+def read_reply(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], dict[str, Params]]:
+    """Return the words and tensors of an answer of the kind `wanted`. Raises InputError if the device refuses."""
+    words, tensors = unpack(answer, f"answer of {name}")
+    if words.get("reply") == "refused":
+        raise InputError(f"{name} refuses: {str(words.get('why'))[:500]}")
+    if words.get("reply") != wanted:
+        raise InputError(f"answer of {name}: is none of {wanted}")
+    return words, tensors
+
+
+def read_number(words: Mapping[str, Any], key: str, name: str) -> int:
+    """Return a whole number of an answer."""
+    if type(value := words.get(key)) is not int or not 0 <= value < 2**53:
+        raise InputError(f"answer of {name}: {key} = {value!r}: must be a whole number")
+    return value
