@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sklearn
 
-from fedcore.results.criterion import METRICS, OF_NUMBERS
+from fedcore.results.criterion import METRICS, OF_LABELS, OF_NUMBERS
 from fedcore.results.threshold import DECIDED, best_threshold
 
 COSTS = (7.0, 2.0)
@@ -53,4 +53,4 @@ def test_rows_of_one_kind_choose_nothing(kind: bool):
 
 
 def test_metrics_without_a_threshold_are_those_of_probabilities():
-    assert {*METRICS} - {*DECIDED} == {"roc_auc", "average_precision", "log_loss"} | OF_NUMBERS
+    assert {*METRICS} - {*DECIDED} == {"roc_auc", "average_precision", "log_loss"} | OF_NUMBERS | OF_LABELS
