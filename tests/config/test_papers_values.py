@@ -74,6 +74,12 @@ def dfl_rounds(value: Value) -> pd.Series:
     return rows[rows["method"] == method].set_index("seed").iloc[:, -1]
 
 
+def dfl_cifar10(value: Value) -> pd.Series:
+    row = re.fullmatch(r"CIFAR-10, CNN, (\w+) \(ours: (\d+) rounds\)", value.what)
+    assert row
+    return by_seed(str(value.source), row[2], method=METHODS[row[1]]).dropna()
+
+
 def dfl_sizes(value: Value) -> pd.Series:
     net, dataset = value.what.removesuffix(" KB as printed").rstrip(", ").split(", ", 1)
     which = "generator" if dataset.startswith("generator") else DATA[dataset]
@@ -126,6 +132,7 @@ WHERE: dict[str, Callable[[Value], pd.Series]] = {
     "st-lf-fig7": st_lf_fig7,
     "dfl-sizes": dfl_sizes,
     "dfl-seconds": dfl_seconds,
+    "dfl-cifar10-": dfl_cifar10,
     "dfl-": dfl_rounds,
     "fedasa-": fedasa,
 }
