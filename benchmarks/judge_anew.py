@@ -96,12 +96,6 @@ def dfl_rounds(name: str, study: Study) -> Numbers:
     return Numbers(tidy(by_round(name), "shared.accuracy", "value"), {"base": {}})
 
 
-def fedasa_rounds(name: str, study: Study) -> Numbers:
-    rows = pd.read_csv(RESULTS / name).assign(setting="base")
-    parts = [tidy(by_round(name), "test.accuracy", "value"), tidy(rows, "auxiliary.accuracy", "auxiliary_accuracy")]
-    return Numbers(pd.concat(parts, ignore_index=True), {"base": {}})
-
-
 def dfl_controls(net: str) -> Callable[[str, Study], Numbers]:
     def numbers(name: str, study: Study) -> Numbers:
         rows = by_seed(name, *(["net"] if net else [])).assign(setting="base")
@@ -222,12 +216,9 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "dfl-thresholds-mnist": dfl_thresholds,
     "fedasa-cwru-table6": fedasa_clean,
     "fedasa-one-window": fedasa_one_window,
-    "fedasa-80-rounds": fedasa_rounds,
     "st-lf-fig4-as-published": st_lf,
     "st-lf-fig6-as-published": st_lf,
-    "st-lf-fig6-times-1": st_lf,
     "st-lf-fig7-as-published": st_lf,
-    "st-lf-fig7-times-1": st_lf,
     "st-lf-table1-as-printed": st_lf,
     "st-lf-table1-as-published": st_lf,
     "st-lf-table1-per-class": st_lf,

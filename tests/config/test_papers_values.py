@@ -93,6 +93,11 @@ def dfl_seconds(value: Value) -> pd.Series:
     return rows[rows["method"] == value.what.split(", ")[-1].split(" ")[0].lower()]["seconds_at_5.4e6"]
 
 
+def fedasa_80(value: Value) -> pd.Series:
+    rows = read(str(value.source))
+    return rows[rows["method"] == METHODS[value.what.split(", ")[1]]].set_index("seed")["80"]
+
+
 def fedasa(value: Value) -> pd.Series:
     source, one_window = str(value.source), "one-window" in str(value.source)
 
@@ -134,6 +139,7 @@ WHERE: dict[str, Callable[[Value], pd.Series]] = {
     "dfl-seconds": dfl_seconds,
     "dfl-cifar10-": dfl_cifar10,
     "dfl-": dfl_rounds,
+    "fedasa-80": fedasa_80,
     "fedasa-": fedasa,
 }
 NUMBERS = [
