@@ -256,7 +256,7 @@ def kolmogorov_smirnov(counts: Counts) -> tuple[float, float]:
 
 
 def one_sided(distance: float, size: int) -> float:
-    """Return how often so many rows are, somewhere, this far above their distribution (Birnbaum and Tingey 1951, (3.0)).
+    """Return how often so many rows are, somewhere, this far above their distribution (Birnbaum and Tingey 1951).
 
     P = d sum_j C(n, j) (d + j / n)^(j - 1) (1 - d - j / n)^(n - j),    j: from 0, while j / n < 1 - d
     """
