@@ -11,21 +11,26 @@ counts once (on macOS, which has no such number, for each).
 
     python -m benchmarks.scale OUT [run ...] [devices ...] [rows=20] [rounds=10] [widths=32,16]
     python -m benchmarks.scale draw OUT                                     a picture of OUT, beside it
+    python -m benchmarks.scale memory                                       of three parts, printed (Linux)
 
-OUT: a CSV file, to which a row is appended for each run.
+OUT: a CSV file, to which a row is appended for each run. `memory` prints what a part is given or returns, and by how
+much a process grows at most while it works: the tidy table of ten evaluated rounds, returned; the server's mean of the
+devices' updates, given; the scores of a model on 2,000 examples, given.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -208,6 +213,78 @@ def _numbers(case: Case, table: Path, home: Path, watch: bool) -> dict[str, obje
     }  # fmt: skip
 
 
+def build_table(devices: int, parameters: int) -> tuple[float, float]:
+    """Return the MB of a tidy table, and by how much this process grows at most while it is built."""
+    from fedcore.core.rounds import RoundResult, State
+    from fedcore.results import tidy
+    from fedcore.types import Report, RoundInfo
+
+    names = tuple(f"d{i:05}" for i in range(devices))
+    scores = {n: {s: {"accuracy": 0.5, "macro_f1": 0.5, "loss": 1.0} for s in ("val", "test", "shared")} for n in names}
+    sent, state = dict.fromkeys(names, 4 * parameters), State({}, {})
+    played = [RoundResult(RoundInfo(0, 0, at, names, names), state, sent, sent, scores) for at in range(EVERY)]
+    row = tidy.Row("scale", "table", "base", "fedavg", 0)
+    table, grown = growth(lambda: tidy.rows(row, played, [Report()] * EVERY, {}))
+    return int(table.memory_usage(deep=True).sum()) / 1e6, grown
+
+
+def average(devices: int, parameters: int) -> tuple[float, float]:
+    """Return the MB of all devices' updates, and by how much this process grows at most while they are averaged."""
+    import torch
+
+    from fedcore.core.aggregation import by_size, mean
+
+    members = [{"leaf": torch.ones(parameters)} for _ in range(devices)]
+    _, grown = growth(lambda: mean(members, by_size([10] * devices)))
+    return 4 * devices * parameters / 1e6, grown
+
+
+def score(devices: int, parameters: int) -> tuple[float, float]:
+    """Return the MB of a model and 2,000 examples, and by how much this process grows at most while it is scored."""
+    import torch
+
+    from fedcore import nets
+    from fedcore.core.evaluation import evaluate
+    from fedcore.types import Data, Model
+
+    width = max(1, round((parameters - CLASSES) / (FEATURES + 1 + CLASSES)))
+    net = nets.net("mlp", shape=(FEATURES,), classes=CLASSES, widths=[width])
+    model = Model((nets.init(net, torch.Generator()),))
+    data = Data(torch.ones(SHARED, FEATURES), torch.arange(SHARED) % CLASSES)
+    _, grown = growth(lambda: [evaluate(model, net, data) for _ in range(devices)])
+    return 4 * (parameters + SHARED * FEATURES) / 1e6, grown
+
+
+def growth(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Return a call's result, and by how many MB this process grows at most meanwhile."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    return call(), max(0.0, resident("VmHWM") - before)
+
+
+def resident(what: str) -> float:
+    (found,) = re.findall(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found) / 1e3
+
+
+PARTS: dict[str, tuple[Callable[[int, int], tuple[float, float]], list[tuple[int, int]]]] = {
+    "the tidy table": (build_table, [(1000, 1012), (10_000, 1012)]),
+    "the server's step": (average, [(1000, 1012), (10_000, 1012), (1000, 36_740), (1000, 271_364)]),
+    "scoring": (score, [(10, 1012), (10, 36_740), (10, 271_364)]),
+}
+"""The parts of a run whose memory is measured, with numbers of devices and parameters."""
+
+
+def print_memory() -> None:
+    """Print the memory of the parts, each in a process of its own."""
+    print("part,devices,parameters,MB given or returned,MB grown at most")
+    for name, (_, cases) in PARTS.items():
+        for devices, parameters in cases:
+            words = [sys.executable, "-m", "benchmarks.scale", "part", name, str(devices), str(parameters)]
+            print(name, devices, parameters, subprocess.check_output(words, text=True).strip(), sep=",", flush=True)
+
+
 def main(out: Path, words: Sequence[str]) -> None:
     runs = [word for word in words if word in RUNS] or list(RUNS)
     options = dict(word.split("=") for word in words if "=" in word)
@@ -257,6 +334,10 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["draw", out]:
             draw(Path(out))
+        case ["memory"]:
+            print_memory()
+        case ["part", name, devices, parameters]:
+            print(*(f"{found:.1f}" for found in PARTS[name][0](int(devices), int(parameters))), sep=",")
         case ["library", table, words]:
             given = json.loads(words)
             library(Path(table), Case(**{**given, "widths": tuple(given["widths"])}))

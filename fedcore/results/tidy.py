@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results.criterion import ACCURACY, LEFT_OUT, Metric
 from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
-from fedcore.types import Numbers, Report
+from fedcore.types import Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
@@ -41,31 +44,53 @@ def rows(
     before: device -> metric -> bytes, once, in the first round: the traffic before it.
     """
     first = played[0].round_info
-    records: list[tuple[Any, ...]] = [
-        (first.stage, first.round + 1, device, "traffic", metric, value)
-        for device, numbers in (before or {}).items()
-        for metric, value in numbers.items()
-    ]
+    made = _Columns()
+    for device, numbers in (before or {}).items():
+        made.add(first, device, "traffic", numbers)
     for one, report in zip(played, reports, strict=True):
-        place = (one.round_info.stage, one.round_info.round + 1)
         present = {name for unit in one.round_info.units for name in members(unit)} - {*one.absent}
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
-            counts = ((device, count) for device, count in sent.items() if count or device in present)
-            records += [(*place, device, "traffic", metric, float(count)) for device, count in counts]
+            for device, count in sent.items():
+                if count or device in present:
+                    made.add(one.round_info, device, "traffic", {metric: count})
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
                 if split in SCORED:
-                    records += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+                    made.add(one.round_info, device, split, metrics)
             for topic, numbers in report.series.items():
-                records += [(*place, device, topic, metric, value) for metric, value in numbers.items()]
+                made.add(one.round_info, device, topic, numbers)
     for split, devices in beside.items():
         for device, numbers in devices.items():
-            records += [(*place, device, split, name, value) for name, value in numbers.items()]
-    table = pd.DataFrame(records, columns=COLUMNS[len(row) :])
-    same: tuple[Any, ...] = row
-    for number, value in enumerate(same):
-        table.insert(number, COLUMNS[number], value)
-    return table
+            made.add(played[-1].round_info, device, split, numbers)
+    return made.table(row)
+
+
+class _Columns:
+    """The columns of a table while it is built: as tuples, its rows would take more memory than the table."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, list[str]] = {"device": [], "split": [], "metric": []}
+        self.numbers = {"stage": array("q"), "round": array("q"), "value": array("d")}
+
+    def add(self, at: RoundInfo, device: str, split: str, numbers: Mapping[str, float]) -> None:
+        """Append a row for each number."""
+        count = len(numbers)
+        self.numbers["stage"].extend(repeat(at.stage, count))
+        self.numbers["round"].extend(repeat(at.round + 1, count))
+        self.numbers["value"].extend(numbers.values())
+        self.texts["device"].extend(repeat(device, count))
+        self.texts["split"].extend(repeat(split, count))
+        self.texts["metric"].extend(numbers)
+
+    def table(self, row: Row) -> pd.DataFrame:
+        """Return the table, whose other columns are those of `row`."""
+        columns: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
+        for name in COLUMNS[len(row) :]:  # one after the other: what is done is given back
+            if name in self.texts:
+                columns[name] = pd.array(self.texts.pop(name), dtype="str")
+            else:
+                columns[name] = np.array(self.numbers.pop(name))
+        return pd.DataFrame(columns, copy=False)
 
 
 def without_scores(table: pd.DataFrame) -> pd.DataFrame:
