@@ -28,7 +28,7 @@ from fedcore import nets
 from fedcore.core.training import Training, train
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
-from fedcore.execute.cluster import Cluster, ClusterLost, differences, shares
+from fedcore.execute.cluster import Cluster, ClusterLost, shares
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
 
@@ -202,17 +202,6 @@ def test_a_worker_of_another_source_or_version_is_refused_by_name(address, monke
     assert line.count("has another source of fedcore") == 2
     assert line.count(f"has torch {torch.__version__.partition('+')[0]}") == 2
     assert ", not 1.0" in line
-
-
-def test_differences_are_said_in_words():
-    expected = {"Python": "3.11", "source of tasks": "00ff", "scipy": "1.14"}
-    assert [*differences({**expected, "check": ""}, {**expected, "check": ""})] == []
-    assert [*differences({"Python": "3.12", "source of tasks": ""}, expected)] == [
-        "has Python 3.12, not 3.11", "has another source of tasks", "has scipy (none), not 1.14",
-    ]  # fmt: skip
-    assert [*differences(ModuleNotFoundError("No module named 'fedcore'"), expected)] == [
-        "cannot run fedcore (No module named 'fedcore')"
-    ]
 
 
 def test_a_worker_that_joins_late_with_other_source_is_named(cluster, monkeypatch):
