@@ -136,7 +136,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
     yield from _rivals(first, criterion, answer.stopped)
-    yield from _at_chance(answer.causes)
+    yield from _at_chance(answer.causes, answer.criterion)
     if answer.stopped:
         (few, most), they = answer.seeds, "it" if len(answer.stopped) == 1 else "they"
         yield (
@@ -293,10 +293,17 @@ CAUSES = {
 }
 """The likely cause why a row is no better than guessing, and what to do."""
 
+RARE = (
+    "the probabilities tell something, but those of rare labels stay below 1/2; "
+    "run.metric=mean_average_precision may show it"
+)
+"""The same as COMMONEST where there are several labels."""
 
-def _at_chance(causes: Mapping[str, AtChance]) -> Iterator[str]:
+
+def _at_chance(causes: Mapping[str, AtChance], criterion: Criterion) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
-    for cause, words in CAUSES.items():
+    several = {Cause.COMMONEST: RARE} if criterion.guess == "rates" else {}
+    for cause, words in (CAUSES | several).items():
         of_cause = {name: one for name, one in causes.items() if one.cause is cause}
         if of_cause:
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
