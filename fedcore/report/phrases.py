@@ -136,7 +136,7 @@ def _sentences(found: Answer) -> Iterator[str]:
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
     yield from _rivals(first, criterion, found.stopped)
-    yield from _at_chance(found.causes)
+    yield from _at_chance(found.causes, found.criterion)
     if found.stopped:
         (few, most), they = found.seeds, "it" if len(found.stopped) == 1 else "they"
         yield (
@@ -293,10 +293,17 @@ CAUSES = {
 }
 """The likely cause why a row is no better than guessing, and what to do."""
 
+RARE = (
+    "the probabilities tell something, but those of rare labels stay below 1/2; "
+    "run.metric=mean_average_precision may show it"
+)
+"""The same as COMMONEST where there are several labels."""
 
-def _at_chance(causes: Mapping[str, AtChance]) -> Iterator[str]:
+
+def _at_chance(causes: Mapping[str, AtChance], criterion: Criterion) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
-    for cause, words in CAUSES.items():
+    several = {Cause.COMMONEST: RARE} if criterion.guess == "rates" else {}
+    for cause, words in (CAUSES | several).items():
         mine = {name: one for name, one in causes.items() if one.cause is cause}
         if mine:
             be, guess = "is" if len(mine) == 1 else "are", next(iter(mine.values())).guess

@@ -44,6 +44,19 @@ def test_the_loss_of_an_untrained_net_is_not_called_too_far():
     assert answer(made, CONTROLS).causes["code"].cause is Cause.TOO_LITTLE
 
 
+def test_rare_labels_among_several_are_told_apart_from_an_untrained_net():
+    """Guessing has .2 nats a label, an untrained net ln 2; the answer goes by macro F1, which needs 1/2."""
+    made = table({"local_only": ALONE, "code": CHANCE, "fedavg": CHANCE, "majority": CHANCE}, up={"code": 10.0})
+    row = made[made["method"] == "code"].iloc[[0]].assign(split="data", metric="labels", value=3.0)
+    made = made.assign(metric=made["metric"].replace({"accuracy": "macro_f1", "macro_f1": "subset_accuracy"}))
+    made = with_losses(pd.concat([made, row], ignore_index=True), {"code": 0.15, "fedavg": 0.7, "majority": 0.2})
+    found = answer(made, CONTROLS)
+    assert {name: one.cause for name, one in found.causes.items()} == {
+        "code": Cause.COMMONEST, "fedavg": Cause.TOO_LITTLE,
+    }  # fmt: skip
+    assert any("those of rare labels stay below 1/2" in one for one in sentences(found))
+
+
 def data() -> Any:
     rng = np.random.default_rng(0)
     centres = 3 * rng.normal(size=(6, 8))
