@@ -52,6 +52,8 @@ def setup_of(
         if isinstance(row.name, str)
     )
     require_classes(dataset.task.name, "fedcore field:")
+    if dataset.schema is not None and dataset.schema.several:
+        raise InputError("fedcore field: an example of these data has several inputs; in the field it has one")
     decides, counts = job.criterion, np.bincount(dataset.train.y.numpy())
     metric = "balanced_accuracy" if decides.auto and counts.max() > LARGEST * counts.sum() else decides.metric.name
     study = Study(

@@ -12,7 +12,9 @@ import fedcore as fc
 from fedcore.api.serving import load
 from fedcore.data.dataset import schema_of
 from fedcore.data.inputs import Input, describe, side_by_side
+from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record.models import write
+from fedcore.pipeline.run.step_functions import describe as card_of
 from fedcore.types import InputError
 
 WORDS = 7
@@ -95,6 +97,13 @@ def test_a_served_model_takes_them_side_by_side(tmp_path):
     write(tmp_path / "models", result.fed.schema(), [net], [(model.model, 0)], {"d0": 0, "d1": 0})
     served = load(tmp_path / "models").predict(side_by_side(inputs()), "d0")
     np.testing.assert_array_equal(served["label"].astype(int), model.predict(inputs()))
+
+
+def test_a_pipeline_keeps_what_they_are(tmp_path):
+    store, dataset = Store(tmp_path), data()
+    assert store.get(store.put(dataset)).schema == dataset.schema
+    card = store.get(store.put(card_of(dataset)))
+    assert tuple(Input(name, tuple(shape), whole) for name, shape, whole in card["several"]) == describe(inputs())
 
 
 REFUSED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from plants import load_plant, on_devices
@@ -12,6 +13,7 @@ from fedcore.api.runs import compare, method
 from fedcore.config.request import Job
 from fedcore.config.sections import complete_federation
 from fedcore.config.settings import Setting
+from fedcore.data.arrays import from_arrays
 from fedcore.field.runs import Setup, Study
 from fedcore.field.study import rows_of, run_study, setup_of
 from fedcore.results.criterion import Criterion
@@ -97,6 +99,14 @@ def test_a_setup_has_the_studys_schema_and_methods_and_no_number_of_rows(tmp_pat
 def test_what_no_device_can_be_made_to_do_is_refused(federation, said, tmp_path):
     with pytest.raises(InputError, match=f"^{said}$"):
         setup_of(*job_of(**federation), load_plant(tmp_path), (), None)
+
+
+def test_examples_of_several_inputs_or_labels_for_each_step_are_refused():
+    inputs = from_arrays({"a": np.zeros((4, 2)), "b": np.zeros(4)}, [0, 1, 0, 1], device=[*"xxyy"])
+    steps = from_arrays(np.zeros((4, 2)), [[0, 1]] * 4, device=[*"xxyy"], task="sequence_labelling")
+    for dataset, said in ((inputs, "an example of these data has several"), (steps, "needs classes; .* each step")):
+        with pytest.raises(InputError, match=f"^fedcore field: {said}"):
+            setup_of(*job_of(), dataset, (), None)
 
 
 def test_rows_are_chosen_by_their_labels(tmp_path):

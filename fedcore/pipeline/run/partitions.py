@@ -16,6 +16,7 @@ from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
+from fedcore.data.inputs import Input
 from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS, require_classes
 from fedcore.nets import net
 from fedcore.nets.copies import template
@@ -150,7 +151,7 @@ def build_federation(
         require_classes(task, "run.threshold = 'validation':")
         require_two(card["classes"], setting.threshold)
     context = {"shape": card["shape"], "classes": len(card["classes"]), "per_step": task == SEQUENCES.name}
-    context |= {"several": card["several"]} if "several" in card else {}
+    context |= {"several": tuple(Input(name, tuple(shape), whole) for name, shape, whole in card.get("several", ()))}
     nets = [net(**context, **one) for one in setting.nets]
     for module in map(template, nets):
         if takes_integers(module):

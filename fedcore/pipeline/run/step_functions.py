@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedcore.core.evaluation import count_outcomes, outputs
-from fedcore.data import Dataset
+from fedcore.data import Dataset, schema_of
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
@@ -54,11 +54,12 @@ def prepare_sites(dataset: Dataset, made: Partition, *, scale: str) -> dict[str,
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """Return the shape of an example, the names of the classes, the largest number if all are whole, and the task."""
+    """Return what an example is: its shape, the classes, the largest number if all are whole, its task and inputs."""
     x = dataset.train.x
     largest = None if x.dtype == torch.uint8 else largest_integer(x)
     task = {} if dataset.task.has_classes else {"task": dataset.task.name}
-    several = {} if dataset.schema is None or not dataset.schema.several else {"several": dataset.schema.several}
+    inputs = [[one.name, one.shape, one.whole] for one in schema_of(dataset).several]
+    several = {"several": inputs} if inputs else {}
     return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest, **task, **several}
 
 

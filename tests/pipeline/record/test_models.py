@@ -338,3 +338,28 @@ def test_several_labels_are_predicted_with_their_probabilities(tmp_path: Path):
     assert [sum(of.counts) for of in reference.predictions.values()] == [3, 3]
     types = [one["type"] for one in models.signature(schema).outputs.to_dict()]
     assert types == ["long", "long", "float", "float"]
+
+
+def test_each_step_is_predicted_with_its_probability(tmp_path: Path):
+    """Predictions, a reference without labels, and MLflow's signature."""
+    schema = Schema((3,), "float32", ("a", "b"), task="sequence_labelling", devices={"A": Fit(), "B": Fit()})
+    section = {"name": "lstm", "vocabulary": 4, "embedding": 2, "hidden": 3}
+    net = nets.net(shape=(3,), classes=2, per_step=True, **section)
+    params = [nets.init(net, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    own = [(Model((of,)), 0) for of in params]
+    models.write(tmp_path / "files", schema, [section], own, {"A": 0, "B": 1})
+    served = serving.load(tmp_path / "files")
+    x = np.array([[0, 1, 2], [3, 2, 1]], dtype=np.float32)
+    found = served.predict(x, "B")
+    assert [*found] == served.output_columns == [f"{of}_{t}" for of in ("label", "probability") for t in range(3)]
+    said = outputs(Model((params[1],)), net, torch.from_numpy(x), served.task).exp()
+    np.testing.assert_allclose(found.iloc[:, 3:], said.max(-1).values, rtol=1e-6)
+    assert found.iloc[:, :3].to_numpy().tolist() == np.array(["a", "b"])[said.argmax(-1)].tolist()
+    data = Dataset(Data(torch.from_numpy(x), torch.tensor([[0, 1, -1], [1, 1, 0]])), None, schema.classes)
+    none = np.array([], int)
+    parts = {"train": np.arange(2), "val": none, "test": none, "unlabelled": none}
+    models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, none))
+    reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes()).everyone
+    assert (reference.labels, reference.prediction) == ((), None)
+    types = [one["type"] for one in models.signature(schema).outputs.to_dict()]
+    assert types == ["string"] * 3 + ["float"] * 3
