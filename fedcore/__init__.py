@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fedcore.core.losses import Batch as Batch
     from fedcore.core.losses import with_parts as with_parts
     from fedcore.core.messages import begin_with_memory as begin_with_memory
+    from fedcore.core.messages import from_memory as from_memory
     from fedcore.core.messages import initial_messages as initial_messages
     from fedcore.core.messages import merge_models as merge_models
     from fedcore.core.messages import received_model as received_model
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
     from fedcore.data.inputs import side_by_side as side_by_side
+    from fedcore.nets.parts import layers as layers
     from fedcore.nets.weights import write_weights as write_weights
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
@@ -81,12 +83,14 @@ _PLACES = {
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
     "core.losses": ["Batch", "with_parts"],
     "core.messages": [
-        "begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone", "to_sampled",
+        "begin_with_memory", "from_memory", "initial_messages", "merge_models", "received_model", "to_everyone",
+        "to_sampled",
     ],
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],
     "data.inputs": ["side_by_side"],
+    "nets.parts": ["layers"],
     "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
     "types": [

@@ -327,6 +327,8 @@ class Model:
     net: Net | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
+        if not isinstance(self.members, tuple):
+            raise InputError(f"Model: members is {type(self.members).__name__}, must be a tuple of models: (params,)")
         if len(self.members) != len(self.weights):
             raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
 

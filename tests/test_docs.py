@@ -184,12 +184,40 @@ def test_concepts_name_every_column_of_table_and_summary():
     assert all(f"`{name}`" in parts for name in PART)
 
 
-@pytest.mark.slow
-def test_the_method_that_reads_a_devices_data_runs():
+def shown_method(word: str) -> dict[str, Any]:
+    """Return the names of the block of docs/adding-a-method.md that has this word."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/adding-a-method.md").read_text(), re.DOTALL)
-    (block,) = (block for block in blocks if "attach=" in block)
+    (block,) = (block for block in blocks if word in block)
     names: dict[str, Any] = {"__name__": "shown"}
     exec(compile(block, "adding-a-method.md", "exec"), names)
+    return names
+
+
+def test_the_method_that_shares_the_head_averages_that_alone():
+    """In its first round the head is FedAvg's and the rest is that of local training; later training starts there."""
+    fed, training = federation(), {"epochs": 1}
+    one, two = (
+        fc.run(fc.method(shown_method("lg_fedavg")["lg_fedavg"], rounds=n, training=training), fed) for n in (1, 2)
+    )
+    averaged = fc.run(fc.fedavg(rounds=1, training=training), fed)
+    head, below = fc.layers(NET)["fc3"], [*fc.layers(NET)["fc1"], *fc.layers(NET)["fc2"]]
+    assert head == ("fc3.weight", "fc3.bias")
+    for name in fed.devices:
+        sent, kept = one.state.messages[name].params, one.state.memories[name]
+        assert {*sent} == {*head}
+        assert all(torch.equal(sent[leaf], averaged.state.messages[name].params[leaf]) for leaf in head)
+        assert {*kept} == {*below}
+        device = fed.devices[name]
+        _, update = fc.train(
+            kept, one.state.messages[name], device, fc.StepId(0, 0, 1, name), training=fc.Training(epochs=1)
+        )
+        assert all(torch.equal(update.params[leaf], two.state.memories[name][leaf]) for leaf in below)
+    assert one.rounds[0].up == dict.fromkeys("abc", 4 * (3 * 4 + 3))
+
+
+@pytest.mark.slow
+def test_the_method_that_reads_a_devices_data_runs():
+    names = shown_method("attach=")
     result = fc.run(fc.method(names["by_loss"], rounds=2, training={"epochs": 1}), federation())
     numbers = 1 + 5  # the loss, and the hidden activations
     assert result.rounds[0].up == dict.fromkeys("abc", NBYTES + 4 * numbers)

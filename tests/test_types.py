@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
-from fedcore.types import Data, InputError, Message, Method, Net, RoundInfo, Stage, StepId, Update, generator, nbytes
+from fedcore.types import Data, InputError, Message, Method, Model, Net, RoundInfo, Stage, StepId, Update, generator, nbytes
 
 
 def drawn(generator):
@@ -105,3 +105,8 @@ def test_a_refusal_is_one_line_whatever_name_it_quotes(name):
     assert line.isprintable()
     assert line == f"no column {name!r}".replace("'", "")
     assert str(InputError("größer als 1: 'ü'")) == "größer als 1: 'ü'"
+
+
+def test_a_models_members_are_a_tuple():
+    with pytest.raises(InputError, match=r"^Model: members is dict, must be a tuple of models: \(params,\)$"):
+        Model(model())

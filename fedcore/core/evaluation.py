@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from fedcore.types import (
     Scoring,
     Splits,
     is_handle,
+    name_of,
     naming,
     step_word,
 )
@@ -291,6 +293,13 @@ def drop_training_data(device: Device) -> Device:
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
+def require_model(deploy: Deploy, found: Any) -> Model:
+    """Return what `deploy` returned, if it is a model."""
+    if not isinstance(found, Model):
+        raise InputError(f"{name_of(deploy)}: must return a Model, returned {type(found).__name__}")
+    return found
+
+
 def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
     """Refuse a model without some leaf of its net, such as a personal layer of a device that never took part."""
     expected = shapes(model.net or net)
@@ -317,7 +326,7 @@ def score(
 
     The devices must have equal nets, as they run the same model. "inference" is its cost, see :func:`cost`.
     """
-    model = deploy(memory, message)
+    model = require_model(deploy, deploy(memory, message))
     net = next(iter(devices.values())).net
     require_whole(model, net, [*devices])
     on_shared = evaluate(model, net, shared, scoring)

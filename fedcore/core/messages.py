@@ -69,7 +69,7 @@ def to_weights(weights: Tensor) -> Weights:
 
 @step_word("begin")
 def begin_with_memory(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device one initial model and keep it in memory; devices send back how it changed."""
+    """Send every device one initial model, and keep it in the server's memory."""
     _, messages = initial_messages(public, seed, shared_init=True)
     return to_memory(next(iter(messages.values())).params), messages
 

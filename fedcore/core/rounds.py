@@ -41,6 +41,7 @@ from fedcore.types import (
     generator,
     is_handle,
     name_of,
+    require_tensors,
     step_word,
     takes,
 )
@@ -201,6 +202,7 @@ def run_local(
     if getattr(execute, "in_parts", False):
         return run_parts(stage, calls, execute)
     out = execute.map(device_step(stage), calls)
+    check_steps(stage, out)
     return {name: memory for name, (memory, _) in out.items()}, {name: update for name, (_, update) in out.items()}
 
 
@@ -225,11 +227,21 @@ def run_parts(
 ) -> tuple[Mapping[str, Params | Handle], dict[Any, Update | Handle]]:
     """Return what `visit` does, by steps of which several methods may share some."""
     out = execute.map(stage.local, calls)
+    check_steps(stage, out)
     memories, updates = {name: one for name, (one, _) in out.items()}, {name: one for name, (_, one) in out.items()}
     if stage.attach is not None:
         more = {name: (update, *calls[name][2:]) for name, update in updates.items()}
         updates = execute.map(stage.attach, more)
     return memories if stage.combine is not None else execute(to_memories, updates), updates
+
+
+def check_steps(stage: Stage, out: Mapping[Any, Any]) -> None:
+    """Refuse what is not a device's memory and its update. A step elsewhere has left references to both."""
+    for unit, found in out.items():
+        if not isinstance(found, tuple) or len(found) != 2 or not (isinstance(found[1], Update) or is_handle(found[1])):
+            raise InputError(f"{name_of(stage.local)}: must return (memory, update), returned {described(found)}")
+        if isinstance(found[0], Mapping):
+            require_tensors(f"memory of {unit}", found[0])
 
 
 def count_traffic(
@@ -316,6 +328,7 @@ def receive(
     if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[1], Mapping):
         wanted = "(server, messages) or (server, messages, report)"
         raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
+    require_tensors("the server's memory", found[0])
     check_sent(found[1], round_info)
     return found if len(found) == 3 else (*found, Report())
 
@@ -333,15 +346,25 @@ def check_sent(messages: Mapping[str, Message], round_info: RoundInfo) -> None:
         who = f"the server's message to {name} in round {round_info.round + 1}"
         if name not in round_info.names or not isinstance(message, Message):
             raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
+        require_detached(who, message.params, message.extra)
         for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
             if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
                 raise Diverged(f"{who}: leaf {leaf_name} has values that are not finite; lower the learning rate")
+
+
+def require_detached(what: str, *parts: Params) -> None:
+    """Refuse leaves that still record gradients, from which no device could train."""
+    for part in parts:
+        for name, leaf in part.items():
+            if leaf.requires_grad:
+                raise InputError(f"{what}: leaf {name} records its gradient; send leaf.detach()")
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
     """Refuse an update that is not finite, or that has a leaf of another name or shape than the device's net."""
     who = " and ".join(members(unit))
     expected = shapes(net) if net is not None else {}
+    require_detached(f"update of {who}", update.params, update.extra)
     for name, leaf in (*update.params.items(), *update.extra.items()):
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
             raise Diverged(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")

@@ -335,6 +335,7 @@ BAD = {
     "double": ("extra", "d", NAN.double(), r"leaf d has values that are not finite"),
     "shape": ("params", "fc1.bias", torch.zeros(4), r"leaf fc1\.bias has shape \(4,\), its net has \(5,\)"),
     "turned": ("params", "fc1.weight", torch.zeros(4, 5), r"leaf fc1\.weight has shape \(4, 5\), its net has \(5, 4\)"),
+    "gradient": ("extra", "c", torch.zeros(1, requires_grad=True), r"leaf c records its gradient; send leaf\.detach"),
     "unknown": ("params", "fc9.bias", torch.zeros(5), r"leaf fc9\.bias is not one of its net's \(fc1\.weight, .*\)"),
 }  # fmt: skip
 
@@ -362,6 +363,11 @@ WRONG = {
         lambda server, to_all: (server, {"b": Message({"fc1.bias": NAN})}),
         r"the server's message to b in round 1: leaf fc1\.bias has values that are not finite; lower the",
     ),
+    "a gradient": (
+        lambda server, to_all: (server, {"b": Message(extra={"c": torch.zeros(1, requires_grad=True)})}),
+        r"the server's message to b in round 1: leaf c records its gradient; send leaf\.detach",
+    ),
+    "a number": (lambda server, to_all: ({"t": 1.0}, to_all), "the server's memory: leaf t is float, must be a tensor"),
 }  # fmt: skip
 
 
@@ -375,6 +381,33 @@ def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
     words = WRONG[wrong][1]
     with pytest.raises(InputError, match=f"^{words}" if words.startswith("the") else f"^{__name__}:err: {words}"):
         last(spoilt, federation())
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Update(), r".*:give: must return \(memory, update\), returned Update"),
+        (({}, {}), r".*:give: must return \(memory, update\), returned \(dict, dict\)"),
+        (({}, Update(), 1), r".*returned \(dict, Update, int\)"),
+        (({"n": 3}, Update()), "memory of a: leaf n is int, must be a tensor"),
+    ],
+)
+def test_a_wrong_result_of_a_device_is_refused_in_one_line(found, words):
+    with pytest.raises(InputError, match=f"^{words}$"):
+        last(plays((Stage(partial(give, found=found), quiet),), deploy=fixed), federation())
+
+
+def give(memory, message, device, step_id, *, found):
+    return found
+
+
+def test_what_is_no_model_is_refused_with_its_function():
+    with pytest.raises(InputError, match=f"^{__name__}:leaves: must return a Model, returned dict$"):
+        last(plays((Stage(tally, quiet),), deploy=leaves), federation())
+
+
+def leaves(memory, message):
+    return message.params
 
 
 def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
