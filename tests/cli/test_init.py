@@ -254,3 +254,12 @@ def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "t.csv").write_text('"load, kN",y\n1,2\n')
     main(["init", "quoted", "--data", "t.csv", "--label", "load, kN"])
     assert YAML(typ="safe").load(tmp_path / "quoted" / "params.yaml")["data"]["label"] == "load, kN"
+
+
+def test_several_labels_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("x,leak,worn\n1,0,1\n2,1,0\n")
+    main(["init", "own", "--data", "t.csv", "--label", "leak", "--label", "worn"])
+    text = (tmp_path / "own" / "params.yaml").read_text()
+    assert YAML(typ="safe").load(text)["data"]["label"] == ["leak", "worn"]
+    assert "fedcore promote t-leak-worn" in (tmp_path / "own" / "README.md").read_text()

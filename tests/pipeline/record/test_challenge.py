@@ -234,3 +234,9 @@ def test_another_class_is_refused_by_name():
         require_same(replace(data, classes=("fault", "ok", "worn")), SCHEMA)
     with pytest.raises(InputError, match=r"^column 'state': class 'ok' is no longer there$"):
         require_same(replace(data, classes=("fault",)), SCHEMA)
+
+
+def test_labels_in_another_order_are_refused():
+    data = rows_of(0)
+    with pytest.raises(InputError, match=r"^the labels are ok, fault today, for the champion fault, ok$"):
+        require_same(replace(data, classes=("ok", "fault")), SCHEMA)
