@@ -124,6 +124,14 @@ def dfl_thresholds(name: str, study: Study) -> Numbers:
     return Numbers(tidy(whole, "shared.accuracy", "value"), points)
 
 
+def code_growth(name: str, study: Study) -> Numbers:
+    rows = by_seed(name, "epochs", "alpha")
+    rows["setting"] = "epochs=" + rows["epochs"].astype(str) + " alpha=" + rows["alpha"].map("{:g}".format)
+    pairs = rows[["setting", "epochs", "alpha"]].drop_duplicates().itertuples(index=False)
+    points = {one.setting: {"training.epochs": one.epochs, "federation.alpha": one.alpha} for one in pairs}
+    return Numbers(tidy(rows, "shared.accuracy", "value"), points)
+
+
 def fedasa_one_window(name: str, study: Study) -> Numbers:
     """The curves of Fig. 10 are means over seeds at A & B & C: seeds have the same gain there, and none elsewhere."""
     rows = pd.read_csv(RESULTS / name)
@@ -205,6 +213,7 @@ def st_lf(name: str, study: Study) -> Numbers:
 
 
 BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
+    "code-fig9-growth": code_growth,
     "dfl-mnist": dfl_rounds,
     "dfl-table2-mnist-part": dfl_rounds,
     "dfl-fig4-digits": dfl_rounds,
