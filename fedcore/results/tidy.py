@@ -70,14 +70,15 @@ class _Columns:
 
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {"device": [], "split": [], "metric": []}
-        self.numbers = {"stage": array("q"), "round": array("q"), "value": array("d")}
+        self.places = {"stage": array("q"), "round": array("q")}
+        self.values = array("d")
 
     def add(self, at: RoundInfo, device: str, split: str, numbers: Mapping[str, float]) -> None:
         """Append a row for each number."""
         count = len(numbers)
-        self.numbers["stage"].extend(repeat(at.stage, count))
-        self.numbers["round"].extend(repeat(at.round + 1, count))
-        self.numbers["value"].extend(numbers.values())
+        self.places["stage"].extend(repeat(at.stage, count))
+        self.places["round"].extend(repeat(at.round + 1, count))
+        self.values.extend(numbers.values())
         self.texts["device"].extend(repeat(device, count))
         self.texts["split"].extend(repeat(split, count))
         self.texts["metric"].extend(numbers)
@@ -85,12 +86,10 @@ class _Columns:
     def table(self, row: Row) -> pd.DataFrame:
         """Return the table, whose other columns are those of `row`."""
         columns: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
-        for name in COLUMNS[len(row) :]:  # one after the other: what is done is given back
-            if name in self.texts:
-                columns[name] = pd.array(self.texts.pop(name), dtype="str")
-            else:
-                columns[name] = np.array(self.numbers.pop(name))
-        return pd.DataFrame(columns, copy=False)
+        columns |= {name: np.array(places) for name, places in self.places.items()}
+        for name in ("device", "split", "metric"):  # one after the other: what is done is given back
+            columns[name] = pd.array(self.texts.pop(name), dtype="str")
+        return pd.DataFrame(columns | {"value": np.array(self.values)}, copy=False)
 
 
 def without_scores(table: pd.DataFrame) -> pd.DataFrame:
