@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020) by a loss of one's own: cross-entropy, and a penalty that keeps the model near the global one."""
+"""FedProx (Li et al. 2020) by a loss of one's own: cross-entropy, and a penalty on leaving the global model."""
 
 from functools import partial
 
