@@ -4,7 +4,20 @@ import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
-from fedcore.types import Data, InputError, Message, Method, Model, Net, RoundInfo, Stage, StepId, Update, generator, nbytes
+from fedcore.types import (
+    Data,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    RoundInfo,
+    Stage,
+    StepId,
+    Update,
+    generator,
+    nbytes,
+)
 
 
 def drawn(generator):

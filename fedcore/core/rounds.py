@@ -240,7 +240,7 @@ def check_steps(stage: Stage, out: Mapping[Any, Any]) -> None:
     for unit, found in out.items():
         if not isinstance(found, tuple) or len(found) != 2 or not (isinstance(found[1], Update) or is_handle(found[1])):
             raise InputError(f"{name_of(stage.local)}: must return (memory, update), returned {described(found)}")
-        if isinstance(found[0], Mapping):
+        if isinstance(found[0], dict):
             require_tensors(f"memory of {unit}", found[0])
 
 
@@ -325,7 +325,11 @@ def receive(
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
     found = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))
-    if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[1], Mapping):
+    if (
+        not isinstance(found, tuple)
+        or len(found) not in (2, 3)
+        or not all(isinstance(part, Mapping) for part in found[:2])
+    ):
         wanted = "(server, messages) or (server, messages, report)"
         raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
     require_tensors("the server's memory", found[0])

@@ -1,7 +1,7 @@
 """Ditto (Li et al. 2021, Algorithm 1): FedAvg, and on each device a personal model held near the global one.
 
-Departures. A personal model begins as the first model that the device is sent, the global one of its first round; in the paper
-all begin before the first round. Models are averaged by examples.
+Departures. A personal model begins as the first model that the device is sent, the global one of its first round; in
+the paper all begin before the first round. Models are averaged by examples.
 """
 
 from __future__ import annotations
