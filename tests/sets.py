@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcore.data import Dataset, load
+from fedcore.data import Dataset, cwru, domains, load, usps
 from fedcore.data.images import TEST, TRAIN
 from fedcore.types import InputError
 
@@ -23,6 +23,12 @@ REAL = Path(os.environ.get("FEDCORE_DATA", "."))
 real = pytest.mark.skipif(
     "FEDCORE_DATA" not in os.environ, reason="FEDCORE_DATA names no data folder: real sets not read"
 )
+
+
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is read of the published sets' files: the studies and the pages' runs read the same ones many times."""
+    for module, name in ((usps, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals")):
+        monkeypatch.setattr(module, name, cache(getattr(module, name)))
 
 
 def refusal(name: str, **settings: object) -> str:

@@ -27,7 +27,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 from PIL import Image
-from sets import idx
+from sets import idx, read_once
 from test_docs import PAGES, ROOT, losses_of_the_page
 
 import fedcore as fc
@@ -284,11 +284,14 @@ SETS = ["digits", "mnist", "bearings", "table", "image_folder", "mydata:read", "
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_run_of_the_pages_is_forecast(place: Path, planned: dict[str, Job], name: str):
+def test_every_run_of_the_pages_is_forecast(
+    place: Path, planned: dict[str, Job], name: str, monkeypatch: pytest.MonkeyPatch
+):
     """The first setting and seed of each: data are read and divided, methods built, rounds gone through."""
     from fedcore.pipeline.cache.store import Store
     from fedcore.pipeline.run.forecast import forecast
 
+    read_once(monkeypatch)
     mine = {said: job for said, job in planned.items() if job.settings[0].data["name"] == name}
     waiting, now, absent, wrong = iter(mine), "", [], []
 

@@ -45,7 +45,7 @@ class Installed:
         author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         return subprocess.run(
             command, cwd=self.folder / where, env={**kept, **author, "PATH": path, "COLUMNS": "200"},
-            capture_output=True, text=True, timeout=600,
+            capture_output=True, text=True, timeout=1200,
         )  # fmt: skip
 
 
@@ -63,11 +63,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
     subprocess.run([*build, str(folder), str(ROOT)], check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     packages = next((folder / "venv" / "lib").glob("*/site-packages"))
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # what fedcore needs; not fedcore itself
-    pip = [str(folder / "venv" / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(pip, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv" / "bin" / "python")]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
     rows().to_csv(folder / "machines.csv", index=False)
     return Installed(wheel, folder)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from asked import PARAMS, ROOT, ask, points, refusal
-from sets import REAL, real
+from sets import REAL, read_once, real
 
 from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
-from fedcore.data import cwru, domains, load, usps
+from fedcore.data import load
 from fedcore.nets import net
 from fedcore.pipeline.run.partitions import divide_dataset
 from fedcore.types import InputError, Net
@@ -355,9 +355,7 @@ def test_every_study_of_the_digits_can_divide_them():
 @pytest.mark.slow
 def test_every_study_of_the_data_at_hand_can_divide_them(monkeypatch: pytest.MonkeyPatch):
     """A set of which no file is there is left out; of CWRU, each set of locations is a dataset of its own."""
-    often = ((usps, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals"))  # the same files many times
-    for module, name in often:
-        monkeypatch.setattr(module, name, cache(getattr(module, name)))
+    read_once(monkeypatch)
     whole = sections(lambda data: {**data, "root": str(REAL), "download": False} if "download" in data else None)
     assert sum("cwru" in words for words in whole) >= 10
     assert refusals(whole, left_out="data.root") == []
