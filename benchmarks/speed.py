@@ -197,11 +197,16 @@ def disk(side: Side) -> None:
 def commands(side: Side, project: Path | None) -> None:
     """Measure each command once; `predict` takes the made-up project, whose model is promoted first."""
     rows, labels = side.folder / "rows.csv", side.folder / "labels.csv"
-    if not rows.exists():
+    if not rows.exists() and side.project.is_dir():
         write_table(rows, 199)
-        side.run(["-m", "fedcore", "promote", "sites", "--no-final-fit"], side.project)
+        try:
+            side.run(["-m", "fedcore", "promote", "sites-fault", "--no-final-fit"], side.project)
+        except RuntimeError as error:
+            complain(f"{side.name}: no model to predict with: {error}")
     for what, (words, goal) in COMMANDS.items():
         place = project if project and "{rows}" not in words else side.project
+        if not place.is_dir():
+            continue
         given = [word.format(rows=rows, labels=labels) for word in words]
         try:
             with measured() as spent:
