@@ -33,7 +33,6 @@ STEPS: dict[str, Task[..., Any]] = {
     "align": share_cells,
     "mix": share_cells,
     "distil": distil,
-    "teach": distil,
     "compare": measure_divergence,
     "gather": measure_divergence,
     "link": form_links,

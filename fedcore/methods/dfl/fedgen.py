@@ -159,7 +159,7 @@ def fedgen(
     maker = FeatureGenerator(net, classes, noise, weight, bias)
     settings = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
-    stage = Stage(local, partial(update_generator, maker=maker, settings=settings), rounds, fraction)
+    stage = Stage(local, partial(distil_generator, maker=maker, settings=settings), rounds, fraction)
     return Method(
         partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
     )
@@ -248,7 +248,7 @@ def generated_grad_hook(
     return grad_hook
 
 
-def update_generator(
+def distil_generator(
     server: Params,
     sent: Mapping[str, Update],
     round_info: RoundInfo,

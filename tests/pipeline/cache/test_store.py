@@ -189,7 +189,7 @@ def test_different_values_have_different_names(tmp_path_factory: pytest.TempPath
 
 def test_every_class_of_the_library_that_travels_is_known():
     known = {"Data", "Dataset", "Message", "Model", "Partition", "Report", "Splits", "Update"}
-    assert set(CLASSES) == known | {"Column", "Fit", "Schema"}
+    assert set(CLASSES) == known | {"Column", "Fit", "Input", "Schema"}
 
 
 def test_a_dataset_without_a_schema_has_the_bytes_of_one_that_knows_none(tmp_path: Path):
