@@ -132,6 +132,10 @@ def code_growth(name: str, study: Study) -> Numbers:
     return Numbers(tidy(rows, "shared.accuracy", "value"), points)
 
 
+def fedasa_80_rounds(name: str, study: Study) -> Numbers:
+    return Numbers(tidy(by_round(name), "test.accuracy", "value"), {"base": {}})
+
+
 def fedasa_one_window(name: str, study: Study) -> Numbers:
     """The curves of Fig. 10 are means over seeds at A & B & C: seeds have the same gain there, and none elsewhere."""
     rows = pd.read_csv(RESULTS / name)
@@ -224,6 +228,7 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "dfl-thresholds": dfl_thresholds,
     "dfl-thresholds-mnist": dfl_thresholds,
     "fedasa-cwru-table6": fedasa_clean,
+    "fedasa-80-rounds": fedasa_80_rounds,
     "fedasa-one-window": fedasa_one_window,
     "st-lf-fig4-as-published": st_lf,
     "st-lf-fig6-as-published": st_lf,
