@@ -27,11 +27,11 @@ def run(settings: tuple[str, ...]) -> None:
     _, jobs = plan_jobs(request)
     from fedcore.pipeline.orchestration import server
 
-    server.start_early()
     if not request.prepared:
         from fedcore.report.preview import show_own
 
         request = request.with_preview(show_own(jobs))
+    server.start_early()  # beside the imports; what is refused starts none
     from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 

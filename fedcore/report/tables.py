@@ -181,7 +181,7 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
         for method, control in zip(rows["method"], rows["control"], strict=True)
     ]
     unit = "%" if metric.per == 100 else "in the label's unit"
-    title = f"{metric.words.capitalize()} by domain"
+    title = f"{metric.words[0].upper()}{metric.words[1:]} by domain"
     return Table("domains", ["method", *names], lines, title, f"{SPLITS[split]}, {unit} ± devices")
 
 

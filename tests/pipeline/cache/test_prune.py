@@ -19,6 +19,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.prune import Pruned, prune
 from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.run import partitions
 from fedcore.types import InputError
 
@@ -147,6 +148,8 @@ def test_a_dry_run_says_what_pruning_deletes_and_deletes_nothing(cache: Path):
 def test_the_command_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(environment, "STEPS", cache / "steps")
     monkeypatch.setattr(environment, "BLOBS", cache / "blobs")
+    monkeypatch.setattr(environment, "PREFECT", cache / "prefect")
+    monkeypatch.setattr(server, "alive", lambda: False)
     blob(cache, 1, 50)
     monkeypatch.chdir(ROOT)
     main(["prune", "--dry-run", "--days", "30"])
