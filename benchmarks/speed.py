@@ -96,7 +96,13 @@ class Side:
     def start(self, words: Sequence[str], cwd: Path, **more: str) -> subprocess.Popen[str]:
         """Start Python with this checkout's code."""
         kept = {key: value for key, value in os.environ.items() if key not in ("FEDCORE_HOME", "FEDCORE_DATA")}
-        set_here = {"PYTHONPATH": str(self.checkout), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+        set_here = {
+            "PYTHONPATH": str(self.checkout),
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            **more,
+        }
         return subprocess.Popen(
             [sys.executable, *words], cwd=cwd, env=kept | set_here, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
