@@ -65,7 +65,7 @@ COMMANDS = {
 }
 FIRST = Line("first provisional answer", "s", 10.0, FLOW)
 ANSWER = Line("answer of ten methods, three seeds", "s", 30.0, FLOW)
-ANSWER_CPU = Line("the same, the flow's process and its workers", "s of a processor", None, FLOW)
+ANSWER_CPU = Line("the same, the flow's process and those that it waits for", "s of a processor", None, FLOW)
 CACHED = Line("the same, all of it cached", "s", None, FLOW)
 NIGHT = Line("growth of Prefect's files by a cached run", "MB", 1.0, FLOW)
 PARTS = {"cache": "blobs", "Prefect's files": "prefect"}
