@@ -96,9 +96,10 @@ def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: 
 
 def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
     """Sums of sites are sums of all rows: a single site that holds every row gets the same model."""
-    result = fc.final_fit(fc.analytic(), by_site(houses), 0, progress=False)
+    few = fc.analytic(features=64)
+    result = fc.final_fit(few, by_site(houses), 0, progress=False)
     everything = fc.from_arrays(houses.train.x.numpy(), houses.train.y.numpy(), device=["one"] * len(houses.train))
-    whole = fc.run(fc.analytic(), by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
+    whole = fc.run(few, by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
     x = houses.train.x.numpy()[:200]
     expected = whole.models["one"].probabilities(x)
     for deployed in result.models.values():
@@ -107,7 +108,7 @@ def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc
 
 @pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
 def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
-    config = fc.method(name, training={"epochs": 1})
+    config = fc.method(name, training={"epochs": 1}, **({"features": 64} if name == "analytic" else {}))
     result = fc.final_fit(config, by_site(houses), 1, progress=False)
     plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
     ours, theirs = leaves(result), leaves(plain)
