@@ -17,7 +17,6 @@ from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.data import load
 from fedcore.nets import net
-from fedcore.pipeline.run.partitions import divide_dataset
 from fedcore.types import InputError, Net
 
 # what wins
@@ -374,6 +373,8 @@ def sections(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[
 
 def refusals(sections: dict[str, set[str]], left_out: str | None = None) -> list[str]:
     """Divide data; returns what is refused. left_out: what is said of data that may be left out."""
+    from fedcore.pipeline.run.partitions import divide_dataset  # it imports Prefect
+
     steps: Any = SimpleNamespace(run_inline=lambda step, data, known: step(data))
     refused = []
     for words, federations in sections.items():
