@@ -68,7 +68,7 @@ ELSEWHERE = {
     "nets/auto": "nets/test_registry.py",
     "nets/builders_by_path": "pipeline/cache/test_store.py",
     "nets/features": "methods/one_shot/test_analytic.py",
-    "nets/leaves": "nets/test_registry.py",
+    "nets/params": "nets/test_registry.py",
     "nets/mlp": "nets/test_registry.py",
     "nets/parts": "nets/test_cells.py",
     "nets/randomness": "nets/test_registry.py",

@@ -301,12 +301,12 @@ def require_model(deploy: Deploy, found: Any) -> Model:
 
 
 def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
-    """Refuse a model without some leaf of its net, such as a personal layer of a device that never took part."""
+    """Refuse a model without some tensor of its net, such as a personal layer of a device that never took part."""
     expected = shapes(model.net or net)
     for params in model.params if all(isinstance(member, dict) for member in model.members) else ():
-        if missing := [leaf for leaf in expected if leaf not in params]:
+        if missing := [name for name in expected if name not in params]:
             raise InputError(
-                f"the model of {names[0]} has no leaf {missing[0]}: a device that has not taken part yet needs "
+                f"the model of {names[0]} has no tensor {missing[0]}: a device that has not taken part yet needs "
                 "initial ones, in its message or in what deploy returns"
             )
 

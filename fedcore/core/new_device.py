@@ -105,7 +105,7 @@ def score_model(
 
 
 def is_complete(model: Model, net: Net) -> bool:
-    """Tell whether every member of a model has all leaves of its net. net: the device's."""
+    """Tell whether every member of a model has all tensors of its net. net: the device's."""
     net = model.net or net
     return all(
         is_complete(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
@@ -126,6 +126,6 @@ def _same(one: Any, other: Any) -> bool:
     if is_handle(one) or is_handle(other) or one is other:
         return bool(identity(one) == identity(other))
     return all(
-        mine.keys() == theirs.keys() and all(torch.equal(leaf, theirs[name]) for name, leaf in mine.items())
+        mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
         for mine, theirs in ((one.params, other.params), (one.extra, other.extra))
     )

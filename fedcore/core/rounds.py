@@ -346,38 +346,38 @@ def described(value: Any) -> str:
 
 def check_sent(messages: Mapping[str, Message], round_info: RoundInfo) -> None:
     """Refuse a message to nobody, and a model that is not finite, from which no device could train."""
-    for name, message in {id(message): (name, message) for name, message in messages.items()}.values():
-        who = f"the server's message to {name} in round {round_info.round + 1}"
-        if name not in round_info.names or not isinstance(message, Message):
+    for device, message in {id(message): (device, message) for device, message in messages.items()}.values():
+        who = f"the server's message to {device} in round {round_info.round + 1}"
+        if device not in round_info.names or not isinstance(message, Message):
             raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
         require_detached(who, message.params, message.extra)
-        for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
-            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-                raise Diverged(f"{who}: leaf {leaf_name} has values that are not finite; lower the learning rate")
+        for name, tensor in message.params.items():  # others may be infinite: the logits of a one-hot target
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise Diverged(f"{who}: tensor {name} has values that are not finite; lower the learning rate")
 
 
 def require_detached(what: str, *parts: Params) -> None:
-    """Refuse leaves that still record gradients, from which no device could train."""
+    """Refuse tensors that still record gradients, from which no device could train."""
     for part in parts:
-        for name, leaf in part.items():
-            if leaf.requires_grad:
-                raise InputError(f"{what}: leaf {name} records its gradient; send leaf.detach()")
+        for name, tensor in part.items():
+            if tensor.requires_grad:
+                raise InputError(f"{what}: tensor {name} records its gradient; send tensor.detach()")
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
-    """Refuse an update that is not finite, or that has a leaf of another name or shape than the device's net."""
+    """Refuse an update that is not finite, or that has a tensor of another name or shape than the device's net."""
     who = " and ".join(members(unit))
     expected = shapes(net) if net is not None else {}
     require_detached(f"update of {who}", update.params, update.extra)
-    for name, leaf in (*update.params.items(), *update.extra.items()):
-        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            raise Diverged(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
-    for name, leaf in update.params.items() if net is not None else ():
+    for name, tensor in (*update.params.items(), *update.extra.items()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise Diverged(f"update of {who}: tensor {name} has values that are not finite; lower the learning rate")
+    for name, tensor in update.params.items() if net is not None else ():
         if name not in expected:
-            raise InputError(f"update of {who}: leaf {name} is not one of its net's ({', '.join(expected)})")
-        if tuple(leaf.shape) != expected[name]:
+            raise InputError(f"update of {who}: tensor {name} is not one of its net's ({', '.join(expected)})")
+        if tuple(tensor.shape) != expected[name]:
             raise InputError(
-                f"update of {who}: leaf {name} has shape {tuple(leaf.shape)}, its net has {expected[name]}"
+                f"update of {who}: tensor {name} has shape {tuple(tensor.shape)}, its net has {expected[name]}"
             )
 
 

@@ -123,21 +123,21 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
     r"""Return a hostile device's update, theta its honest model, theta_0 the one it was sent, s the strength.
 
     sign_flip: theta_0 - s (theta - theta_0). scale: theta_0 + s (theta - theta_0). noise: theta_0 + s r z, r the root
-    mean square of theta - theta_0 and z standard normal, leaf by leaf.
+    mean square of theta - theta_0 and z standard normal, tensor by tensor.
 
-    Other tensors of the update are falsified about zero, and so are changes and leaves that it was not sent.
+    Other tensors of the update are falsified about zero, and so are changes and tensors that it was not sent.
     """
     draws = step_id.generator("attack")
 
     def distort(params: Params, about: Params) -> Params:
         found = dict(params)
-        for name, leaf in params.items():
-            if leaf.is_floating_point():
-                start = about.get(name, torch.zeros_like(leaf))
-                change = leaf - start
+        for name, tensor in params.items():
+            if tensor.is_floating_point():
+                start = about.get(name, torch.zeros_like(tensor))
+                change = tensor - start
                 if threats.attack == "noise":
                     size = change.square().mean().sqrt() if change.numel() else 0.0
-                    change = torch.randn(leaf.shape, generator=draws).to(leaf) * size
+                    change = torch.randn(tensor.shape, generator=draws).to(tensor) * size
                 elif threats.attack == "sign_flip":
                     change = -change
                 found[name] = start + threats.strength * change
@@ -147,7 +147,7 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
 
 
 def origin(message: Message, sends: Sends) -> Params:
-    """Return the leaves from which an update's are measured: those that its device was sent, or zeros."""
+    """Return the tensors from which an update's are measured: those that its device was sent, or zeros."""
     return message.params if sends == "model" else {}
 
 
@@ -216,12 +216,12 @@ def find_late(threats: Threats, updates: Mapping[str, Update], round_info: Round
 
 
 def norm(update: Update, message: Message, sends: Sends) -> float:
-    """Return the length of the change that an update's model stands for, over all floating-point leaves."""
+    """Return the length of the change that an update's model stands for, over all floating-point tensors."""
     start = origin(message, sends)
     squares = [
-        (leaf - start[name] if name in start else leaf).double().square().sum()
-        for name, leaf in update.params.items()
-        if leaf.is_floating_point()
+        (tensor - start[name] if name in start else tensor).double().square().sum()
+        for name, tensor in update.params.items()
+        if tensor.is_floating_point()
     ]
     return math.sqrt(sum(square.item() for square in squares))
 
@@ -230,9 +230,9 @@ def clip(update: Update, message: Message, sends: Sends, bound: float) -> Update
     """Return the update with its change shortened to the bound (Sun et al. 2019, sec. 4, norm thresholding)."""
     start, factor = origin(message, sends), bound / norm(update, message, sends)
     shorter = {
-        name: (start[name] + factor * (leaf - start[name]) if name in start else factor * leaf)
-        if leaf.is_floating_point()
-        else leaf
-        for name, leaf in update.params.items()
+        name: (start[name] + factor * (tensor - start[name]) if name in start else factor * tensor)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in update.params.items()
     }
     return replace(update, params=shorter)

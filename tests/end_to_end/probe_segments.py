@@ -104,7 +104,7 @@ def models(chosen: Method, fed: Federation, last: RoundResult, store: Store) -> 
     found = {}
     for names, (deploy, memory, message) in deployments(chosen, fed, last.state):
         made = deploy(store.get(memory), store.get(message))
-        found |= {n: [{k: leaf.tolist() for k, leaf in part.items()} for part in made.members] for n in names}
+        found |= {n: [{k: tensor.tolist() for k, tensor in part.items()} for part in made.members] for n in names}
     return json.dumps(dict(sorted(found.items())))
 
 
@@ -146,12 +146,15 @@ def let_go(play: Play, plain: Federation) -> dict[str, Any]:
         last = list(library.run(personal(rounds), plain, 9, Inline()))[-1]
         made = [store.get(store.put(deploy(memory, message))) for _, (deploy, memory, message) in
                 deployments(personal(rounds), plain, last.state)]  # fmt: skip
-        return repr([sorted((name, leaf.tolist()) for name, leaf in one.members[0].items()) for one in made])
+        return repr([sorted((name, tensor.tolist()) for name, tensor in one.members[0].items()) for one in made])
 
     def deployed(last: RoundResult) -> str:
         made, _ = deploy_models(play.steps, personal(0), play.fed, last.state)
         return repr(
-            [sorted((name, leaf.tolist()) for name, leaf in store.get(one).members[0].items()) for one in made.values()]
+            [
+                sorted((name, tensor.tolist()) for name, tensor in store.get(one).members[0].items())
+                for one in made.values()
+            ]
         )
 
     store = play.store

@@ -29,7 +29,7 @@ def said(word: str) -> int:
 
 def double(word: str, update: Update) -> Message:
     note(word)
-    return Message({name: 2 * leaf for name, leaf in update.params.items()})
+    return Message({name: 2 * tensor for name, tensor in update.params.items()})
 
 
 def spread(word: str, x: Params) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from fedcore.core.training import (
     refuse_parts,
     refuse_patience,
     starting_params,
-    to_leaves,
+    to_params,
     to_vector,
 )
 from fedcore.nets import require_equal, use_generator
@@ -112,7 +112,7 @@ def train_corrected(
         descend(device.data.train, batches, step)
     step_sizes = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
-    return to_leaves(flat, own_variate + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
+    return to_params(flat, own_variate + change), Update(flat.params(), to_params(flat, change), len(device.data.train))
 
 
 def average_variates(

@@ -189,9 +189,9 @@ def to_content(value: Any) -> tuple[bytes, int]:
     tensors: dict[str, torch.Tensor] = {}
     shape = flatten(value, "", tensors)
     seen: set[int] = set()
-    for name, leaf in tensors.items():  # the format allows no shared memory
-        place = leaf.untyped_storage().data_ptr()
-        tensors[name] = leaf.clone() if place in seen else leaf
+    for name, tensor in tensors.items():  # the format allows no shared memory
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
     content = _to_bytes(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
     return content, getattr(value, "nbytes", sum(t.nbytes for t in tensors.values()))
@@ -224,7 +224,7 @@ def _digest_at(name: str, mtime_ns: int, size: int) -> str:
 def is_blob(value: Any) -> bool:
     """Tell whether a value is stored as one file."""
     if isinstance(value, dict):
-        return bool(value) and all(isinstance(leaf, torch.Tensor) for leaf in value.values())
+        return bool(value) and all(isinstance(tensor, torch.Tensor) for tensor in value.values())
     if isinstance(value, list):  # of a segment, which may have hundreds
         return bool(value) and all(isinstance(part, Report) for part in value)
     return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()

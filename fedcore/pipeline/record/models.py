@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import fedcore
 from fedcore.api import serving
-from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, leaves_of
+from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, tensors_file
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
@@ -80,13 +80,13 @@ def write(
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     for i, (model, _) in enumerate(models):
-        (folder / leaves_of(i)).write_bytes(to_content(model)[0])
+        (folder / tensors_file(i)).write_bytes(to_content(model)[0])
 
 
 def share(store: Store, found: Sequence[Ref], place: Path) -> None:
     """Let the files of models that MLflow has logged at a place be the store's blobs of these models."""
     for i, ref in enumerate(found):
-        store.share(ref, place / "data" / FOLDER / leaves_of(i))
+        store.share(ref, place / "data" / FOLDER / tensors_file(i))
 
 
 def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:

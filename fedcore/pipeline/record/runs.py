@@ -199,12 +199,12 @@ class Record:
         words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
         files = {**(files or {}), **{path: text.encode() for path, text in words.items()}}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
-        for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
+        for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():
             path = "/".join(safe_name(part) for part in name.split("/"))
-            files[f"arrays/{path}.npy"] = to_npy(leaf.numpy())
-            if leaf.ndim == 1:
+            files[f"arrays/{path}.npy"] = to_npy(tensor.numpy())
+            if tensor.ndim == 1:
                 key = f"topic/{path.replace('/', '.')}"
-                points += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
+                points += [Metric(key, x, start + i, i) for i, x in enumerate(tensor.tolist()) if math.isfinite(x)]
         self._log_points(where, points)
         files |= {DEVICES: device_table(table, decider), TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}

@@ -36,8 +36,8 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
     found = compute_chunk(execute, built, fed, 0, place, 1, 3, [place])
     assert sizes == [2, 2, 2]
     expected = [*run(built, fed, 0, Inline())][-1].state.messages["a"].params
-    for name, leaf in store.get(found["state"][1]["a"]).params.items():
-        torch.testing.assert_close(leaf, expected[name], rtol=1e-4, atol=1e-5)
+    for name, tensor in store.get(found["state"][1]["a"]).params.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_segments_key_knows_how_many_train_together():
