@@ -358,8 +358,8 @@ def require_tensors(what: str, *parts: Params) -> None:
 
 def takes(fn: Callable[..., Any], name: str) -> bool:
     """Tell whether a function must be given an argument by that name, which is not bound to it yet."""
-    found = signature(fn).parameters.get(name)
-    return found is not None and found.kind is Parameter.KEYWORD_ONLY and found.default is Parameter.empty
+    parameter = signature(fn).parameters.get(name)
+    return parameter is not None and parameter.kind is Parameter.KEYWORD_ONLY and parameter.default is Parameter.empty
 
 
 def name_of(fn: object) -> str:

@@ -119,7 +119,7 @@ def losses_of_the_page() -> str:
 
 
 LOSSES: dict[str, dict[str, Any]] = {
-    "focal": {"gamma": 0.0}, "smoothed": {"share": 0.0}, "near": {"mu": 0.0}, "taught": {"weight": 0.0},
+    "focal": {"gamma": 0.0}, "smoothed": {"share": 0.0}, "near": {"mu": 0.0}, "distilled": {"weight": 0.0},
     "steady": {"weight": 0.0},
 }  # fmt: skip
 """The losses of the page, each with what makes it cross-entropy."""

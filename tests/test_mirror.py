@@ -89,7 +89,7 @@ ELSEWHERE = {
     "pipeline/record/proposals": "pipeline/record/test_promotion.py",
     "pipeline/record/registry": "pipeline/record/test_promotion.py",
     "pipeline/record/result": "pipeline/run/test_run_method.py",
-    "pipeline/run/chunks": "end_to_end/test_local_segments.py",
+    "pipeline/run/chunks": "end_to_end/test_local_chunks.py",
     "pipeline/run/comparison": "end_to_end/test_flows.py",
     "pipeline/run/final_fit": "end_to_end/test_mine.py",
     "pipeline/run/outputs": "end_to_end/test_dvc.py",

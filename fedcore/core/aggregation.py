@@ -166,15 +166,15 @@ def most_hostile(count: int, outliers: float) -> int:
 
 
 def clip_to_median(members: Sequence[Params], weights: Tensor) -> Params:
-    """Return the weighted mean of the models, each pulled to within the median distance of their median."""
+    """Return the weighted mean of the models, each clipped to within the median distance of their median."""
     centre = _number_by_number(members, _median)
     distances = (_points(members) - _points([centre])).norm(dim=1)
     bound = _median(distances.sort().values)
     factors = [min(1.0, (bound / d).item()) if d > 0 else 1.0 for d in distances]
-    return mean([_pull(member, centre, factor) for member, factor in zip(members, factors, strict=True)], weights)
+    return mean([_clip(member, centre, factor) for member, factor in zip(members, factors, strict=True)], weights)
 
 
-def _pull(member: Params, centre: Params, factor: float) -> Params:
+def _clip(member: Params, centre: Params, factor: float) -> Params:
     """Return c + factor (theta - c); with factor 1 the model's own bits."""
     if factor == 1:
         return member
@@ -193,9 +193,9 @@ def _krum(members: Sequence[Params], outliers: float, several: bool) -> Params:
 
 def krum_scores(points: Tensor, near: int) -> Tensor:
     """Return s(i), (C,): the sum of squared distances to the `near` nearest other points; points (C, P)."""
-    apart = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()
-    apart.fill_diagonal_(-1)  # a point is the nearest to itself, also among equal ones
-    return apart.sort(1).values[:, 1 : near + 1].sum(1)
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distances.fill_diagonal_(-1)  # a point is the nearest to itself, also among equal ones
+    return distances.sort(1).values[:, 1 : near + 1].sum(1)
 
 
 def _points(members: Sequence[Params]) -> Tensor:
@@ -271,8 +271,8 @@ def exchange_parts(
     One that never took part gets the initial others as well. server: its memory holds the initial model, and the last
     values under HYPER. shared: of each device.
     """
-    found = hyper_model(updates, aggregator)
-    server = server | {f"{HYPER}{key}": x for key, x in found.items()} | to_chosen(updates)
+    averaged = hyper_model(updates, aggregator)
+    server = server | {f"{HYPER}{key}": x for key, x in averaged.items()} | to_chosen(updates)
     initial = from_memory(server)
     latest = initial | {key.removeprefix(HYPER): x for key, x in server.items() if key.startswith(HYPER)}
     sent: dict[tuple[bool, tuple[str, ...]], Message] = {}

@@ -237,11 +237,11 @@ def run_parts(
 
 def check_steps(stage: Stage, out: Mapping[Any, Any]) -> None:
     """Refuse what is not a device's memory and its update. A step elsewhere has left references to both."""
-    for unit, found in out.items():
-        if not isinstance(found, tuple) or len(found) != 2 or not (isinstance(found[1], Update) or is_handle(found[1])):
-            raise InputError(f"{name_of(stage.local)}: must return (memory, update), returned {described(found)}")
-        if isinstance(found[0], dict):
-            require_tensors(f"memory of {unit}", found[0])
+    for unit, pair in out.items():
+        if not isinstance(pair, tuple) or len(pair) != 2 or not (isinstance(pair[1], Update) or is_handle(pair[1])):
+            raise InputError(f"{name_of(stage.local)}: must return (memory, update), returned {described(pair)}")
+        if isinstance(pair[0], dict):
+            require_tensors(f"memory of {unit}", pair[0])
 
 
 def count_traffic(
@@ -324,17 +324,17 @@ def receive(
     """
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
-    found = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))
+    combined = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))
     if (
-        not isinstance(found, tuple)
-        or len(found) not in (2, 3)
-        or not all(isinstance(part, Mapping) for part in found[:2])
+        not isinstance(combined, tuple)
+        or len(combined) not in (2, 3)
+        or not all(isinstance(part, Mapping) for part in combined[:2])
     ):
         wanted = "(server, messages) or (server, messages, report)"
-        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
-    require_tensors("the server's memory", found[0])
-    check_sent(found[1], round_info)
-    return found if len(found) == 3 else (*found, Report())
+        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(combined)}")
+    require_tensors("the server's memory", combined[0])
+    check_sent(combined[1], round_info)
+    return combined if len(combined) == 3 else (*combined, Report())
 
 
 def described(value: Any) -> str:

@@ -191,7 +191,7 @@ class _Rows:
         params = {
             name: self._rows_of(self.models, tensor)[:count].requires_grad_() for name, tensor in self._parameters()
         }
-        slopes = [self._rows_of(self.gradient, tensor)[:count] for _, tensor in self._parameters()]
+        gradients = [self._rows_of(self.gradient, tensor)[:count] for _, tensor in self._parameters()]
         buffers = {name: buffer[:count] for name, buffer in self.buffers.items()}
         gradient = self.gradient[:count]
         update = OPTIMISERS[self.training.optimiser](self.flat, self.training, self.moments, ((slice(count), 1.0),))
@@ -202,7 +202,7 @@ class _Rows:
             with self.computing():
                 logits = self.forward({**params, **buffers}, x).float()
             at_logits = self._at_logits(logits.detach(), y, share) * share[:, :, None]
-            torch._foreach_copy_(slopes, torch.autograd.grad(logits, [*params.values()], at_logits))
+            torch._foreach_copy_(gradients, torch.autograd.grad(logits, [*params.values()], at_logits))
             if self.training.clip is not None:
                 gradient.mul_((self.training.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1))
             update(rate)
@@ -223,12 +223,12 @@ class _Rows:
                 return own_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
             classes = torch.arange(logits.shape[2], device=logits.device)
             return logits.softmax(2) - (y[:, :, None] == classes).float()
-        found = torch.zeros_like(logits)
+        gradient = torch.zeros_like(logits)
         for row, descent in enumerate(self.descents[: len(logits)]):
             size = int((share[row] > 0).sum())
             assert descent.logit_grad is not None
-            found[row, :size] = descent.logit_grad(logits[row, :size], y[row, :size])
-        return found
+            gradient[row, :size] = descent.logit_grad(logits[row, :size], y[row, :size])
+        return gradient
 
     def _replay(self, step: Callable[[Tensor, Tensor, float], None], count: int, steps: Sequence[int]) -> None:
         """Take the first steps one by one, record one, and replay it for the others."""

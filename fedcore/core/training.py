@@ -89,8 +89,8 @@ def fit(
     """
     batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
     training = at_round(training, step_id.round)
-    kept = training.optimiser_state == "keep"
-    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if kept and name.startswith(prefix)}
+    keep = training.optimiser_state == "keep"
+    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if keep and name.startswith(prefix)}
     parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)
@@ -109,7 +109,7 @@ def fit(
         held_out=device.data.val,
     )
     DESCEND.get()(descent)
-    known = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if kept else {}
+    known = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
     return known if parts is None else known | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
 
 

@@ -130,9 +130,9 @@ class _Unpickler(pickle.Unpickler):
         self._cloned: dict[int, Tensor] = {}
 
     def persistent_load(self, place: int) -> Tensor:
-        kept = self._tensors[place]
-        if isinstance(kept, nn.Parameter):
-            return kept
+        original = self._tensors[place]
+        if isinstance(original, nn.Parameter):
+            return original
         if place not in self._cloned:
-            self._cloned[place] = kept.clone()
+            self._cloned[place] = original.clone()
         return self._cloned[place]

@@ -51,10 +51,10 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
             partial(with_integers, build) if integers else build, axes(**settled.keywords) if callable(axes) else axes
         )
 
-    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
+    keywords = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
     defaults = zip(NET_CONTEXT[2:], (False, ()), strict=True)
-    given += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
-    parameters = [*given, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
+    keywords += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
+    parameters = [*keywords, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make

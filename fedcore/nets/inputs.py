@@ -58,8 +58,8 @@ def _take_apart(
     several: tuple[Input, ...], module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     parts = zip(several, torch.split(inputs[0], [one.size for one in several], 1), strict=True)
-    apart = {one.name: part.reshape(len(part), *one.shape) for one, part in parts}
-    return (), {one.name: apart[one.name].long() if one.whole else apart[one.name] for one in several}
+    separate = {one.name: part.reshape(len(part), *one.shape) for one, part in parts}
+    return (), {one.name: separate[one.name].long() if one.whole else separate[one.name] for one in several}
 
 
 def require_quantities(name: str, nets: Mapping[str, Net]) -> None:

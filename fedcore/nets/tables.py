@@ -68,10 +68,10 @@ class _Uninitialised(TorchFunctionMode):
     """Leaves parameters as they are: to draw or divide numbers on "meta", PyTorch imports its compiler, for seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [*args, *(kwargs or {}).values()]
+        values = [*args, *(kwargs or {}).values()]
         name = getattr(func, "__name__", "").removesuffix("__")
         same = name.endswith("_") or name == "div"
-        return given[0] if same and given and isinstance(given[0], Tensor) else func(*args, **(kwargs or {}))
+        return values[0] if same and values and isinstance(values[0], Tensor) else func(*args, **(kwargs or {}))
 
 
 def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str | None]:

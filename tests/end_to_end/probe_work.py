@@ -87,7 +87,7 @@ def die(word: str) -> None:
 
 
 @step_word("rounds")
-def stretch(execute: Any, word: str, x: Params, left: int = 0) -> Params:
+def chunk(execute: Any, word: str, x: Params, left: int = 0) -> Params:
     """Run in the flow's process, with calls to the workers."""
     note(word)
     parts = execute.map(double, {i: (word + " part", Update(x)) for i in range(2)})

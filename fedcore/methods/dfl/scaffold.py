@@ -67,8 +67,8 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
     refuse_patience("scaffold", training)
     refuse_parts("scaffold", training)
     if training.optimiser != "sgd" or training.momentum:
-        way = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
-        raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+        optimiser = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
+        raise InputError(f"training.optimiser = {optimiser}: scaffold needs plain sgd; use sgd and momentum 0")
     if training.clip is not None:
         raise InputError(f"training.clip = {training.clip}: scaffold needs plain sgd; leave it out")
     stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)

@@ -104,8 +104,8 @@ def train_mixture(
             gradient(x, y)
             torch.mul(mixed.gradient, share, out=v.gradient)
             if first and alpha_lr:
-                slope = (v.vector - w.vector).dot(mixed.gradient).item()
-                share = min(max(share - alpha_lr * slope, 0.0), 1.0)
+                share_grad = (v.vector - w.vector).dot(mixed.gradient).item()
+                share = min(max(share - alpha_lr * share_grad, 0.0), 1.0)
             first = False
             step(x, y)
             if training.clip is not None:
