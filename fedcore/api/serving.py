@@ -205,7 +205,7 @@ def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Return a model as JSON, and add its tensors to `tensors` under names that begin with `name`."""
     if isinstance(value, Tensor):
         tensors[name] = value
-        return {"leaf": name}
+        return {"leaf": name}  # the word of all versions, so that any reads any
     if isinstance(value, Model):
         return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", tensors) for of in fields(value)}}
     if isinstance(value, Net):

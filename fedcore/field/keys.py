@@ -166,7 +166,7 @@ def unmask(update: Update, own: bytes) -> Update:
 
 def own_mask(key: bytes, name: str, shape: torch.Size) -> Tensor:
     """Return a device's own mask of a tensor. key: see `Masks.own`."""
-    return numbers(_derive(key, "leaf", name), shape)
+    return numbers(_derive(key, "leaf", name), shape)  # a label of the derivation: all versions must have the same
 
 
 def numbers(key: bytes, shape: torch.Size) -> Tensor:
