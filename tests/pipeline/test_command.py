@@ -33,6 +33,8 @@ from fedcore.types import InputError
     [
         (InputError("lr = -1: must be above 0"), 2, "lr = -1: must be above 0"),
         (Failed("the worker died; " + CONTINUE), 1, f"the worker died; {CONTINUE}"),
+        (Failed("a\nb\x1b[2J"), 1, r"a\nb\x1b[2J"),
+        (OSError(errno.EACCES, "", "a\nb"), 1, rf"a\nb: {os.strerror(errno.EACCES)}; {CONTINUE}"),
         (KeyboardInterrupt(), 130, f"stopped; {CONTINUE}"),
         (Stopped(signal.SIGTERM), 143, f"stopped; {CONTINUE}"),
     ],
