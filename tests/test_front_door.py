@@ -643,6 +643,6 @@ def thrown(*, training):
 def test_a_file_is_enough_for_methods_to_be_found(tmp_path: Path):
     shutil.copytree(ROOT / "fedcore", tmp_path / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "fedcore" / "methods" / "baselines" / "bin.py").write_text(THROWAWAY)
-    code = "import fedcore as fc; from fedcore.methods import METHODS, is_control; "
-    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), is_control('throwaway'), is_control('thrown'))"
-    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} False True\n"
+    code = "import fedcore as fc; from fedcore.methods import METHODS, builder; "
+    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), hasattr(builder('thrown'), 'control'))"
+    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} True\n"

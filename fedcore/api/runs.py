@@ -229,7 +229,7 @@ def compare(
     results = run_all(
         chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, together, where="compare"
     )
-    controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
+    controls = frozenset(config.label for config in chosen if config.control)
     if new_device == "left_out":
         results = leave_out(results, controls, decides, left_out_rows, extra, executor(workers, accelerator, together))
     table = pd.concat([result.table for result in results], ignore_index=True)

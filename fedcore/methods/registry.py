@@ -79,11 +79,6 @@ def method(
     return built
 
 
-def is_control(name: str) -> bool:
-    """Tell whether a method is a control, see :func:`fedcore.builders.control`."""
-    return getattr(builder(name), "control", False)
-
-
 def needs_sums_alone(name: str, settings: Mapping[str, Any]) -> bool:
     """Tell whether devices send masked numbers, see :func:`fedcore.builders.sums_alone`."""
     marked: Mapping[str, object] = getattr(builder(name), "sums_alone", {})

@@ -162,7 +162,7 @@ class Result:
 
     @property
     def control(self) -> bool:
-        return getattr(self.row.builder, "control", False)
+        return self.row.control
 
     @property
     def metric(self) -> Metric:
