@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
@@ -45,13 +44,9 @@ def is_users(name: object) -> bool:
 
 def loader_of(name: str) -> Callable[..., Dataset]:
     """Return the function that reads the dataset of that name; raises InputError for another name."""
-    if is_own(name):
-        return import_builder(name, "data.name")
-    if name not in DATASETS:
+    if not is_own(name) and name not in DATASETS:
         raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
-    module, _, function = DATASETS[name].partition(":")
-    loader: Callable[..., Dataset] = getattr(import_module(module), function)
-    return loader
+    return import_builder(DATASETS.get(name, name), "data.name")
 
 
 def load(name: str, **settings: Any) -> Dataset:

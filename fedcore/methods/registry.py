@@ -11,7 +11,6 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,9 @@ METHODS = _places()
 
 def builder(name: str) -> Callable[..., Method]:
     """Return the builder of that name, or at "package.module:function"; raises InputError where there is none."""
-    if ":" in name:
-        return import_builder(name, "method")
-    if name not in METHODS:
+    if ":" not in name and name not in METHODS:
         raise unknown_value("method", name, (*METHODS, "package.module:function"))
-    build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
-    return build
+    return import_builder(name if ":" in name else f"{METHODS[name]}:{name}", "method")
 
 
 def method(

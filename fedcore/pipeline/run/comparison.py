@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedcore.config.papers import Paper, Papers, of_study
 from fedcore.config.settings import slug
-from fedcore.config.studies import Study, criterion_of, find_study, run_section, title_for
+from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
@@ -191,7 +191,7 @@ def answer(
 def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame) -> dict[Place, Criterion]:
     """Return what decides in each setting of a tidy table."""
     run = run_section(params)
-    return {place: criterion_of(run, studies[place[0]]) for place, _ in places(table)}
+    return {place: run.of(studies[place[0]]).criterion for place, _ in places(table)}
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:

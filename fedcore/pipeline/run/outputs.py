@@ -14,7 +14,7 @@ from fedcore.config.params import read
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
-from fedcore.config.studies import find_study, grid_points, new_device_from, run_section, stops_rows
+from fedcore.config.studies import find_study, grid_points, run_section
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
@@ -66,7 +66,7 @@ def write_plan() -> None:
     for name in section.studies:
         points = grid_points(params, name, section.size, {})
         study = find_study(params, name)
-        show, new_device = study.figures, new_device_from(section, study)
+        own = section.of(study)
         settings = [asdict(point) | {"data": point.content} for point in points]
         plans: dict[str, Any] = {
             "data": {point.dataset: point.content for point in points},
@@ -74,9 +74,9 @@ def write_plan() -> None:
                 "seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points},
             },
             "federate": {
-                "size": section.size, "seeds": section.seeds, "show": show, "settings": settings,
-                **({"new_device": new_device} if new_device != "shared" else {}),
-                **({"stop_rows": True} if stops_rows(section, study) else {}),
+                "size": section.size, "seeds": section.seeds, "show": study.figures, "settings": settings,
+                **({"new_device": own.new_device} if own.new_device not in (None, "shared") else {}),
+                **({"stop_rows": True} if own.stop_rows == "auto" else {}),
             },
         }  # fmt: skip
         for stage, plan in plans.items():
