@@ -89,13 +89,18 @@ def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Sto
     """Write the outputs of a stage of `dvc repro`, for the next stage and for DVC's commands."""
     for job in jobs:
         folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
-        run_method.save(results[job.name], folder)
-        run_method.save_pictures(store, results[job.name], folder)
-        run_method.save_schemas(store, results[job.name], folder)
-        run_method.save_outcomes(results[job.name], folder)
         metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
-        run_method.save_metrics(results[job.name], metrics / f"{seed}.json", curves / f"{seed}.csv")
-        run_method.save_seconds(results[job.name], SECONDS / job.name)
+        _save(store, results[job.name], folder, metrics / f"{seed}.json", curves / f"{seed}.csv", SECONDS / job.name)
+
+
+def _save(store: Store, results: list[Result], folder: Path, metrics: Path, curves: Path, seconds: Path) -> None:
+    """Write a job's results to a folder, and its metrics, curves and seconds to these places."""
+    run_method.save(results, folder)
+    run_method.save_pictures(store, results, folder)
+    run_method.save_schemas(store, results, folder)
+    run_method.save_outcomes(results, folder)
+    run_method.save_metrics(results, metrics, curves)
+    run_method.save_seconds(results, seconds)
 
 
 def write_run(
@@ -109,12 +114,7 @@ def write_run(
     for job in jobs:
         place = folder / job.name
         places.append(place)
-        run_method.save(results[job.name], place)
-        run_method.save_metrics(results[job.name], place / METRICS, place / CURVES)
-        run_method.save_seconds(results[job.name], place)
-        run_method.save_pictures(store, results[job.name], place)
-        run_method.save_schemas(store, results[job.name], place)
-        run_method.save_outcomes(results[job.name], place)
+        _save(store, results[job.name], place, place / METRICS, place / CURVES, place)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
