@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, unknown_value
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, settings_of, unknown_value
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check, model, settings_for, union
 from fedcore.core.threats import split_threats
@@ -94,11 +94,11 @@ def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str):
         raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
     loader = loader_of(name)
-    parameters = signature(loader).parameters
-    if "root" in parameters:
+    takes = settings_of(loader)
+    if "root" in takes:
         settings.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))
-    for key, parameter in parameters.items():
-        if parameter.default is Parameter.empty and key not in settings:
+    for key, (_, default) in takes.items():
+        if default is Parameter.empty and key not in settings:
             raise InputError(f"data.{key}: must be set for data.name = {name!r}")
     return {"name": name, **settings_for(loader, "data", settings, map(loader_of, DATASETS))}
 

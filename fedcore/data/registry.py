@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
-from fedcore.builders import import_builder, unknown_value
+from fedcore.builders import group_settings, import_builder, settings_of, unknown_value
 from fedcore.data.dataset import Dataset
 from fedcore.types import InputError
 
@@ -55,12 +55,13 @@ def load(name: str, **settings: Any) -> Dataset:
     Raises InputError for an unknown name or setting, and for a function that fails or returns no dataset.
     """
     loader = loader_of(name)
+    grouped = group_settings(loader, settings)
     try:
-        signature(loader).bind(**settings)
+        signature(loader).bind(**grouped)
     except TypeError as error:
-        takes = ", ".join(signature(loader).parameters) or "none"
+        takes = ", ".join(settings_of(loader)) or "none"
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
-    return _read_own(name, loader, settings) if is_own(name) else loader(**settings)
+    return _read_own(name, loader, grouped) if is_own(name) else loader(**grouped)
 
 
 def _read_own(name: str, loader: Callable[..., Any], settings: Mapping[str, Any]) -> Dataset:
