@@ -543,16 +543,19 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     ),
     "ceiling": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), ceiling=99.5),
-        "compare.ceiling = 99.5: must be auto, None, or a number from 0 to 1",
+        "compare.ceiling = 99.5: input should be less than or equal to 1, or input should be 'auto'",
     ),
     "min_effect": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
         "min_effect = 1: must be a fraction",
     ),
-    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "run.every = 0: must be at least 1"),
+    "every": (
+        lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0),
+        "run.every = 0: input should be greater than or equal to 1",
+    ),
     "workers": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), workers=0),
-        "compare.workers = 0: must be at least 1",
+        "compare.workers = 0: input should be greater than or equal to 1",
     ),
     "with these nets": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),
@@ -644,6 +647,6 @@ def thrown(*, training):
 def test_a_file_is_enough_for_methods_to_be_found(tmp_path: Path):
     shutil.copytree(ROOT / "fedcore", tmp_path / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "fedcore" / "methods" / "baselines" / "bin.py").write_text(THROWAWAY)
-    code = "import fedcore as fc; from fedcore.methods import METHODS, is_control; "
-    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), is_control('throwaway'), is_control('thrown'))"
-    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} False True\n"
+    code = "import fedcore as fc; from fedcore.methods import METHODS, builder; "
+    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), hasattr(builder('thrown'), 'control'))"
+    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} True\n"

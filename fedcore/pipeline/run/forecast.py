@@ -248,16 +248,15 @@ def forecast(
                     one, study=job.study, method=row.label, traffic=before + one.traffic,
                     worker=largest + one.worker,
                 )  # fmt: skip
-                if fits and not getattr(row.builder, "control", False):
+                if fits and not row.control:
                     finals.append(("final", fit_finally(look, history, job.seed, setting, row, prepared), row.label))
                     fitted.add(setting.task)
                 if leaving:
                     with suppress(InputError):
                         there = row.build(rest.public.nets, {name: sizes[name] for name in rest.devices})
                         cost = expect(look, history, there, rest, job.seed, NEVER, deploys=False)
-                        alone = trains_alone(there)
-                        control = getattr(row.builder, "control", False)
-                        without.append((row.label if control else "alone" if alone else "combines", cost, row.label))
+                        kind = row.label if row.control else "alone" if trains_alone(there) else "combines"
+                        without.append((kind, cost, row.label))
             yield from (
                 replace(one, study=job.study, method=f"{label} without each device", worker=largest + one.worker)
                 for label, one in dearest(without, len(fed.devices))
