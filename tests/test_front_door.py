@@ -73,7 +73,7 @@ def by_site(houses: fc.Dataset, **settings: Any) -> Any:
     return fc.federate(houses, fc.by_device(), net=fc.mlp(12), **settings)
 
 
-def leaves(result: Any) -> dict[str, dict[str, torch.Tensor]]:
+def models_of(result: Any) -> dict[str, dict[str, torch.Tensor]]:
     return {f"{name}/{i}": params for name, one in result.models.items() for i, params in enumerate(one.model.params)}
 
 
@@ -91,7 +91,7 @@ def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: 
                 {}, fc.Message(), device, fc.StepId(3, 0, 0, site), training=fc.Training(epochs=2)
             )
         (params,) = deployed.model.params
-        assert all(torch.equal(leaf, (memory or update.params)[name]) for name, leaf in params.items())
+        assert all(torch.equal(tensor, (memory or update.params)[name]) for name, tensor in params.items())
 
 
 def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
@@ -110,9 +110,9 @@ def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: s
     config = fc.method(name, training={"epochs": 1})
     result = fc.final_fit(config, by_site(houses), 1, progress=False)
     plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
-    ours, theirs = leaves(result), leaves(plain)
+    ours, theirs = models_of(result), models_of(plain)
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(leaf, theirs[key][name]) for key, params in ours.items() for name, leaf in params.items())
+    assert all(torch.equal(x, theirs[key][name]) for key, params in ours.items() for name, x in params.items())
 
 
 def test_a_final_fit_has_no_scores_and_keeps_what_its_method_ranks_by(houses: fc.Dataset):

@@ -99,20 +99,20 @@ def cwru(
     cut, root = WindowOptions(window, train, test, scaling, noise, seed, server, places), Path(root)
     if download:
         fetch(root)
-    found = [number for number in NUMBERS if place(root, number).is_file()]
-    if not found:
+    numbers = [number for number in NUMBERS if place(root, number).is_file()]
+    if not numbers:
         raise InputError(
             f"data.root = {root}: none of the {len(NUMBERS)} files CWRU/{min(NUMBERS)}.mat to CWRU/{max(NUMBERS)}.mat "
             f"is there; put the published ones there ({SOURCE}), or set data.download = true where there is a network"
         )
-    made = examples((record for number in found for record in records(root, number)), cut)
+    made = examples((record for number in numbers for record in records(root, number)), cut)
     for location in locations or ():
         if location not in (made.domain or ()):
             raise InputError(
                 f"data.locations = {list(places)}: no file below {root} has a record of {location} "
                 f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
             )
-    log_missing(made, places, [number for number in NUMBERS if number not in found])
+    log_missing(made, places, [number for number in NUMBERS if number not in numbers])
     return made
 
 

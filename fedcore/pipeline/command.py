@@ -59,16 +59,16 @@ def cause(error: BaseException | None) -> str:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        found = _system_error(error)
-        place = isinstance(found, OSError) and (found.filename2 or found.filename)  # a copy's second is what is written
-        if isinstance(found, OSError) and found.errno in FULL:
-            return no_room(found, place or "a file")
-        if isinstance(found, OSError) and found.errno in DENIED:
-            return f"{place or 'a file'}: {os.strerror(found.errno or 0)}; {CONTINUE}"
-        if isinstance(found, MemoryError) or (isinstance(found, OSError) and found.errno == errno.ENOMEM):
+        line = _system_error(error)
+        place = isinstance(line, OSError) and (line.filename2 or line.filename)  # a copy's second is what is written
+        if isinstance(line, OSError) and line.errno in FULL:
+            return no_room(line, place or "a file")
+        if isinstance(line, OSError) and line.errno in DENIED:
+            return f"{place or 'a file'}: {os.strerror(line.errno or 0)}; {CONTINUE}"
+        if isinstance(line, MemoryError) or (isinstance(line, OSError) and line.errno == errno.ENOMEM):
             return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
-        if (type(found).__module__, type(found).__name__) == ("sqlite3", "OperationalError"):
-            return f"a database of this project: {found}; {CONTINUE}"
+        if (type(line).__module__, type(line).__name__) == ("sqlite3", "OperationalError"):
+            return f"a database of this project: {line}; {CONTINUE}"
         error = error.__cause__
     return ""
 

@@ -87,7 +87,8 @@ FOOT = """## More
 
 The theorems where both sides can be computed: [theory](results/theory.md). Every verdict that stricter rules changed:
 [verdicts before and after](results/verdicts.md). Every figure and table of the papers, with all conditions that differ:
-the page "Every figure and table" of the site that `make docs` builds; `fedcore show --papers` writes it beside this one.
+the page "Every figure and table" of the site that `make docs` builds; `fedcore show --papers` writes it beside this
+one.
 """
 
 ORDER = (
@@ -140,8 +141,8 @@ def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
 
 def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     """Yield one paper's statements, each with its verdict and numbers."""
-    found = [(line, claims_of(line, root)) for line in paper.lines]
-    answers = sorted(((word(rows), line, rows) for line, rows in found), key=lambda one: ORDER.index(one[0]))
+    with_claims = [(line, claims_of(line, root)) for line in paper.lines]
+    answers = sorted(((word(rows), line, rows) for line, rows in with_claims), key=lambda one: ORDER.index(one[0]))
     commands = list(dict.fromkeys(line.command for _, line, _ in answers))
     yield f"## {NAMES[family]}, statement by statement\n"
     if paper.about:

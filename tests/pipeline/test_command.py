@@ -238,7 +238,7 @@ def test_a_cause_that_a_library_has_as_text_is_one_line(tmp_path: Path):
         torch.empty(1 << 50)
     assert cause(wrapped(none.value)).startswith("no memory left: ")
     with pytest.raises(SafetensorError) as full:
-        save_file({"leaf": torch.zeros(1000)}, tmp_path / "leaves")
+        save_file({"tensor": torch.zeros(1000)}, tmp_path / "tensors")
     assert cause(wrapped(full.value)).startswith("a file: no room to write: File too large; ")
 
 

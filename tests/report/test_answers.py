@@ -139,7 +139,7 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     (alone,) = answers(table, frozenset()).values()
     assert headline(alone.advice) == "Train alone"
     assert facts(alone) == [
-        ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best way of combining"),
+        ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best combining method"),
     ]  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_the_answer_says_which_scale_is_best():
     margin = 4.303 * 0.01 * (1 / 3 + 1 / 15) ** 0.5
     said = f"+{100 * sum(gains) / 3:.1f} ± {100 * margin:.1f} points against scale device (fedavg) (± 95 %)"
     assert said in first.sentences[0]
-    assert "With scale common the best way of combining, fedavg, is 81.0% right" in first.sentences[0]
+    assert "With scale common the best combining method, fedavg, is 81.0% right" in first.sentences[0]
     assert len(others) == 2
 
 

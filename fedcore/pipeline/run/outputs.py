@@ -158,12 +158,12 @@ def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
     params = read()
     run = run_section(params)
     names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
-    divisions = [
+    pictures = [
         partition_folder(point, run.seeds[0]) / "who.png"
         for study in run.studies
         for point in grid_points(params, study, run.size, {})
     ]
-    return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], divisions
+    return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], pictures
 
 
 def stage_studies() -> dict[tuple[str, str], StudyOnData]:

@@ -40,7 +40,7 @@ def test_at_temperature_1_it_is_pytorchs_smoothing_by_the_mean_diagonal():
                     smoothed = partial(cross_entropy, label_smoothing=shares[-1])
                     smoothed(module(examples.x[index]), examples.y[index]).backward()
                     optimiser.step()
-            members.append({leaf: x.clone() for leaf, x in module.state_dict().items()})
+            members.append({key: x.clone() for key, x in module.state_dict().items()})
         sent = mean(members, by_size([len(there.data.train) for there in fed.devices.values()]))
         own = rounds[number].report.series["distillation"]["diagonal"]
         torch.testing.assert_close(rounds[number].state.messages["a"].params, sent, rtol=1e-4, atol=1e-5)

@@ -51,7 +51,7 @@ def test_a_plain_loop_with_pytorchs_label_smoothing(ratio, shares):
                     optimiser.zero_grad()
                     cross_entropy(module(examples.x[index]), examples.y[index], label_smoothing=share).backward()
                     optimiser.step()
-            members.append({leaf: x.clone() for leaf, x in module.state_dict().items()})
+            members.append({key: x.clone() for key, x in module.state_dict().items()})
         sent = mean(members, by_size([len(there.data.train) for there in fed.devices.values()]))
     rounds = list(run(label_smoothing(rounds=3, ratio=ratio), fed, 1, Inline()))
     torch.testing.assert_close(rounds[-1].state.messages["a"].params, sent, rtol=1e-4, atol=1e-5)
