@@ -104,7 +104,7 @@ class Side:
 
     def start(self, words: Sequence[str], cwd: Path, **more: str) -> subprocess.Popen[str]:
         """Start Python with this checkout's code."""
-        kept = {key: value for key, value in os.environ.items() if key not in ("FEDCORE_HOME", "FEDCORE_DATA")}
+        environment = {key: value for key, value in os.environ.items() if key not in ("FEDCORE_HOME", "FEDCORE_DATA")}
         set_here = {
             "PYTHONPATH": str(self.checkout),
             "PYTHONSAFEPATH": "1",
@@ -113,7 +113,7 @@ class Side:
             **more,
         }
         return subprocess.Popen(
-            [sys.executable, *words], cwd=cwd, env=kept | set_here, text=True, stdin=subprocess.DEVNULL,
+            [sys.executable, *words], cwd=cwd, env=environment | set_here, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
@@ -239,10 +239,10 @@ def commands(side: Side, project: Path | None) -> None:
         place = project if project and "{rows}" not in words else side.project
         if not place.is_dir():
             continue
-        given = [word.format(rows=rows, labels=labels) for word in words]
+        filled = [word.format(rows=rows, labels=labels) for word in words]
         try:
             with measured() as spent:
-                side.run(["-m", "fedcore", *given], place)
+                side.run(["-m", "fedcore", *filled], place)
         except RuntimeError as error:
             complain(f"{side.name}: {what}: {error}")
         else:

@@ -112,8 +112,8 @@ def __getattr__(name: str) -> Any:
         require_study()
         from fedcore.api.method_settings import settings_functions
 
-        if found := settings_functions().get(name):
-            return found(name)
+        if function := settings_functions().get(name):
+            return function(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

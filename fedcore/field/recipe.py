@@ -106,11 +106,11 @@ class Recipe:
         Raises InputError, naming the device, for numbers that are none.
         """
         names = ("median",) if self.lacks == "fill" else ("mean", "variance")
-        for device, leaves in sent.items():
+        for device, tensors in sent.items():
             for name in names:
-                if not _are_numbers(leaves.get(name), int(self._numeric.sum()), nan=name == "median"):
+                if not _are_numbers(tensors.get(name), int(self._numeric.sum()), nan=name == "median"):
                     raise InputError(f"answer of {device}: its numbers are no {name} of each input")
-        parts = {device: [self._of_all(leaves[name]) for name in names] for device, leaves in sent.items()}
+        parts = {device: [self._of_all(tensors[name]) for name in names] for device, tensors in sent.items()}
         if self.lacks == "fill":
             fills = {device: median.numpy() for device, (median,) in parts.items()}
             return replace(self, shared=replace(self.shared, fill=pool_medians(self.schema, fills, sizes)))
@@ -192,7 +192,7 @@ class Source(Protocol):
 _ADAPTER = TypeAdapter(Recipe)
 
 
-def _are_numbers(leaf: Tensor | None, count: int, nan: bool) -> bool:
-    if leaf is None or tuple(leaf.shape) != (count,) or leaf.dtype != torch.float64:
+def _are_numbers(tensor: Tensor | None, count: int, nan: bool) -> bool:
+    if tensor is None or tuple(tensor.shape) != (count,) or tensor.dtype != torch.float64:
         return False
-    return bool((leaf.isfinite() | leaf.isnan() if nan else leaf.isfinite()).all())
+    return bool((tensor.isfinite() | tensor.isnan() if nan else tensor.isfinite()).all())

@@ -105,9 +105,9 @@ class Rows:
         y = torch.from_numpy(pd.Index(schema.classes).get_indexer(pd.Index(labels)).astype(np.int64))
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
         named = None if recipe.id is None else texts(file, frame, recipe.id)
-        kept = torch.from_numpy(keep)
+        kept_rows = torch.from_numpy(keep)
         return Dataset(
-            Data(x[kept], y[kept]), None, schema.classes, (self.name,) * int(keep.sum()),
+            Data(x[kept_rows], y[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
             None if marks is None else tuple(marks[keep].tolist()), schema=schema,
             ids=None if named is None else tuple(named[keep].tolist()),
         )  # fmt: skip

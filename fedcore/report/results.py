@@ -85,8 +85,8 @@ def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
 
 def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     """Yield one paper's statements, each with its verdict and numbers."""
-    found = [(line, claims_of(line, root)) for line in paper.lines]
-    answers = sorted(((word(rows), line, rows) for line, rows in found), key=lambda one: ORDER.index(one[0]))
+    with_claims = [(line, claims_of(line, root)) for line in paper.lines]
+    answers = sorted(((word(rows), line, rows) for line, rows in with_claims), key=lambda one: ORDER.index(one[0]))
     yield f"## {NAMES[family]}, statement by statement\n"
     if paper.names:
         yield f"Names in the table: {cell(paper.names)}\n"

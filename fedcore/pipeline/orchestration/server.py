@@ -87,9 +87,9 @@ def start_early() -> None:
 def password() -> str:
     """Return the password of this project's server, a random one made on first use: user name, colon, secret."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        found = PASSWORD.read_text("ascii").strip()
-        if re.fullmatch(r"fedcore:[\w-]{20,}", found):
-            return found
+        stored = PASSWORD.read_text("ascii").strip()
+        if re.fullmatch(r"fedcore:[\w-]{20,}", stored):
+            return stored
     write_atomic(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
     return password()
 

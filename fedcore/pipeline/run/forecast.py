@@ -56,25 +56,25 @@ class History:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """Median seconds by kind; those of rounds are of one device in one round."""
-        found: dict[str, list[float]] = defaultdict(list)
+        by_kind: dict[str, list[float]] = defaultdict(list)
         for line in self._lines:
             if line["step"] != "rounds":
-                found[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
+                by_kind[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
             elif (record := look_up(line["key"])) is not None:
                 played = unflatten(record["value"], {})["rounds"]
                 turns = sum(len({*up, *down}) for up, down, _ in played)
-                found["rounds"].append(float(line["wall"]) / max(1, turns))
-        return {kind: median(walls) for kind, walls in found.items()}
+                by_kind["rounds"].append(float(line["wall"]) / max(1, turns))
+        return {kind: median(walls) for kind, walls in by_kind.items()}
 
     @cached_property
     def disk(self) -> dict[str, float]:
         """Median bytes of blobs by kind."""
-        found: dict[str, list[float]] = defaultdict(list)
+        by_kind: dict[str, list[float]] = defaultdict(list)
         for line in self._lines:
             paths = [self.store.path(Ref(digest, 0)) for digest in line.get("blobs", ())]
             size = sum(path.stat().st_size for path in paths if path.is_file())
-            found[line["step"]].append(size / line.get("calls", 1))
-        return {kind: median(sizes) for kind, sizes in found.items()}
+            by_kind[line["step"]].append(size / line.get("calls", 1))
+        return {kind: median(sizes) for kind, sizes in by_kind.items()}
 
 
 class Lookup:
@@ -102,18 +102,18 @@ class Lookup:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
-        found: dict[Any, Any] = {}
+        values_of: dict[Any, Any] = {}
         if len(shards := into_shards(fn, calls, self.together)) < len(calls):
             if trains_together(fn, self.together):
                 placed = accelerate_all(fn, self.accelerator)
             for label, shard in shards.items():
                 nothing = partial(self._stand_ins, fn=fn, calls=shard)
                 values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing, calls=len(shard))
-                found |= zip(shard, values, strict=True)
-            return found
+                values_of |= zip(shard, values, strict=True)
+            return values_of
         for unit, args in calls.items():
-            found[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
-        return found
+            values_of[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
+        return values_of
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
         return self._find(fn, "", args, 1.0, lambda key: self.store.put(Inline().call(fn, *self.store.get(args))))
@@ -233,31 +233,30 @@ def forecast(
                     raise
                 done = len(look.done)
                 one = expect(look, history, method, fed, job.seed, setting.every)
-                mine = look.done[done:]
+                its_steps = look.done[done:]
                 for other in others if one.cached < one.steps else []:  # the best rate is that of the cached steps
                     del look.done[done:]
                     there = other.build(fed.public.nets, sizes)
-                    found = expect(look, history, there, fed, job.seed, setting.every)
-                    if found.cached == found.steps:
-                        row, one, mine = other, found, look.done[done:]
+                    cost = expect(look, history, there, fed, job.seed, setting.every)
+                    if cost.cached == cost.steps:
+                        row, one, its_steps = other, cost, look.done[done:]
                         break
-                look.done[done:] = mine
+                look.done[done:] = its_steps
                 if untried:
                     tried[row.label] = tried.get(row.label, True) and one.cached == one.steps
                 yield replace(
                     one, study=job.study, method=row.label, traffic=before + one.traffic,
                     worker=largest + one.worker,
                 )  # fmt: skip
-                if fits and not getattr(row.builder, "control", False):
+                if fits and not row.control:
                     finals.append(("final", fit_finally(look, history, job.seed, setting, row, prepared), row.label))
                     fitted.add(setting.task)
                 if leaving:
                     with suppress(InputError):
                         there = row.build(rest.public.nets, {name: sizes[name] for name in rest.devices})
-                        found = expect(look, history, there, rest, job.seed, NEVER, deploys=False)
-                        alone = trains_alone(there)
-                        control = getattr(row.builder, "control", False)
-                        without.append((row.label if control else "alone" if alone else "combines", found, row.label))
+                        cost = expect(look, history, there, rest, job.seed, NEVER, deploys=False)
+                        kind = row.label if row.control else "alone" if trains_alone(there) else "combines"
+                        without.append((kind, cost, row.label))
             yield from (
                 replace(one, study=job.study, method=f"{label} without each device", worker=largest + one.worker)
                 for label, one in dearest(without, len(fed.devices))
@@ -289,8 +288,8 @@ def fit_finally(
     before, rows = (sum(count_examples(look.store, one).values()) for one in (study, final))
     fed = partitions.build_federation(look, setting, final, final_fit=held_out)
     method = row.build(fed.public.nets, count_examples(look.store, final))
-    found = expect(look, history, method, fed, seed, max(stage.rounds for stage in method.stages))
-    return replace(found, seconds=found.seconds * rows / max(before, 1))
+    expected = expect(look, history, method, fed, seed, max(stage.rounds for stage in method.stages))
+    return replace(expected, seconds=expected.seconds * rows / max(before, 1))
 
 
 def expect(
@@ -322,9 +321,9 @@ def dearest(rows: Iterable[tuple[str, Expected, str]], devices: int) -> Iterator
     kinds: dict[str, list[tuple[Expected, str]]] = defaultdict(list)
     for kind, one, label in rows:
         kinds[kind].append((one, label))
-    for kind, mine in kinds.items():
+    for kind, candidates in kinds.items():
         if kind in (*GUESSES, "alone", "combines", "final"):
-            one, label = max(mine, key=lambda pair: (pair[0].steps == pair[0].cached, pair[0].seconds))
+            one, label = max(candidates, key=lambda pair: (pair[0].steps == pair[0].cached, pair[0].seconds))
             yield label, replace(
                 one, steps=one.steps * devices, cached=one.cached * devices, seconds=one.seconds * devices,
                 disk=one.disk * devices, traffic=one.traffic * devices,
