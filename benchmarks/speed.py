@@ -331,8 +331,16 @@ def write(out: Path, sides: Sequence[Side], load: float) -> list[dict[str, str]]
 
 def page(text: str, rows: Sequence[Mapping[str, str]], conditions: str) -> str:
     """Return the text of a page with another table between its marks. Raises ValueError without marks."""
-    columns = [name for name in rows[0] if name not in ("load", "command")]
-    lines = [columns, ["---"] * len(columns), *([row[name] for name in columns] for row in rows)]
+    columns = [name for name in rows[0] if name != "load"]
+    above = ["", *(row["command"] for row in rows)]
+    said = [
+        "the same" if row["command"] == last else f"`{row['command']}`" for row, last in zip(rows, above, strict=False)
+    ]
+    lines = [
+        columns,
+        ["---"] * len(columns),
+        *([*map(row.get, columns[:-1]), last] for row, last in zip(rows, said, strict=True)),
+    ]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     before, _, rest = text.partition(BEGIN)
     _, mark, after = rest.partition(END)
@@ -346,7 +354,7 @@ def conditions(sides: Sequence[Side], load: float, seconds: float) -> str:
     named = [f"{side.name} is commit {commit(side.checkout)}" for side in sides]
     return (
         f"{date.today():%d %B %Y}, {os.cpu_count()} cores of {processor_name()}, load {load:.1f} before, in "
-        f"{seconds / 60:.0f} minutes; {', '.join(named)}. `load` and commands: [speed.csv](results/speed.csv)."
+        f"{seconds / 60:.0f} minutes; {', '.join(named)} ([speed.csv](results/speed.csv))."
     )
 
 
