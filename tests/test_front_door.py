@@ -279,7 +279,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     controls = {"best_local", "majority", "majority_per_device"}  # the last two are in every comparison
     assert summary["control"].to_dict() == {"avg": False, "local_only": False, **dict.fromkeys(controls, True)}
     assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
-    assert found.claims["verdict"].iloc[1] == "does not hold"
+    assert found.claims["verdict"].iloc[1] == "contradicted"
     assert found.answer == AnswerInWords.of(answer(found.table, frozenset(controls), Criterion(least_test=20)))
     assert str(found.answer).splitlines() == found.answer.sentences
     labels = [*(row.label for row in rows), "majority", "majority_per_device"]
@@ -319,7 +319,7 @@ def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
 def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
     """With next to no learning rate, training moves nothing; with one that learns, the same gate is open."""
     gate = fc.Gate("local_only - majority > 0.1", "local models are at chance")
-    for lr, word in ((1e-12, {"not tested"}), (0.01, {"holds", "does not hold"})):
+    for lr, word in ((1e-12, {"not tested"}), (0.01, {"holds", "not shown", "contradicted"})):
         quick = {"epochs": 10, "lr": lr}
         rows = [fc.local_only(training=quick), fc.fedavg(label="avg", training=quick), fc.majority()]
         found = fc.compare(rows, fed, range(3), claims=["avg > local_only", "local_only > 0.2"], valid=[gate])

@@ -20,8 +20,8 @@ from fedcore.report.tables import FEW, cells, notes, places, where_it_holds
 from fedcore.results.criterion import METRICS
 from fedcore.results.summary import SPLITS, verdict
 
-VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
-"""verdict -> rich's style"""
+VERDICTS = {"not tested": ""}
+"""verdict -> rich's style, bold if it is not named"""
 NARROW = 13
 """Places of a head's line."""
 
@@ -57,7 +57,7 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
         console.print(Text(f"{study}: claims of the paper", style="bold"))
         for _, row in rows.iterrows():
             where = f" where {row['where']}" if row["where"] else ""
-            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS[row["verdict"]]))
+            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS.get(row["verdict"], "bold")))
             numbers = where_it_holds(row["numbers"])
             console.print(Text(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
         console.print()

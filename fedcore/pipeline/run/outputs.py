@@ -26,6 +26,7 @@ from fedcore.pipeline.run import comparison, history, partitions, run_method
 from fedcore.report.answers import study_answers
 from fedcore.report.figures import png
 from fedcore.report.history import trends
+from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.types import InputError
 
@@ -177,7 +178,7 @@ def stage_studies() -> dict[tuple[str, str], StudyOnData]:
     }
 
 
-def compare_stages() -> comparison.Comparison:
+def compare_stages() -> Comparison:
     """Compare the results of the stages of `dvc repro`, and write the comparison."""
     params = read()
     made = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))
