@@ -96,9 +96,10 @@ def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: 
 
 def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
     """Sums of sites are sums of all rows: a single site that holds every row gets the same model."""
-    result = fc.final_fit(fc.analytic(), by_site(houses), 0, progress=False)
+    few = fc.analytic(features=64)
+    result = fc.final_fit(few, by_site(houses), 0, progress=False)
     everything = fc.from_arrays(houses.train.x.numpy(), houses.train.y.numpy(), device=["one"] * len(houses.train))
-    whole = fc.run(fc.analytic(), by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
+    whole = fc.run(few, by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
     x = houses.train.x.numpy()[:200]
     expected = whole.models["one"].probabilities(x)
     for deployed in result.models.values():
@@ -107,7 +108,7 @@ def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc
 
 @pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
 def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
-    config = fc.method(name, training={"epochs": 1})
+    config = fc.method(name, training={"epochs": 1}, **({"features": 64} if name == "analytic" else {}))
     result = fc.final_fit(config, by_site(houses), 1, progress=False)
     plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
     ours, theirs = models_of(result), models_of(plain)
@@ -542,16 +543,19 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     ),
     "ceiling": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), ceiling=99.5),
-        "compare.ceiling = 99.5: must be auto, None, or a number from 0 to 1",
+        "compare.ceiling = 99.5: input should be less than or equal to 1, or input should be 'auto'",
     ),
     "min_effect": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
         "min_effect = 1: must be a fraction",
     ),
-    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "run.every = 0: must be at least 1"),
+    "every": (
+        lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0),
+        "run.every = 0: input should be greater than or equal to 1",
+    ),
     "workers": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), workers=0),
-        "compare.workers = 0: must be at least 1",
+        "compare.workers = 0: input should be greater than or equal to 1",
     ),
     "with these nets": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),
@@ -643,6 +647,6 @@ def thrown(*, training):
 def test_a_file_is_enough_for_methods_to_be_found(tmp_path: Path):
     shutil.copytree(ROOT / "fedcore", tmp_path / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "fedcore" / "methods" / "baselines" / "bin.py").write_text(THROWAWAY)
-    code = "import fedcore as fc; from fedcore.methods import METHODS, is_control; "
-    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), is_control('throwaway'), is_control('thrown'))"
-    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} False True\n"
+    code = "import fedcore as fc; from fedcore.methods import METHODS, builder; "
+    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), hasattr(builder('thrown'), 'control'))"
+    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} True\n"

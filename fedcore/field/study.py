@@ -132,7 +132,7 @@ def run_study(
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))
     table = pd.concat(tables, ignore_index=True)
     table = table[~table["method"].isin(refused)]
-    controls = frozenset(row.label for row in rows if getattr(row.builder, "control", False))
+    controls = frozenset(row.label for row in rows if row.control)
     in_words = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
     return FieldStudy(table, in_words, refused, pd.concat(left, ignore_index=True))
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from fedcore.report.answers import Box
 from fedcore.report.console import PlainConsole
-from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
-from fedcore.results.criterion import METRICS, Metric
+from fedcore.report.tables import FEW, cells, notes, places, where_it_holds
+from fedcore.results.criterion import METRICS
 from fedcore.results.summary import SPLITS, verdict
 
 VERDICTS = {"not tested": ""}
@@ -91,7 +91,7 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
     for (_, _, setting), rows in places(summary):
         cells = {
-            method: Text(_scaled(metric, mean), "bold" if rank == 1 else "")
+            method: Text(metric.scaled(mean), "bold" if rank == 1 else "")
             for method, mean, rank in zip(
                 rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
             )
@@ -99,11 +99,6 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
         table.add_row(Text(setting), *(cells.get(method, Text("-")) for method in methods))
     console.print(table)
     console.print()
-
-
-def _scaled(metric: Metric, value: float) -> str:
-    """Return a value in the unit in which it is shown."""
-    return number(100 * value) if metric.per == 100 else f"{metric.per * value:.3g}"
 
 
 def _print_settings(summary: pd.DataFrame, console: Console) -> None:
