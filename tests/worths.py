@@ -110,6 +110,8 @@ def dfl() -> dict[str, list[str]]:
     small = read("dfl-conditions").query("setting == 'dirichlet'").set_index("method")[list("01234")].T
     printed = lead(small, "dfl_examples", "fedavg")
     assert printed[1] > 0
+    whole = [read(f"dfl-cifar10-{shares}").pivot_table("200", "seed", "method") for shares in ("even", "skewed")]
+    assert all(run["dfl"].count() == 1 and (run["fedavg"] > run["dfl"]).sum() == 1 for run in whole)
     return {
         "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", "3", unequal, equal, larger],
         "says": ["1", dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", *points(printed[0]), "3", equal,
