@@ -109,10 +109,13 @@ def dfl() -> dict[str, list[str]]:
     unequal, equal, larger = (points(gain["a"] - gain["b"])[0] for gain in gains)
     small = read("dfl-conditions").query("setting == 'dirichlet'").set_index("method")[list("01234")].T
     printed = lead(small, "dfl_examples", "fedavg")
-    assert printed[1] > 0
+    large = read("dfl-conditions-all").query("setting == 'dirichlet'").set_index("method")[list("01234")].T
+    assert printed[1] > 0 > lead(large, "dfl_examples", "fedavg")[1]
+    whole = [read(f"dfl-cifar10-{shares}").pivot_table("200", "seed", "method") for shares in ("even", "skewed")]
+    assert all(run["dfl"].count() == 1 and (run["fedavg"] > run["dfl"]).sum() == 1 for run in whole)
     return {
-        "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", "3", unequal, equal, larger],
-        "says": ["1", dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", *points(printed[0]), "3", equal,
+        "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", *points(printed[0]), "3", unequal, equal, larger],
+        "says": ["1", *points(printed[0]), dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", "3", equal,
                  unequal, larger, "3"],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
         "note 5": [],

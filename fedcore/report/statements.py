@@ -49,8 +49,8 @@ def said(row: pd.Series, names: Names, what: str = "") -> str:
     a, other = _named(rule.a, names), rule.below or rule.near
     of = f" ({what or unit.what})" if what or unit.what else ""
     if rule.key:
-        key = names.get(rule.key, rule.key)
-        return f"{a} {rule.direction or f'stays within {rule.room}'} with {key}{of}"
+        way = rule.direction or f"stays within {rule.room}"
+        return f"{what or unit.what or 'accuracy'} of {a} {way} with {names.get(rule.key, rule.key)}"
     limit = number_of(str(other))
     if limit is not None and " - " in rule.a:
         lead, behind = (_named(label, names) for label in rule.a.split(" - "))
