@@ -165,7 +165,8 @@ def write_weights(params: Mapping[str, Tensor], path: str | Path) -> None:
     for name, leaf in params.items():
         if leaf.dtype not in words:
             raise InputError(f"write_weights: leaf {name} is {leaf.dtype}, must be one of {', '.join(map(str, words))}")
-        raw = leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        whole = leaf.detach().cpu().clone(memory_format=torch.contiguous_format)  # a column of one number is contiguous
+        raw = whole.flatten().view(torch.uint8).numpy().tobytes()
         header[name] = {
             "dtype": words[leaf.dtype], "shape": [*leaf.shape], "data_offsets": [place, place + len(raw)],
         }  # fmt: skip
