@@ -62,7 +62,7 @@ def test_a_method_has_the_bits_of_its_simulation_in_the_field(name: str, tmp_pat
     assert all(turn.absent == () for turn in there)
 
 
-def test_a_label_for_each_step_has_the_bits_of_its_simulation_in_the_field(tmp_path: Path):
+def test_a_label_for_each_step_has_the_bits_of_its_simulation(tmp_path: Path):
     y = [[k % 3, k % 2, -1, -1] for k in range(20)]
     data = from_arrays(torch.arange(80).reshape(20, 4) % 5, y, device=[*"ab"] * 10, task="sequence_labelling")
     fed = federate(data, partitioner("by_device")(), net=architecture("lstm")(vocabulary=5, hidden=3)).federation(0)

@@ -59,7 +59,7 @@ def test_a_study_on_devices_has_the_numbers_of_the_study(tmp_path):
 
 
 @pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multilabel", "macro_f1")])
-def test_numbers_and_several_labels_have_the_numbers_of_the_study_on_devices(task, metric, tmp_path):
+def test_numbers_and_several_labels_are_those_of_the_study(task, metric, tmp_path):
     fed, setup, link = on_devices(tmp_path, task=task)
     rows = [method("fedavg", rounds=1, training=SHORT), method("majority"), method("analytic", features=9)]
     here = compare(rows, fed, [0], progress=False, least_test=5)
@@ -131,7 +131,7 @@ def test_what_no_device_can_be_made_to_do_is_refused(federation, said, tmp_path)
         setup_of(*job_of(**federation), load_plant(tmp_path), (), None)
 
 
-def test_examples_of_several_inputs_and_numbers_that_are_no_table_are_refused():
+def test_several_inputs_and_numbers_of_no_table_are_refused():
     inputs = from_arrays({"a": np.zeros((4, 2)), "b": np.zeros(4)}, [0, 1, 0, 1], device=[*"xxyy"])
     numbers = from_arrays(np.zeros((4, 2)), [0.5, 1.0, 2.0, 3.0], device=[*"xxyy"])
     for dataset, said in ((inputs, "an example of these data has several"), (numbers, "a number .* needs a table")):
