@@ -129,7 +129,9 @@ def code_by_seed(name: str, study: Study) -> Numbers:
     keys = [key for key in KEYS if key in pd.read_csv(RESULTS / name)]
     rows = by_seed(name, *keys)
     rows["setting"] = [
-        " ".join(f"{key}={value:g}" if key == "alpha" else f"{key}={value}" for key, value in zip(keys, one, strict=True))
+        " ".join(
+            f"{key}={value:g}" if key == "alpha" else f"{key}={value}" for key, value in zip(keys, one, strict=True)
+        )
         for one in rows[keys].itertuples(index=False)
     ]
     settings = rows[["setting", *keys]].drop_duplicates().to_dict("records")
