@@ -49,6 +49,7 @@ def left_out(table: pd.DataFrame, metric: str = "accuracy") -> pd.Series:
     return rows.set_index(["method", "seed", "device"])["value"]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_a_federation_built_without_it():
     """Oracle: a dataset without the rows of the device, a run of its own, and the rows scaled and scored by hand."""
     whole, found = sites(), left_out(compared().table)
@@ -68,6 +69,7 @@ def test_scores_are_those_of_a_federation_built_without_it():
     assert left_out(compared().table, "examples")["fedavg", 1, "s2"] == ROWS
 
 
+@pytest.mark.slow
 def test_the_shared_test_set_claims_more_than_a_left_out_site_shows():
     found = compared()
     table, new = found.table, found.answer.new_device
@@ -81,6 +83,7 @@ def test_the_shared_test_set_claims_more_than_a_left_out_site_shows():
     assert new.advice.action is not Action.USE
 
 
+@pytest.mark.slow
 def test_the_gain_is_over_devices():
     values, advice = left_out(compared().table), compared().answer.new_device.advice
     gains = (values["fedavg"] - values["local_only"]).groupby("device").mean()
@@ -143,6 +146,7 @@ def test_workers_give_the_same_bits():
     pd.testing.assert_frame_equal(there, here)
 
 
+@pytest.mark.slow
 def test_answer_in_words():
     said = compared().answer.sentences
     assert any(line.startswith("For a new device (s0, s1, s2 and s3, left out of training in turn): ") for line in said)
@@ -152,6 +156,7 @@ def test_answer_in_words():
     assert not any("shared test data" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_site_that_is_all_test_is_scored_and_not_trained_on():
     whole = sites()
     marks = ["test" if owner == "s3" else ("train", "train", "test")[i % 3] for i, owner in enumerate(whole.device)]
