@@ -398,13 +398,6 @@ def built(shape: tuple[int, ...], section: str) -> Net:
     return net(shape=shape, classes=10, **json.loads(section))
 
 
-KILOBYTES = {
-    ("mnist", "cnn"): 265.9, ("cifar10", "cnn"): 249.7, ("cifar100", "cnn"): 253.1, ("mnist", "resnet20"): 908.7,
-    ("cifar10", "resnet20"): 909.9, ("mnist", "mobilenet_v2"): 9420.8, ("cifar10", "mobilenet_v2"): 9420.8,
-}  # fmt: skip
-"""DFL, Table IV: files of its nets, those that are the nets its text describes (docs/methods/dfl.md)."""
-
-
 def test_settings_that_go_together_may_be_named_by_numbers():
     """Typed, such a number chooses its point, and one that is not there is refused."""
     (point,) = grid_points(PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.6})

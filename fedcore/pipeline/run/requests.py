@@ -151,7 +151,7 @@ class Run:
     def _begin(self, ready: ReadySetting) -> None:
         """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
         place = ready.job.study, ready.setting.name
-        rows = [row for row in ready.setting.methods if not getattr(row.builder, "control", False)][:2]
+        rows = [row for row in ready.setting.methods if not row.control][:2]
         tried = any(len(run_method.rates_of(ready.setting, row)) > 1 for row in rows)
         if place in self._first or not tried or not self._says_so_far(ready):
             return
@@ -225,9 +225,7 @@ class Run:
 
         A row that diverged is left out of any study that has another one beside controls.
         """
-        others = {
-            row.label for one in job.settings for row in one.methods if not getattr(row.builder, "control", False)
-        }
+        others = {row.label for one in job.settings for row in one.methods if not row.control}
         if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
         if (job.study, method.label) not in self._refusals:
