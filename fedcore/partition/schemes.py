@@ -238,8 +238,8 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
 def shards(labels: Index, devices: int, classes: int, seed: int) -> dict[str, Index]:
     """Sort the examples by label, cut them into equal shards, and deal each device `classes` of them.
 
-    Most shards have one label, so that a device has few (McMahan et al. 2017, sec. 3: two shards each). A shard may hold
-    the last examples of a label and the first of the next.
+    Most shards have one label, so that a device has few (McMahan et al. 2017, sec. 3: two shards each). A shard may
+    hold the last examples of a label and the first of the next.
     """
     if (count := devices * classes) > len(labels):
         raise InputError(f"federation.classes = {classes}: makes {count} shards of {len(labels)} examples; lower it")
