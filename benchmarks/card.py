@@ -100,7 +100,7 @@ def plain_rounds(case: Case, parts: list[Data]) -> Iterator[object]:
                 optimiser.zero_grad()
                 torch.autograd.backward(cross_entropy(model(x[index]), y[index]))
                 optimiser.step()
-            sent.append({name: leaf.clone() for name, leaf in model.state_dict().items()})
+            sent.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         server = {name: torch.stack([state[name] for state in sent]).float().mean(0) for name in sent[0]}
         torch.cuda.synchronize()
         yield None

@@ -60,8 +60,8 @@ class Problem:
 
     def gradient(self, w: Array) -> Array:
         """Its gradient."""
-        slope = special.softmax(self.X @ w, -1) - self.Q
-        return np.einsum("cnd,cnk->dk", self.X, slope) / self.X[..., 0].size + self.mu * w
+        error = special.softmax(self.X @ w, -1) - self.Q
+        return np.einsum("cnd,cnk->dk", self.X, error) / self.X[..., 0].size + self.mu * w
 
     def _minimise(self) -> Array:
         shape = self.X.shape[-1], self.Q.shape[-1]
@@ -102,9 +102,9 @@ def run(problem: Problem, rounds: int, sampled: int, seed: int, every: int) -> l
         for step in range(STEPS):
             rows = random.integers(N, size=(len(who), BATCH))
             x, q = problem.X[who[:, None], rows], problem.Q[who[:, None], rows]
-            slope = special.softmax(x @ local, -1) - q
+            error = special.softmax(x @ local, -1) - q
             rate = 2 / (problem.mu * (gamma + turn * STEPS + step))
-            local -= rate * (np.swapaxes(x, 1, 2) @ slope / BATCH + problem.mu * local)
+            local -= rate * (np.swapaxes(x, 1, 2) @ error / BATCH + problem.mu * local)
         w = local.mean(0)
         if (turn + 1) % every == 0:
             errors.append(problem.value(w) - problem.least)

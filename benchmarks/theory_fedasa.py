@@ -118,7 +118,7 @@ def descend(rounds: int, seed: int, rate: float | None = None) -> dict[str, floa
     generator = torch.Generator().manual_seed(seed)
     shared = (torch.randn(65, 16, generator=generator, dtype=torch.float64) / 8).requires_grad_()
     heads = (torch.randn(K, 16, 10, generator=generator, dtype=torch.float64) / 4).requires_grad_()
-    leaves = [shared, heads]
+    params = [shared, heads]
 
     def losses() -> Tensor:
         logits = torch.tanh(X @ shared) @ heads
@@ -127,11 +127,11 @@ def descend(rounds: int, seed: int, rate: float | None = None) -> dict[str, floa
     squares, G2, L, before, M, last = [], 0.0, 0.0, torch.zeros(0), 0.0, torch.zeros(0)
     for turn in range(rounds):
         own = losses()
-        by_device = [torch.autograd.grad(loss, leaves, retain_graph=True) for loss in own]
+        by_device = [torch.autograd.grad(loss, params, retain_graph=True) for loss in own]
         G2 = max(G2, *(sum(float(part.square().sum()) for part in one) for one in by_device))
         gradient = [sum(parts) / K for parts in zip(*by_device, strict=True)]
         flat = torch.cat([part.flatten() for part in gradient])
-        where = torch.cat([leaf.detach().flatten() for leaf in leaves])
+        where = torch.cat([tensor.detach().flatten() for tensor in params])
         if turn:
             L = max(L, float((flat - last).norm() / (where - before).norm()))
         else:
@@ -139,8 +139,8 @@ def descend(rounds: int, seed: int, rate: float | None = None) -> dict[str, floa
         squares.append(float(flat.square().sum()))
         before, last = where, flat
         with torch.no_grad():
-            for leaf, part in zip(leaves, gradient, strict=True):
-                leaf -= rate * part
+            for tensor, part in zip(params, gradient, strict=True):
+                tensor -= rate * part
     mean = float(np.mean(squares))
     right = M / (rate * rounds) + L * rate * K**2 * G2 / 2
     return {"K": K, "rate": rate, "M": M, "G2": G2, "L": L, "mean_squared": mean, "bound": right, "last": squares[-1],

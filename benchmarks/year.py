@@ -370,10 +370,10 @@ def check(year: pd.DataFrame) -> dict[str, list[int]]:
         "missed": year[~promoted & (gains >= LEAST)], "failed": year[year["outcome"] != "ok"],
     }  # fmt: skip
     for name in COLUMNS:
-        told, moved = year[f"told {name}"].eq(True), year[f"moved {name}"]
-        checks[f"told {name}"] = year[told & (moved >= MUST)]
-        checks[f"false {name}"] = year[told & (moved < MUST_NOT)]
-        checks[f"silent {name}"] = year[~told & (moved >= MUST)]
+        reported, moved = year[f"told {name}"].eq(True), year[f"moved {name}"]
+        checks[f"told {name}"] = year[reported & (moved >= MUST)]
+        checks[f"false {name}"] = year[reported & (moved < MUST_NOT)]
+        checks[f"silent {name}"] = year[~reported & (moved >= MUST)]
     return {name: rows["night"].tolist() for name, rows in checks.items()}
 
 
@@ -394,10 +394,10 @@ def picture(year: pd.DataFrame, calendar: Calendar, path: Path) -> None:
         if at <= night.max():
             top.annotate(name, (at, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8)
     for i, name in enumerate(COLUMNS):
-        told = year[f"told {name}"].eq(True)
+        reported = year[f"told {name}"].eq(True)
         must = year[f"moved {name}"] >= MUST
         middle.scatter(night[must], [i + 0.2] * int(must.sum()), s=10, color="0.6")
-        middle.scatter(night[told], [i] * int(told.sum()), s=10, color="C3")
+        middle.scatter(night[reported], [i] * int(reported.sum()), s=10, color="C3")
     middle.set_yticks(range(len(COLUMNS)), ["load", "heat", "predicted"])
     middle.set_ylim(-0.5, len(COLUMNS) - 0.2)
     middle.set_title("Drift: told (red), and of the laws (grey)", fontsize=10)

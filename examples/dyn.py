@@ -19,7 +19,7 @@ def penalised(batch, *, alpha):
 def train_penalised(memory, message, device, step_id, *, training, alpha):
     """Train and send the model; keep g_k <- g_k - alpha (w_k - w^t)."""
     own, update = fc.train(memory, message, device, step_id, training=training, loss=partial(penalised, alpha=alpha))
-    moved = {f"g/{name}": leaf - message.params[name] for name, leaf in update.params.items()}
+    moved = {f"g/{name}": tensor - message.params[name] for name, tensor in update.params.items()}
     return own | {name: memory.get(name, 0) - alpha * change for name, change in moved.items()}, update
 
 
@@ -28,7 +28,7 @@ def correct_mean(server, updates, round_info, *, sent, alpha):
     before, models = next(iter(sent.values())).params, [update.params for update in updates.values()]
     average = fc.mean(models, fc.evenly(len(models)))
     share = alpha * len(updates) / len(round_info.names)
-    h = {name: server.get(name, 0) - share * (leaf - before[name]) for name, leaf in average.items()}
+    h = {name: server.get(name, 0) - share * (tensor - before[name]) for name, tensor in average.items()}
     return h, fc.to_everyone(round_info.names, fc.Message({name: average[name] - h[name] / alpha for name in h}))
 
 

@@ -10,7 +10,7 @@ import fedcore as fc
 
 def contrast(batch, *, mu, tau):
     """Return CE + mu l_con (3): l_con is the cross-entropy of choosing the global model's features."""
-    last = {name: batch.memory.get(f"last/{name}", leaf) for name, leaf in batch.message.params.items()}
+    last = {name: batch.memory.get(f"last/{name}", tensor) for name, tensor in batch.message.params.items()}
     others = [batch.with_params(params).features for params in (batch.message.params, last)]
     likeness = torch.stack([cosine_similarity(batch.features, other) / tau for other in others], 1)
     return cross_entropy(batch.logits, batch.y) + mu * cross_entropy(likeness, torch.zeros_like(batch.y))
@@ -19,7 +19,7 @@ def contrast(batch, *, mu, tau):
 def train_and_remember(memory, message, device, step_id, *, training, loss):
     """Train, and keep the model for the next round's contrast."""
     memory, update = fc.train(memory, message, device, step_id, training=training, loss=loss)
-    return memory | {f"last/{name}": leaf for name, leaf in update.params.items()}, update
+    return memory | {f"last/{name}": tensor for name, tensor in update.params.items()}, update
 
 
 @fc.training_defaults(shared_init=True)

@@ -9,7 +9,7 @@ import fedcore as fc
 
 def near(batch, *, mu):
     """Return CE + mu/2 ||w - w^t||^2, w^t the model that was sent."""
-    distance = sum((leaf - batch.message.params[name]).square().sum() for name, leaf in batch.params.items())
+    distance = sum((tensor - batch.message.params[name]).square().sum() for name, tensor in batch.params.items())
     return cross_entropy(batch.logits, batch.y) + mu / 2 * distance
 
 

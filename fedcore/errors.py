@@ -1,4 +1,4 @@
-"""The error for input that cannot be used, and the traceback of others. Imports nothing slow."""
+"""Errors that are said in one line, and the traceback of others. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "pl
 """Folders of Python's own modules and of installed packages."""
 
 
-class InputError(ValueError):
-    """Input that cannot be used. The message is one line: which key, which value, what is allowed.
+class OneLine(Exception):
+    """An error that is said in one line. It may quote names from data or of files.
 
-    It may quote names from data: what would end the line, or steer a terminal, is shown by its escape sequence.
+    What would end the line, or steer a terminal, is shown by its escape sequence.
     """
 
     def __str__(self) -> str:
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
 
 
+class InputError(OneLine, ValueError):
+    """Input that cannot be used. The message: which key, which value, what is allowed."""
+
+
 class Diverged(InputError):
     """Training whose numbers are no longer finite: the row cannot be used, others can."""
 
 
-class TooFew(RuntimeError):
-    """Fewer devices answered in a round than must. The message is one line, which names the absent ones."""
+class TooFew(OneLine, RuntimeError):
+    """Fewer devices answered in a round than must. The message names the absent ones."""
 
 
 STUDY = ("pandas", "pyarrow", "scipy", "sklearn", "cvxpy", "rich")

@@ -25,7 +25,7 @@ from fedcore.errors import TooFew as TooFew
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Params: TypeAlias = dict[str, Tensor]
-"""A model's leaves by name: parameters and buffers, as in a state_dict."""
+"""A model's parameters and buffers by name, as in a state_dict."""
 
 Pair: TypeAlias = tuple[str, str]
 Unit: TypeAlias = str | Pair
@@ -52,21 +52,21 @@ HeldOut: TypeAlias = Literal["val", "shared"]
 """Examples that a method needs although nobody trains on them: a device's validation split, the shared test set."""
 
 Sends: TypeAlias = Literal["model", "change"]
-"""The leaves of an update: a model's, or how training changed them."""
+"""The tensors of an update: a model's, or how training changed them."""
 
 Weights: TypeAlias = tuple[float, ...] | tuple[tuple[float, ...], ...]
 """Weights of a model's members: (M,), or (M, K) if a member counts more for some classes than for others."""
 
 Axes: TypeAlias = dict[str, tuple[str | None, ...]]
-"""Which axis of which leaf carries which permutation, e.g. {"fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",)}.
+"""Which axis of which tensor carries which permutation, e.g. {"fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",)}.
 
 Axes that share a label are permuted together; None marks an axis that cannot be permuted (inputs, classes).
 """
 
 
 def nbytes(params: Params) -> int:
-    """Return the size of the leaves in bytes: elements times item size."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in params.values())
+    """Return the size of the tensors in bytes: elements times item size."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
 class Handle(Protocol):
@@ -317,9 +317,9 @@ class Model:
     p_c(x) = sum_i w_i p_ic(x)            weights by member, (M,), on the simplex
     p_c(x) ~ sum_i w_ic p_ic(x)^power     weights by member and class, (M, K), or a power; normalised over the classes
 
-    members: leaves of a net, or models. head: a linear layer on the members' logits side by side, "weight" (K, M K) and
-    "bias" (K,), which takes the place of the mean, p = softmax(head(z_1, ..., z_M)); of a model its log-probabilities.
-    net: the net that the members run on where it is not the device's own.
+    members: each a net's parameters and buffers, or a model. head: a linear layer on the members' logits side by side,
+    "weight" (K, M K) and "bias" (K,), which takes the place of the mean, p = softmax(head(z_1, ..., z_M)); of a model
+    its log-probabilities. net: the net that the members run on where it is not the device's own.
     """
 
     members: tuple[Params | Model, ...]
@@ -336,7 +336,7 @@ class Model:
 
     @property
     def params(self) -> tuple[Params, ...]:
-        """The leaves of every net that the model runs."""
+        """The parameters and buffers of every net that the model runs."""
         return tuple(
             params for member in self.members for params in (member.params if isinstance(member, Model) else (member,))
         )
@@ -351,17 +351,17 @@ class Threshold:
 
 
 def require_tensors(what: str, *parts: Params) -> None:
-    """Refuse leaves that are no tensors, such as a number that a device wants to send."""
+    """Refuse values that are no tensors, such as a number that a device wants to send."""
     for part in parts:
-        for name, leaf in part.items():
-            if not isinstance(leaf, Tensor):
-                raise InputError(f"{what}: leaf {name} is {type(leaf).__name__}, must be a tensor")
+        for name, tensor in part.items():
+            if not isinstance(tensor, Tensor):
+                raise InputError(f"{what}: {name} is {type(tensor).__name__}, must be a tensor")
 
 
 def takes(fn: Callable[..., Any], name: str) -> bool:
     """Tell whether a function must be given an argument by that name, which is not bound to it yet."""
-    found = signature(fn).parameters.get(name)
-    return found is not None and found.kind is Parameter.KEYWORD_ONLY and found.default is Parameter.empty
+    parameter = signature(fn).parameters.get(name)
+    return parameter is not None and parameter.kind is Parameter.KEYWORD_ONLY and parameter.default is Parameter.empty
 
 
 def name_of(fn: object) -> str:
@@ -440,7 +440,7 @@ Sent: TypeAlias = tuple[Params, Mapping[str, Message]] | tuple[Params, Mapping[s
 class Local(Protocol):
     """One device's step, a pure function and the only one that sees data. Returns the device's memory and its update.
 
-    memory: leaves that never leave this device; empty before its first turn.
+    memory: tensors that never leave this device; empty before its first turn.
     """
 
     def __call__(

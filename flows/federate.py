@@ -18,7 +18,7 @@ from tasks.report import propose, report
 def federate(request: Request) -> None:
     """Run every study, seed, setting and method of a request, and report what the results say.
 
-    Data, divisions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run. Where the answer
+    Data, partitions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run. Where the answer
     for a new device asks for it, the best rows are trained once more without each device. A model that is promoted is
     fitted once more before, on all rows of the devices.
     """

@@ -22,7 +22,7 @@ STEPS: dict[str, Task[..., Any]] = {
     "begin": begin,
     "train": train,
     "rank": rank,
-    "examine": evaluate,
+    "measure": evaluate,
     "rounds": rounds,
     "fuse": fuse,
     "fold": fuse,

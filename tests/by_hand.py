@@ -31,8 +31,8 @@ def module_of(params: Params, net: Net = CHAIN) -> nn.Module:
     return module
 
 
-def leaves_of(module: nn.Module) -> Params:
-    return {name: leaf.detach().clone() for name, leaf in module.state_dict().items()}
+def params_of(module: nn.Module) -> Params:
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
 def draw_batches(device: Device, number: int, training: Training, seed: int = 0) -> list[Tensor]:
@@ -53,7 +53,7 @@ def descend_by_hand(
     trains: Callable[[str], bool] = lambda name: True,
 ) -> nn.Module:
     """Train a module by PyTorch's own SGD on one device in one round; `trains` chooses parameters by name."""
-    chosen = [leaf for name, leaf in module.named_parameters() if trains(name)]
+    chosen = [tensor for name, tensor in module.named_parameters() if trains(name)]
     optimiser = torch.optim.SGD(chosen, training.lr, training.momentum, weight_decay=training.weight_decay)
     data = device.data.train
     for batch in draw_batches(device, number, training):
@@ -68,10 +68,10 @@ def mean_by_size(fed: Federation, models: Mapping[str, Params]) -> Params:
     total = sum(len(fed.devices[name].data.train) for name in models)
     first = next(iter(models.values()))
     return {
-        leaf: sum(len(fed.devices[name].data.train) / total * model[leaf] for name, model in models.items())
-        if first[leaf].is_floating_point()
-        else first[leaf]
-        for leaf in first
+        key: sum(len(fed.devices[name].data.train) / total * model[key] for name, model in models.items())
+        if first[key].is_floating_point()
+        else first[key]
+        for key in first
     }
 
 

@@ -22,7 +22,7 @@ NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
 NETS = {name: NET for letter in "abcdefghij" for name in (letter, f"device {letter}")}
 """The nets of all devices that a test may have."""
 
-NBYTES = 4 * ((5 * 4 + 5) + (4 * 5 + 4) + (3 * 4 + 3))  # of its leaves: 64 float32
+NBYTES = 4 * ((5 * 4 + 5) + (4 * 5 + 4) + (3 * 4 + 3))  # of its tensors: 64 float32
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
 ADAM = replace(SGD, optimiser="adam", lr=0.02)
@@ -61,7 +61,7 @@ def half(names: str = "abcd", unknown: str = "cd") -> Federation:
 
 
 def model(*words: object, net: Net = NET) -> Params:
-    """Fresh leaves that depend on the words alone."""
+    """Fresh tensors that depend on the words alone."""
     return nets.init(net, generator("model", *words))
 
 
@@ -69,13 +69,13 @@ def shuffled(params: Params, net: Net, seed: int) -> Params:
     """The same function with every layer's hidden units in another order."""
     order: dict[str, Tensor] = {}
     moved = dict(params)
-    for leaf, names in net.table.items():
+    for key, names in net.table.items():
         for axis, name in enumerate(names):
             if name is not None:
-                count = moved[leaf].shape[axis]
+                count = moved[key].shape[axis]
                 if name not in order:
                     order[name] = torch.randperm(count, generator=generator("shuffle", seed, name))
-                moved[leaf] = moved[leaf].index_select(axis, order[name])
+                moved[key] = moved[key].index_select(axis, order[name])
     return moved
 
 
@@ -119,7 +119,7 @@ def trained(
 
 def constant(number: float) -> Params:
     """A model with one number everywhere."""
-    return {leaf: torch.full_like(x, number) for leaf, x in model().items()}
+    return {name: torch.full_like(x, number) for name, x in model().items()}
 
 
 def says(answer: int) -> Params:

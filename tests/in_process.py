@@ -81,4 +81,4 @@ def field_of(
 
 def words_of(parts: Mapping[str, torch.Tensor]) -> list[bytes]:
     """The bytes of tensors, to search for."""
-    return [leaf.contiguous().numpy().tobytes() for leaf in parts.values()]
+    return [tensor.contiguous().numpy().tobytes() for tensor in parts.values()]

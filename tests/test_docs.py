@@ -119,7 +119,7 @@ def losses_of_the_page() -> str:
 
 
 LOSSES: dict[str, dict[str, Any]] = {
-    "focal": {"gamma": 0.0}, "smoothed": {"share": 0.0}, "near": {"mu": 0.0}, "taught": {"weight": 0.0},
+    "focal": {"gamma": 0.0}, "smoothed": {"share": 0.0}, "near": {"mu": 0.0}, "distilled": {"weight": 0.0},
     "steady": {"weight": 0.0},
 }  # fmt: skip
 """The losses of the page, each with what makes it cross-entropy."""
@@ -138,7 +138,7 @@ def test_a_loss_of_the_page_trains_and_contains_cross_entropy(name: str):
 
     plain = model("ce")
     torch.testing.assert_close(model(partial(names[name], **LOSSES[name])), plain, rtol=0, atol=1e-5)
-    assert max((model(names[name])[leaf] - x).abs().max() for leaf, x in plain.items()) > 1e-4
+    assert max((model(names[name])[key] - x).abs().max() for key, x in plain.items()) > 1e-4
 
 
 @pytest.mark.slow
@@ -169,6 +169,13 @@ def test_a_target_of_make_that_a_page_names_exists():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page.name
+
+
+def test_every_benchmark_has_a_page_with_its_figures():
+    """What measures nothing that a page says goes; docs/development.md only lists them."""
+    said = "".join(page.read_text() for page in PAGES if page.name != "development.md")
+    names = [path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")]
+    assert [name for name in names if not re.search(rf"benchmarks[./]{name}\b", said)] == []
 
 
 def test_concepts_name_every_column_of_table_and_summary():
@@ -205,13 +212,13 @@ def test_the_method_that_shares_the_head_averages_that_alone():
     for name in fed.devices:
         sent, kept = one.state.messages[name].params, one.state.memories[name]
         assert {*sent} == {*head}
-        assert all(torch.equal(sent[leaf], averaged.state.messages[name].params[leaf]) for leaf in head)
+        assert all(torch.equal(sent[key], averaged.state.messages[name].params[key]) for key in head)
         assert {*kept} == {*below}
         device = fed.devices[name]
         _, update = fc.train(
             kept, one.state.messages[name], device, fc.StepId(0, 0, 1, name), training=fc.Training(epochs=1)
         )
-        assert all(torch.equal(update.params[leaf], two.state.memories[name][leaf]) for leaf in below)
+        assert all(torch.equal(update.params[key], two.state.memories[name][key]) for key in below)
     assert one.rounds[0].up == dict.fromkeys("abc", 4 * (3 * 4 + 3))
 
 

@@ -27,6 +27,6 @@ def test_every_method_has_a_row_and_every_row_a_method():
 
 
 def test_every_row_says_what_leaves_and_what_can_be_read():
-    for name, (leaves, read, _) in rows().items():
-        assert leaves, name
+    for name, (sent, read, _) in rows().items():
+        assert sent, name
         assert read, name

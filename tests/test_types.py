@@ -25,8 +25,8 @@ def drawn(generator):
 
 
 def test_bytes_are_elements_times_item_size():
-    leaves = {"a": torch.zeros(2, 3), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(7, dtype=torch.bool)}
-    assert nbytes(leaves) == 6 * 4 + 5 * 8 + 7
+    params = {"a": torch.zeros(2, 3), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(7, dtype=torch.bool)}
+    assert nbytes(params) == 6 * 4 + 5 * 8 + 7
     assert nbytes({}) == 0
     assert nbytes(model()) == NBYTES == 256
     assert nbytes({"part of another": torch.zeros(100)[:3]}) == 12
@@ -40,7 +40,7 @@ def test_what_travels_is_parameters_and_extra(kind):
 
 @pytest.mark.parametrize(("kind", "word"), [(Message, "message"), (Update, "update")])
 def test_only_tensors_travel(kind, word):
-    with pytest.raises(InputError, match=rf"^{word}: leaf loss is float, must be a tensor$"):
+    with pytest.raises(InputError, match=rf"^{word}: loss is float, must be a tensor$"):
         kind({}, {"loss": 0.3})
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import cleandoc, signature
 from typing import Any, Literal
 
 import pandas as pd
 import torch
 
-from fedcore import nets, partition
+from fedcore import nets
 from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
-from fedcore.config.help import setting_lines
+from fedcore.config.help import setting_lines, stand_for
 from fedcore.config.sections import START, Start, federation_settings, start_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
@@ -27,7 +27,8 @@ from fedcore.nets.copies import template
 from fedcore.nets.custom import custom
 from fedcore.nets.inputs import largest_integer, require_integers, takes_integers
 from fedcore.nets.weights import with_weights
-from fedcore.partition import PARTITIONS, Partition
+from fedcore.partition import PARTITIONS, Partition, final_partition, server_examples, splits, training
+from fedcore.partition import partition as divide
 from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
@@ -66,7 +67,7 @@ class Architecture:
 @cache
 def partitioner(name: str) -> Callable[..., Partitioner]:
     """Return the function that takes the settings of that partition, by position or by name."""
-    known = settings_of(partition.partition)
+    known = settings_of(divide)
     context = (*PARTITION_CONTEXT, "devices", "domains")
     own = [key for key in signature(PARTITIONS[name]).parameters if key not in context]
     takes = {key: known[key] for key in own if key in known}
@@ -76,10 +77,10 @@ def partitioner(name: str) -> Callable[..., Partitioner]:
         check(model(make), name, named)
         return Partitioner(name, named)
 
-    lines = setting_lines(partition.partition)
+    lines = setting_lines(divide)
     section = ["", "Args:", *(lines[key] for key in takes)] if takes else []
     doc = "\n".join([cleandoc(PARTITIONS[name].__doc__ or ""), *section])
-    return _present(make, name, doc, takes, Parameter.POSITIONAL_OR_KEYWORD)
+    return stand_for(PARTITIONS[name], make, name, doc, takes, by_position=True)
 
 
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
@@ -93,8 +94,8 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
         name, make = which, nets.maker(which)
     else:
         name, make = getattr(which, "__name__", repr(which)), custom(which)
-    given = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
-    start = start_settings(check(model(Start), name, given))
+    first = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
+    start = start_settings(check(model(Start), name, first))
     own = {key: value for key, value in settings.items() if key not in START}
     return Architecture(name, make, check(model(make, NET_CONTEXT), name, own).model_dump(), start)
 
@@ -102,13 +103,14 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
 @cache
 def architecture(name: str) -> Callable[..., Architecture]:
     """Return the function that takes the settings of that net; the widths of an MLP also by position."""
-    takes = settings_of(nets.maker(name), NET_CONTEXT)
+    maker = nets.maker(name)
+    takes = settings_of(maker, NET_CONTEXT)
 
     def make(*values: Any, **settings: Any) -> Architecture:
         widths = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
         return net(name, **widths, **settings)
 
-    return _present(make, name, nets.maker(name).__doc__, takes, Parameter.KEYWORD_ONLY)
+    return stand_for(maker, make, name, maker.__doc__, takes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +136,8 @@ class DividedDataset:
         count = f"{self.settings['devices']} devices by " if known else ""
         nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
         threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
-        division = call(self.partitioner.name, self.partitioner.settings)
-        return f"{self.name}: {count}{division}, {nets}\n{self.dataset!r}{threats}"
+        scheme = call(self.partitioner.name, self.partitioner.settings)
+        return f"{self.name}: {count}{scheme}, {nets}\n{self.dataset!r}{threats}"
 
     def partition(self, seed: int = 0) -> Partition:
         """Return the partition, see :class:`fedcore.partition.Partition`."""
@@ -162,26 +164,26 @@ class DividedDataset:
 
     def schema(self, seed: int = 0) -> Schema:
         """Return how examples are prepared, see :mod:`fedcore.data.schema`."""
-        trains = partition.training(self.partition(seed))
+        trains = training(self.partition(seed))
         return fit_schema(self.dataset, trains, self.scale)
 
     def left_out(self, device: str, seed: int = 0) -> tuple[Federation, Data]:
         """Return the federation without a device, and all labelled examples of it, prepared as those of no device."""
         with one_thread():
-            division, rows = leave_out(self.dataset, self.partition(seed), device)
+            partition, rows = leave_out(self.dataset, self.partition(seed), device)
             nets = {name: of.net for name, of in self.federation(seed).devices.items() if name != device}
-            return self._build(division, nets), self._new(division, rows)
+            return self._build(partition, nets), self._new(partition, rows)
 
     def new_sites(self, seed: int = 0) -> dict[str, Data]:
         """Return the examples of the sites whose rows are all marked test, prepared as those of no device."""
         with one_thread():
-            division = self.partition(seed)
-            sites = new_sites(self.dataset, division)
-            return {name: self._new(division, rows) for name, rows in sites.items()}
+            partition = self.partition(seed)
+            sites = new_sites(self.dataset, partition)
+            return {name: self._new(partition, rows) for name, rows in sites.items()}
 
-    def _new(self, division: Partition, rows: Any) -> Data:
+    def _new(self, partition: Partition, rows: Any) -> Data:
         """Return examples of a device that took no part."""
-        data = new_examples(self.dataset, division, rows, self.scale)
+        data = new_examples(self.dataset, partition, rows, self.scale)
         return unscaled(data) if any(takes_integers(template(net)) for net in self.nets) else data
 
     def _divided(self, seed: int) -> tuple[Partition, Federation]:
@@ -192,17 +194,18 @@ class DividedDataset:
         return self._last[seed]
 
     def _divide(self, seed: int) -> tuple[Partition, Federation]:
-        division = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
+        partition = divide(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
         if self.final is not None:
-            division = partition.final_partition(self.dataset, division, self.final)
-        return division, self._build(division, {n: self.nets[i % len(self.nets)] for i, n in enumerate(division.names)})
+            partition = final_partition(self.dataset, partition, self.final)
+        kinds = {name: self.nets[i % len(self.nets)] for i, name in enumerate(partition.names)}
+        return partition, self._build(partition, kinds)
 
-    def _build(self, division: Partition, nets: Mapping[str, Net]) -> Federation:
+    def _build(self, partition: Partition, nets: Mapping[str, Net]) -> Federation:
         """Return the federation of a partition. nets: of its devices."""
-        held, shared = partition.splits(self.dataset, division, self.scale)
+        held, shared = splits(self.dataset, partition, self.scale)
         if self.final is not None and "shared" not in self.final:
             shared = Data(shared.x[:0], shared.y[:0])
-        own = partition.server_examples(self.dataset, division, self.scale)
+        own = server_examples(self.dataset, partition, self.scale)
         embedding = [module for module in map(template, self.nets) if takes_integers(module)]
         for module in embedding:
             require_integers(module, largest_integer(self.dataset.train.x), self.scale)
@@ -210,7 +213,7 @@ class DividedDataset:
             held = {name: Splits(*(unscaled(part) for part in vars(parts).values())) for name, parts in held.items()}
             shared, own = unscaled(shared), unscaled(own)
         devices = {name: Device(name, nets[name], held[name]) for name in held}
-        scoring = Scoring(label_scale=label_scale(self.dataset, division))
+        scoring = Scoring(label_scale=label_scale(self.dataset, partition))
         classes, task = len(self.dataset.classes), self.dataset.task.name
         return Federation(devices, shared, classes, own, self.threats, scoring, task)
 
@@ -284,19 +287,6 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
     if twice := sorted(set(positional) & set(settings)):
         raise InputError(f"{where}.{twice[0]}: is given twice")
     return positional | dict(settings)
-
-
-def _present(
-    make: Callable[..., Any], name: str, doc: str | None, takes: Mapping[str, tuple[Any, Any]], kind: Any
-) -> Callable[..., Any]:
-    """Set a function's name, documentation and signature as its user should see them."""
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = doc
-    make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}
-    make.__signature__ = Signature(  # type: ignore[attr-defined]
-        [Parameter(key, kind, default=default, annotation=hint) for key, (hint, default) in takes.items()]
-    )
-    return make
 
 
 def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:

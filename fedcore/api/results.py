@@ -59,7 +59,7 @@ class DeployedModel:
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
         nets = self.model.params
-        count = sum(leaf.numel() for params in nets for leaf in params.values())
+        count = sum(tensor.numel() for params in nets for tensor in params.values())
         several = f"{len(nets)} nets like " if len(nets) > 1 else ""
         return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
 

@@ -4,8 +4,8 @@ A folder holds them in files that no program has to trust:
 
 schema.json            columns, categories, fills and scales of each device, names of classes (fedcore.data.encoding)
 models.json            the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
-model-<i>.safetensors  the leaves of a distinct model, "/members/<member>/<leaf>"; they are "<i>/members/..." in
-                       models.json. Earlier versions wrote all leaves by these names to one file, models.safetensors
+model-<i>.safetensors  the tensors of a distinct model, "/members/<member>/<tensor>"; they are "<i>/members/..." in
+                       models.json. Earlier versions wrote all tensors by these names to one file, models.safetensors
 
 MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
 has a copy of this module and of those that it imports (fedcore.pipeline.record.models).
@@ -36,7 +36,7 @@ from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.nets.weights import parse_safetensors
 from fedcore.types import InputError, Model, Net, Threshold
 
-SCHEMA, MODELS, LEAVES = "schema.json", "models.json", "models.safetensors"
+SCHEMA, MODELS, ONE_FILE = "schema.json", "models.json", "models.safetensors"
 LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
 
 
@@ -192,63 +192,67 @@ def load(folder: Path) -> ServedModels:
     """Return the models in a folder."""
     schema = from_json((folder / SCHEMA).read_bytes(), str(folder / SCHEMA))
     card = json.loads((folder / MODELS).read_bytes())
-    leaves = read_leaves(folder, len(card["models"]))
+    tensors = read_tensors(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     shape, classes, steps = tuple(schema.shape), len(schema.classes), TASKS[schema.task] == SEQUENCES
     nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **one) for one in sections]
-    models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
+    models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)
 
 
-def pack(value: Any, name: str, leaves: dict[str, Tensor]) -> Any:
-    """Return a model as JSON, and add its tensors to `leaves` under names that begin with `name`."""
+def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a model as JSON, and add its tensors to `tensors` under names that begin with `name`."""
     if isinstance(value, Tensor):
-        leaves[name] = value
-        return {"leaf": name}
+        tensors[name] = value
+        return {"leaf": name}  # the word of all versions, so that any reads any
     if isinstance(value, Model):
-        return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", leaves) for of in fields(value)}}
+        return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", tensors) for of in fields(value)}}
     if isinstance(value, Net):
-        return {"net": place_of(value), "arguments": pack(build_arguments(value), name, leaves)}
+        return {"net": place_of(value), "arguments": pack(build_arguments(value), name, tensors)}
     if isinstance(value, dict):
-        return {"dict": {key: pack(part, f"{name}/{key}", leaves) for key, part in value.items()}}
+        return {"dict": {key: pack(part, f"{name}/{key}", tensors) for key, part in value.items()}}
     if isinstance(value, tuple):
-        return {"tuple": [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]}
+        return {"tuple": [pack(part, f"{name}/{i}", tensors) for i, part in enumerate(value)]}
     if isinstance(value, list):
-        return [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]
+        return [pack(part, f"{name}/{i}", tensors) for i, part in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a served model cannot hold {type(value).__name__}")
 
 
-def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
+def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Undo :func:`pack`. A net is built by a function of this package's nets, and by no other."""
     match value:
         case {"leaf": str(name)}:
-            return leaves[name]
+            return tensors[name]
         case {"model": parts}:
-            return Model(**{name: unpack(part, leaves) for name, part in parts.items()})
+            return Model(**{name: unpack(part, tensors) for name, part in parts.items()})
         case {"net": str(place), "arguments": arguments}:
-            return net_at(place, unpack(arguments, leaves))
+            return net_at(place, unpack(arguments, tensors))
         case {"dict": parts}:
-            return {name: unpack(part, leaves) for name, part in parts.items()}
+            return {name: unpack(part, tensors) for name, part in parts.items()}
         case {"tuple": parts}:
-            return tuple(unpack(part, leaves) for part in parts)
+            return tuple(unpack(part, tensors) for part in parts)
         case list(parts):
-            return [unpack(part, leaves) for part in parts]
+            return [unpack(part, tensors) for part in parts]
         case _:
             return value
 
 
-def read_leaves(folder: Path, count: int) -> dict[str, Tensor]:
-    """Return the leaves of so many models."""
-    if (folder / LEAVES).is_file():
-        return read_safetensors(folder / LEAVES)
-    return {f"{i}{name}": leaf for i in range(count) for name, leaf in read_safetensors(folder / leaves_of(i)).items()}
+def read_tensors(folder: Path, count: int) -> dict[str, Tensor]:
+    """Return the tensors of so many models."""
+    if (folder / ONE_FILE).is_file():
+        return read_safetensors(folder / ONE_FILE)
+    return {
+        f"{i}{name}": tensor
+        for i in range(count)
+        for name, tensor in read_safetensors(folder / tensors_file(i)).items()
+    }
 
 
-def leaves_of(number: int) -> str:
-    """Return the name of the file with a model's leaves."""
+def tensors_file(number: int) -> str:
+    """Return the name of the file with a model's tensors."""
     return f"model-{number}.safetensors"
 
 

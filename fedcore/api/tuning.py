@@ -48,7 +48,7 @@ def tune(
 
         fc.tune(fc.fedavg(rounds=10), fed, lr=[0.003, 0.01, 0.03]).config
 
-    Test data have no part in it. The best is that of one division of the data: with another seed, rows that chose it
+    Test data have no part in it. The best is that of one partition of the data: with another seed, rows that chose it
     may be test rows, all methods alike.
 
     Args:

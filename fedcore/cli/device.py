@@ -9,6 +9,12 @@ import click
 from fedcore.errors import InputError
 
 
+def refuse_leaf(_context: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> None:
+    """Refuse the option's name of earlier versions."""
+    if value:
+        raise InputError("--leaf: it is now called --sends")
+
+
 @click.group()
 def device() -> None:
     """Take part, as one device, in a method that runs in the field (docs/field.md)."""
@@ -23,7 +29,8 @@ def device() -> None:
     help="The device's own rows: CSV, Parquet, a folder of pictures; or a file of examples.",
 )
 @click.option("--allow", multiple=True, help="A method, numbers, or module=SHA-256; may be given several times.")
-@click.option("--leaf", multiple=True, help="What may leave, such as model; by default what the methods send.")
+@click.option("--sends", multiple=True, help="What it may send, such as model; by default what the methods send.")
+@click.option("--leaf", multiple=True, hidden=True, expose_value=False, callback=refuse_leaf)
 @click.option("--max-steps", type=click.IntRange(1), default=100_000, show_default=True, help="Minibatches of a round.")
 @click.option("--max-parameters", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a net.")
 @click.option("--max-number", type=click.IntRange(1), default=20_000, show_default=True, help="In a run's settings.")
@@ -34,7 +41,7 @@ def device() -> None:
 @click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
 @click.option("--with-parent", is_flag=True, hidden=True)
 def start(
-    kit: Path, data: Path, allow: tuple[str, ...], leaf: tuple[str, ...], max_steps: int, max_parameters: int,
+    kit: Path, data: Path, allow: tuple[str, ...], sends: tuple[str, ...], max_steps: int, max_parameters: int,
     max_number: int, max_runs: int, max_minutes: float, max_gigabytes: float, in_sum: int, memory: Path | None,
     with_parent: bool,
 ) -> None:  # fmt: skip
@@ -52,7 +59,7 @@ def start(
     from fedcore.field.consent import Limits, consent_of, describe
 
     limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)
-    consent = consent_of(allow, leaf or None, limits)
+    consent = consent_of(allow, sends or None, limits)
     from fedcore.field.kits import read_kit, unpack_kit
 
     kit = unpack_kit(kit)

@@ -102,7 +102,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "params.yaml").write_text(
         project_settings(source / "params.yaml", place, labels, device, rows_of(data) if data else 0)
     )
-    (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
+    (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
     if nightly:
         write_ops(source / "ops", folder)
@@ -244,7 +244,7 @@ def write_ops(source: Path, folder: Path) -> None:
     secret.write_text("".join(f"{name}={value}\n" for name, value in words.items()))
 
 
-def stages(source: Path, folder: Path) -> str:
+def stages(source: Path) -> str:
     """Return dvc.yaml of a project: fedcore's own, whose stages depend on its version in place of its source."""
     lines = source.read_text().splitlines(keepends=True)
     text: list[str] = []

@@ -36,20 +36,20 @@ def status() -> None:
 
     def nbytes(path: Path) -> int:
         """Return the bytes of a file, or of those in a folder; of one with several names it is the first name's."""
-        found = [one.stat() for one in ([path] if path.is_file() else path.rglob("*")) if one.is_file()]
-        mine = {(one.st_dev, one.st_ino): one.st_size for one in found}
-        new = mine.keys() - counted
+        stats = [one.stat() for one in ([path] if path.is_file() else path.rglob("*")) if one.is_file()]
+        sizes = {(one.st_dev, one.st_ino): one.st_size for one in stats}
+        new = sizes.keys() - counted
         counted.update(new)
-        return sum(mine[place] for place in new)
+        return sum(sizes[place] for place in new)
 
     def size(path: Path) -> str:
         return f"{nbytes(path) / 1e6:,.1f} MB"
 
     def parts() -> str:
-        kinds, found = journal.kinds(), Counter[str]()
+        kinds, sizes = journal.kinds(), Counter[str]()
         for blob in environment.BLOBS.glob("*/*"):
-            found[PARTS.get(kinds.get(blob.stem, ""), OTHERS)] += blob.stat().st_size
-        return ", ".join(f"{size / 1e6:,.1f} MB {what}" for what, size in found.most_common()) or "none"
+            sizes[PARTS.get(kinds.get(blob.stem, ""), OTHERS)] += blob.stat().st_size
+        return ", ".join(f"{size / 1e6:,.1f} MB {what}" for what, size in sizes.most_common()) or "none"
 
     def words(line: history.Line) -> str:
         answer = f"use {line['method']}" if line["action"] == "use" else line["action"]

@@ -33,7 +33,7 @@ from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sample
 from fedcore.types import Count, Fraction, Local, Message, Params, RoundInfo, Stage, Update
 
 HYPER = "hyper/"
-"""Prefix of the leaves in the server's memory that hold the last value of each operator that devices share."""
+"""Prefix of the tensors in the server's memory that hold the last value of each operator that devices share."""
 
 Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
 
@@ -52,31 +52,31 @@ def evenly(count: int) -> Tensor:
 def mean(members: Sequence[Params], weights: Tensor) -> Params:
     r"""Return one weighted mean, sum_j w_j theta_j.
 
-    members: C models with equal leaves. weights: (C,) on the simplex. Integer buffers, such as
+    members: C models with equal tensors. weights: (C,) on the simplex. Integer buffers, such as
     batch norm's number of batches, are not averaged: the first member's is kept. Sums run in the given order, in the
-    leaf's own precision, so that one member with weight 1 returns its own bits.
+    tensor's own precision, so that one member with weight 1 returns its own bits.
     """
     share = weights.tolist()
     mixed: Params = {}
-    for name, leaf in members[0].items():
-        if leaf.is_floating_point():
-            total = leaf * share[0]
+    for name, tensor in members[0].items():
+        if tensor.is_floating_point():
+            total = tensor * share[0]
             for member, weight in zip(members[1:], share[1:], strict=True):
                 total.add_(member[name], alpha=weight)
             mixed[name] = total
         else:
-            mixed[name] = leaf.clone()
+            mixed[name] = tensor.clone()
     return mixed
 
 
 def subtract(after: Params, before: Params) -> Params:
-    """Return after - before, leaf by leaf, integer leaves too."""
-    return {name: leaf - before[name] for name, leaf in after.items()}
+    """Return after - before, tensor by tensor, integer tensors too."""
+    return {name: tensor - before[name] for name, tensor in after.items()}
 
 
 def add(before: Params, change: Params) -> Params:
-    """Return before + change, leaf by leaf."""
-    return {name: leaf + change[name] for name, leaf in before.items()}
+    """Return before + change, tensor by tensor."""
+    return {name: tensor + change[name] for name, tensor in before.items()}
 
 
 def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
@@ -96,19 +96,19 @@ def mean_of_users(
     sizes: Mapping[str, int],
     aggregate: Callable[[Sequence[Params], Tensor], Params] = mean,
 ) -> Params:
-    r"""Average each leaf over the models that have it, weighted by their examples (Deng et al. 2024, eq. 9, S(o) > 0).
+    r"""Average each tensor over the models that have it, by their examples (Deng et al. 2024, eq. 9, S(o) > 0).
 
     theta_hp(o) = sum_k N_k,o / (sum_i N_i,o) theta_k(o)
 
-    members: for each device the leaves of the operators o that it used. sizes: N_k. Where all have equal leaves this
+    members: for each device the tensors of the operators o that it used. sizes: N_k. Where all have equal tensors this
     is `mean` of `by_size`: FedAvg. aggregate: what takes the mean's place.
     """
     users: dict[tuple[str, ...], list[str]] = {}
-    for leaf in dict.fromkeys(leaf for params in members.values() for leaf in params):
-        users.setdefault(tuple(name for name, params in members.items() if leaf in params), []).append(leaf)
+    for key in dict.fromkeys(key for params in members.values() for key in params):
+        users.setdefault(tuple(name for name, params in members.items() if key in params), []).append(key)
     mixed: Params = {}
-    for names, leaves in users.items():
-        parts = [{leaf: members[name][leaf] for leaf in leaves} for name in names]
+    for names, keys in users.items():
+        parts = [{key: members[name][key] for key in keys} for name in names]
         mixed |= aggregate(parts, by_size([sizes[name] for name in names]))
     return mixed
 
@@ -127,7 +127,7 @@ class Aggregator:
     outliers: Annotated[float, Ge(0), Lt(0.5)] = 0.2
 
     def __call__(self, members: Sequence[Params], weights: Tensor) -> Params:
-        """Mix C models with equal leaves; weights (C,) on the simplex. Integer leaves are the first member's."""
+        """Mix C models with equal tensors; weights (C,) on the simplex. Integer tensors are the first member's."""
         if self.aggregation == "mean":
             return mean(members, weights)
         if self.aggregation in ("krum", "multi_krum"):
@@ -142,12 +142,12 @@ MEAN = Aggregator()
 
 
 def _number_by_number(members: Sequence[Params], middle: Callable[[Tensor], Tensor]) -> Params:
-    """Apply a rule to each leaf's sorted values, (C, *shape) -> (*shape)."""
+    """Apply a rule to each tensor's sorted values, (C, *shape) -> (*shape)."""
     return {
         name: middle(torch.stack([member[name] for member in members]).sort(0).values)
-        if leaf.is_floating_point()
-        else leaf.clone()
-        for name, leaf in members[0].items()
+        if tensor.is_floating_point()
+        else tensor.clone()
+        for name, tensor in members[0].items()
     }
 
 
@@ -166,21 +166,21 @@ def most_hostile(count: int, outliers: float) -> int:
 
 
 def clip_to_median(members: Sequence[Params], weights: Tensor) -> Params:
-    """Return the weighted mean of the models, each pulled to within the median distance of their median."""
+    """Return the weighted mean of the models, each clipped to within the median distance of their median."""
     centre = _number_by_number(members, _median)
     distances = (_points(members) - _points([centre])).norm(dim=1)
     bound = _median(distances.sort().values)
     factors = [min(1.0, (bound / d).item()) if d > 0 else 1.0 for d in distances]
-    return mean([_pull(member, centre, factor) for member, factor in zip(members, factors, strict=True)], weights)
+    return mean([_clip(member, centre, factor) for member, factor in zip(members, factors, strict=True)], weights)
 
 
-def _pull(member: Params, centre: Params, factor: float) -> Params:
+def _clip(member: Params, centre: Params, factor: float) -> Params:
     """Return c + factor (theta - c); with factor 1 the model's own bits."""
     if factor == 1:
         return member
     return {
-        name: centre[name] + factor * (leaf - centre[name]) if leaf.is_floating_point() else leaf
-        for name, leaf in member.items()
+        name: centre[name] + factor * (tensor - centre[name]) if tensor.is_floating_point() else tensor
+        for name, tensor in member.items()
     }
 
 
@@ -193,15 +193,18 @@ def _krum(members: Sequence[Params], outliers: float, several: bool) -> Params:
 
 def krum_scores(points: Tensor, near: int) -> Tensor:
     """Return s(i), (C,): the sum of squared distances to the `near` nearest other points; points (C, P)."""
-    apart = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()
-    apart.fill_diagonal_(-1)  # a point is the nearest to itself, also among equal ones
-    return apart.sort(1).values[:, 1 : near + 1].sum(1)
+    distances = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distances.fill_diagonal_(-1)  # a point is the nearest to itself, also among equal ones
+    return distances.sort(1).values[:, 1 : near + 1].sum(1)
 
 
 def _points(members: Sequence[Params]) -> Tensor:
     """Return the models' numbers as rows, (C, P) float64."""
     return torch.stack(
-        [torch.cat([leaf.double().flatten() for leaf in one.values() if leaf.is_floating_point()]) for one in members]
+        [
+            torch.cat([tensor.double().flatten() for tensor in one.values() if tensor.is_floating_point()])
+            for one in members
+        ]
     )
 
 
@@ -256,40 +259,40 @@ def exchange(
 def exchange_sampled(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the shared leaves, aggregated, and the initial others to those that never took part."""
+    """Send every device the shared tensors, aggregated, and the initial others to those that never took part."""
     return to_sampled(server, updates, round_info.names, Message(hyper_model(updates, aggregator)))
 
 
 def exchange_parts(
     server: Params, updates: Mapping[str, Update], shared: Mapping[str, Collection[str]], aggregator: Aggregator = MEAN
 ) -> tuple[Params, dict[str, Message]]:
-    """Aggregate (9) what the sampled devices sent, and send every device the last values of the leaves that it shares.
+    """Aggregate (9) what the sampled devices sent, and send every device the last values of the tensors that it shares.
 
     One that never took part gets the initial others as well. server: its memory holds the initial model, and the last
     values under HYPER. shared: of each device.
     """
-    found = hyper_model(updates, aggregator)
-    server = server | {f"{HYPER}{leaf}": x for leaf, x in found.items()} | to_chosen(updates)
+    averaged = hyper_model(updates, aggregator)
+    server = server | {f"{HYPER}{key}": x for key, x in averaged.items()} | to_chosen(updates)
     initial = from_memory(server)
-    latest = initial | {leaf.removeprefix(HYPER): x for leaf, x in server.items() if leaf.startswith(HYPER)}
+    latest = initial | {key.removeprefix(HYPER): x for key, x in server.items() if key.startswith(HYPER)}
     sent: dict[tuple[bool, tuple[str, ...]], Message] = {}
     messages = {}
-    for name, leaves in shared.items():
-        kind = (took_part(server, name), tuple(leaves))
+    for name, keys in shared.items():
+        kind = (took_part(server, name), tuple(keys))
         if kind not in sent:
-            sent[kind] = Message(({} if kind[0] else initial) | {leaf: latest[leaf] for leaf in leaves})
+            sent[kind] = Message(({} if kind[0] else initial) | {key: latest[key] for key in keys})
         messages[name] = sent[kind]
     return server, messages
 
 
 def hyper_model(updates: Mapping[str, Update], aggregator: Aggregator = MEAN) -> Params:
-    """Return all leaves of the updates, aggregated (9), each over the devices that sent it."""
+    """Return all tensors of the updates, aggregated (9), each over the devices that sent it."""
     sizes = {name: update.size for name, update in updates.items()}
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes, aggregator)
 
 
 def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
-    """Return for each device those leaves of the hyper-model that it used; equal messages are one."""
+    """Return for each device those tensors of the hyper-model that it used; equal messages are one."""
     used = {name: tuple(update.params) for name, update in updates.items()}
-    drawn = {leaves: Message({leaf: hyper[leaf] for leaf in leaves}) for leaves in used.values()}
-    return {name: drawn[leaves] for name, leaves in used.items()}
+    drawn = {keys: Message({key: hyper[key] for key in keys}) for keys in used.values()}
+    return {name: drawn[keys] for name, keys in used.items()}

@@ -28,19 +28,19 @@ def descend_until_best(
     minibatches. state: all tensors that a step changes: the model, the optimiser's moments, the parts of a loss.
     """
     epoch = len(batches) // training.epochs
-    best, kept, waited = math.inf, [leaf.clone() for leaf in state], 0
+    best, best_state, waited = math.inf, [tensor.clone() for tensor in state], 0
     for first in range(0, len(batches), epoch):
         descend(batches[first : first + epoch])
         loss = validation_loss(flat, held_out)
         if not loss < best:
             waited += 1
         else:
-            best, kept, waited = loss, [leaf.clone() for leaf in state], 0
+            best, best_state, waited = loss, [tensor.clone() for tensor in state], 0
         if waited == training.patience:
             break
     if best < math.inf:
-        for leaf, value in zip(state, kept, strict=True):
-            leaf.copy_(value)
+        for tensor, value in zip(state, best_state, strict=True):
+            tensor.copy_(value)
 
 
 def validation_loss(flat: FlatNet, data: Data) -> float:

@@ -83,14 +83,14 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
         return dict.fromkeys((*NAMES[task.name], *more), math.nan)
     labels = y
     if task.has_classes:
-        found, shown = class_metrics(answers, y, scoring), task.probabilities(answers)
+        values, shown = class_metrics(answers, y, scoring), task.probabilities(answers)
     elif task.standardised:
-        found, (shown, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
+        values, (shown, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
     else:
-        found, shown = label_metrics(answers, y), task.probabilities(answers)
+        values, shown = label_metrics(answers, y), task.probabilities(answers)
     for name, function in scoring.own:
-        found[name] = _own(name, function, shown, labels)
-    return found
+        values[name] = _own(name, function, shown, labels)
+    return values
 
 
 def class_metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> dict[str, float]:
@@ -108,7 +108,7 @@ def class_metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> dic
     truth, guessed = torch.bincount(y, minlength=classes), torch.bincount(guess, minlength=classes)
     occurs = truth + guessed
     f1 = (2 * hits / occurs)[occurs > 0]
-    found = {
+    values = {
         "accuracy": (guess == y).double().mean().item(),
         "balanced_accuracy": (hits / truth)[truth > 0].mean().item(),
         "macro_f1": f1.mean().item(),
@@ -118,16 +118,16 @@ def class_metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> dic
     match scoring.metric:
         case "cost":
             assert scoring.costs is not None
-            found["cost"] = torch.tensor(scoring.costs, dtype=torch.float64)[y, guess].mean().item()
+            values["cost"] = torch.tensor(scoring.costs, dtype=torch.float64)[y, guess].mean().item()
         case "recall":
-            found["recall"] = (hits[k] / truth[k]).item() if truth[k] else math.nan
+            values["recall"] = (hits[k] / truth[k]).item() if truth[k] else math.nan
         case "precision":
-            found["precision"] = (hits[k] / guessed[k].clamp(min=1)).item()
+            values["precision"] = (hits[k] / guessed[k].clamp(min=1)).item()
         case "f1":
-            found["f1"] = (2 * hits[k] / occurs[k]).item() if truth[k] else math.nan
+            values["f1"] = (2 * hits[k] / occurs[k]).item() if truth[k] else math.nan
         case "roc_auc" | "average_precision":
-            found[scoring.metric] = _ranked(log_probabilities, y, scoring)
-    return found
+            values[scoring.metric] = _ranked(log_probabilities, y, scoring)
+    return values
 
 
 def number_metrics(predicted: Tensor, y: Tensor, scoring: Scoring) -> dict[str, float]:
@@ -215,9 +215,9 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
     if not positive.any():
         return math.nan
     values, place = torch.unique(scores, return_inverse=True)
-    found = torch.zeros(len(values)).double().index_add(0, place, positive.double()).flip(0)
+    hits = torch.zeros(len(values)).double().index_add(0, place, positive.double()).flip(0)
     taken = torch.bincount(place, minlength=len(values)).flip(0).cumsum(0)
-    return float((found / positive.sum() * found.cumsum(0) / taken).sum())
+    return float((hits / positive.sum() * hits.cumsum(0) / taken).sum())
 
 
 def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -> dict[str, float]:
@@ -293,20 +293,22 @@ def drop_training_data(device: Device) -> Device:
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
-def require_model(deploy: Deploy, found: Any) -> Model:
+def require_model(deploy: Deploy, deployed: Any) -> Model:
     """Return what `deploy` returned, if it is a model."""
-    if not isinstance(found, Model):
-        raise InputError(f"{name_of(deploy)}: must return a Model, returned {type(found).__name__}")
-    return found
+    if not isinstance(deployed, Model):
+        raise InputError(
+            f"{name_of(deploy)}: must return a Model, fc.Model((params,)), returned {type(deployed).__name__}"
+        )
+    return deployed
 
 
 def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
-    """Refuse a model without some leaf of its net, such as a personal layer of a device that never took part."""
+    """Refuse a model without some tensor of its net, such as a personal layer of a device that never took part."""
     expected = shapes(model.net or net)
     for params in model.params if all(isinstance(member, dict) for member in model.members) else ():
-        if missing := [leaf for leaf in expected if leaf not in params]:
+        if missing := [name for name in expected if name not in params]:
             raise InputError(
-                f"the model of {names[0]} has no leaf {missing[0]}: a device that has not taken part yet needs "
+                f"the model of {names[0]} has no tensor {missing[0]}: a device that has not taken part yet needs "
                 "initial ones, in its message or in what deploy returns"
             )
 

@@ -15,27 +15,28 @@ from fedcore.nets.inputs import takes_channels_last
 from fedcore.types import Net, Params
 
 ALIGNMENT = 16
-"""Every leaf starts at a multiple of this many numbers (a cache line): matrix products run 4 % faster."""
+"""Every parameter starts at a multiple of this many numbers (a cache line): matrix products run 4 % faster."""
 
 
 @dataclass(frozen=True)
 class FlatNet:
     """A net whose trainable parameters are views of one vector and whose gradients are views of another.
 
-    vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). leaves, slopes: views
-    of the two by name. module: a module of the net with these parameters and its own copy of the buffers.
+    vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). parameters,
+    gradients: views of the two by name. module: a module of the net with these parameters and its own copy of the
+    buffers.
     """
 
     net: Net
     module: nn.Module
     vector: Tensor
     gradient: Tensor
-    leaves: Params
+    parameters: Params
     gradients: Params
 
     def params(self) -> Params:
-        """Return a copy of all leaves."""
-        return nets.leaves(self.module)
+        """Return a copy of all parameters and buffers."""
+        return nets.params_of(self.module)
 
 
 def flatten_net(net: Net, params: Params) -> FlatNet:
@@ -44,25 +45,27 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
     names = [name for name, parameter in like.named_parameters() if parameter.requires_grad]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
-    leaves, gradients = (
+    parameters, gradients = (
         {
             name: view_of(part, params[name].shape, takes_channels_last(like))
             for name, part in zip(names, parts, strict=True)
         }
         for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
     )
-    for name, leaf in leaves.items():
-        leaf.copy_(params[name])
-    module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
+    for name, tensor in parameters.items():
+        tensor.copy_(params[name])
+    module = load(
+        net, {name: parameters[name] if name in parameters else tensor.clone() for name, tensor in params.items()}
+    )
     for name, parameter in module.named_parameters():
         parameter.grad = gradients.get(name)
     for layer in module.modules():
         layer.training = not nets.is_frozen(layer)
-    return FlatNet(net, module, vector, gradient, leaves, gradients)
+    return FlatNet(net, module, vector, gradient, parameters, gradients)
 
 
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
-    """Return leaves as one vector in the layout of `flat.vector`, (P,); zero where a leaf is missing."""
+    """Return tensors as one vector in the layout of `flat.vector`, (P,); zero where a tensor is missing."""
     vector = torch.zeros_like(flat.vector)
     for name, view in _views(flat, vector).items():
         if name in numbers:
@@ -70,15 +73,16 @@ def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
     return vector
 
 
-def to_leaves(flat: FlatNet, vector: Tensor) -> Params:
-    """Return a vector (P,) in the layout of `flat.vector` as leaves, copied."""
+def to_params(flat: FlatNet, vector: Tensor) -> Params:
+    """Return a vector (P,) in the layout of `flat.vector` as tensors by name, copied."""
     views = _views(flat, vector).items()
     return {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
 
 
 def _views(flat: FlatNet, vector: Tensor) -> Params:
     return {
-        name: vector.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()) for name, leaf in flat.leaves.items()
+        name: vector.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        for name, tensor in flat.parameters.items()
     }
 
 

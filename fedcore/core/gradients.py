@@ -42,7 +42,7 @@ def gradient_step(
         raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
     if isinstance(module, ManualGradients) and known is not None and precision == "float32":
         return lambda x, y: manual_step(
-            module, flat.leaves, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known
+            module, flat.parameters, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known
         )
 
     computing = computing_in(precision, flat.vector.device.type)
@@ -65,7 +65,7 @@ def gradient_step(
 
 def manual_step(
     module: ManualGradients,
-    leaves: Params,
+    params: Params,
     x: Tensor,
     y: Tensor,
     into: Params,
@@ -79,8 +79,8 @@ def manual_step(
     logit_grad: of the summed loss; the mean's 1/B is part of the scale.
     """
     with torch.no_grad():
-        activations = module.activations(leaves, x)
-        module.backward(leaves, activations, logit_grad(activations[-1], y), into, keep=keep, scale=scale / len(y))
+        activations = module.activations(params, x)
+        module.backward(params, activations, logit_grad(activations[-1], y), into, keep=keep, scale=scale / len(y))
 
 
 def class_weights(y: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def own_parts(
     net = Net(partial(make, flat.net))
     fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
     known = {**memory, **message.extra}
-    return flatten_net(net, {name: known.get(parts_prefix(prefix) + name, leaf) for name, leaf in fresh.items()})
+    return flatten_net(net, {name: known.get(parts_prefix(prefix) + name, tensor) for name, tensor in fresh.items()})
 
 
 def parts_prefix(prefix: str) -> str:
@@ -41,9 +41,9 @@ def parts_prefix(prefix: str) -> str:
 
 def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Params) -> Step:
     """Return a step that trains a loss's parts as well, at the same rates; a gradient's norm is clipped apart."""
-    own = {name.removeprefix(PARTS): leaf for name, leaf in moments.items() if name.startswith(PARTS)}
+    own = {name.removeprefix(PARTS): tensor for name, tensor in moments.items() if name.startswith(PARTS)}
     update, rates = optimiser_step(parts, training, own), iter(learning_rates(training, steps))
-    moments |= {f"{PARTS}{name}": leaf for name, leaf in own.items()}
+    moments |= {f"{PARTS}{name}": tensor for name, tensor in own.items()}
 
     def step_both(x: Tensor, y: Tensor) -> None:
         parts.gradient.zero_()

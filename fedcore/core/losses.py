@@ -77,7 +77,7 @@ OwnLoss: TypeAlias = Callable[[Batch], Tensor]
 
 
 PARTS = "parts/"
-"""Prefix of the leaves in a device's memory that hold the trainable parts of its loss."""
+"""Prefix of the tensors in a device's memory that hold the trainable parts of its loss."""
 
 MakeParts: TypeAlias = Callable[[Net], nn.Module]
 """A device's net -> a module that its loss trains beside the net."""
@@ -86,9 +86,9 @@ MakeParts: TypeAlias = Callable[[Net], nn.Module]
 def with_parts(make: MakeParts) -> Callable[[OwnLoss], OwnLoss]:
     """Give a loss trainable parts of its own, such as a projection head: `@with_parts(make)`; it has `batch.parts`.
 
-    They are trained with the net, by the same optimiser, and stay in the device's memory, as leaves "parts/<name>".
-    Nothing of them is sent, unless the method puts these leaves into an update's `extra`; training starts from those of
-    that name in a message's `extra`, then from those in memory, then from fresh ones.
+    They are trained with the net, by the same optimiser, and stay in the device's memory, as tensors "parts/<name>".
+    Nothing of them is sent, unless the method puts these tensors into an update's `extra`; training starts from those
+    of that name in a message's `extra`, then from those in memory, then from fresh ones.
     """
 
     def mark(loss: OwnLoss) -> OwnLoss:

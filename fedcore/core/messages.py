@@ -13,13 +13,13 @@ from fedcore.nets import init, key
 from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
 
 MODEL = "model/"
-"""Prefix of the leaves in the server's memory that hold the model it sent."""
+"""Prefix of the tensors in the server's memory that hold the model it sent."""
 
 CHOSEN = "chosen/"
-"""Prefix of the names of devices that took part, in the server's memory: they have personal leaves of their own."""
+"""Prefix of the names of devices that took part, in the server's memory: they have personal tensors of their own."""
 
 WEIGHTS = "weights"
-"""The leaf of a message of several models that holds their weights, (M,) or (M, K)."""
+"""The tensor of a message of several models that holds their weights, (M,) or (M, K)."""
 
 
 def to_everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
@@ -47,16 +47,16 @@ def received_model(memory: Params, message: Message) -> Model:
 
 
 def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
-    """Return the leaves of several models and their weights, to be sent in one message."""
-    leaves = {f"{k}/{name}": leaf for k, model in enumerate(models) for name, leaf in model.items()}
-    return leaves | {WEIGHTS: weights}
+    """Return the tensors of several models and their weights, to be sent in one message."""
+    params = {f"{k}/{name}": tensor for k, model in enumerate(models) for name, tensor in model.items()}
+    return params | {WEIGHTS: weights}
 
 
-def unpack_models(leaves: Params) -> Model:
+def unpack_models(params: Params) -> Model:
     """Undo `pack_models`."""
-    weights = leaves[WEIGHTS]
+    weights = params[WEIGHTS]
     members = tuple(
-        {name.removeprefix(f"{k}/"): leaf for name, leaf in leaves.items() if name.startswith(f"{k}/")}
+        {name.removeprefix(f"{k}/"): tensor for name, tensor in params.items() if name.startswith(f"{k}/")}
         for k in range(len(weights))
     )
     return Model(members, to_weights(weights))
@@ -75,13 +75,13 @@ def begin_with_memory(public: Public, seed: int) -> tuple[Params, Mapping[str, M
 
 
 def to_memory(model: Params) -> Params:
-    """Return a model's leaves under their names in the server's memory."""
-    return {f"{MODEL}{name}": leaf for name, leaf in model.items()}
+    """Return a model's tensors under their names in the server's memory."""
+    return {f"{MODEL}{name}": tensor for name, tensor in model.items()}
 
 
 def from_memory(server: Params) -> Params:
     """Return the model in the server's memory, or nothing."""
-    return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
+    return {name.removeprefix(MODEL): tensor for name, tensor in server.items() if name.startswith(MODEL)}
 
 
 def to_sampled(
@@ -113,6 +113,6 @@ def require_shared_init(name: str, shared_init: bool) -> None:
 
 
 def merge_models(memory: Params, message: Message) -> Model:
-    """Run the leaves of the message, and the device's own where it has none."""
-    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith((MOMENTS, PARTS))}
+    """Run the tensors of the message, and the device's own where it has none."""
+    model = {name: x for name, x in memory.items() if not name.startswith((MOMENTS, PARTS))}
     return Model((model | message.params,))

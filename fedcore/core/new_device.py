@@ -62,12 +62,12 @@ def score_new(
     models = new_models(method, fed, state, net)
     scored = [fed.scoring] if fed.scoring else []
     calls = {
-        (device, str(number)): (*what, mine, *scored)
-        for device, mine in examples.items()
+        (device, str(number)): (*what, rows, *scored)
+        for device, rows in examples.items()
         for number, what in enumerate(models)
     }
-    found = execute.map(score_model, calls) if calls else {}
-    return {device: mean_scores([found[device, str(number)] for number in range(len(models))]) for device in examples}
+    scores = execute.map(score_model, calls) if calls else {}
+    return {device: mean_scores([scores[device, str(number)] for number in range(len(models))]) for device in examples}
 
 
 def new_models(
@@ -105,7 +105,7 @@ def score_model(
 
 
 def is_complete(model: Model, net: Net) -> bool:
-    """Tell whether every member of a model has all leaves of its net. net: the device's."""
+    """Tell whether every member of a model has all tensors of its net. net: the device's."""
     net = model.net or net
     return all(
         is_complete(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
@@ -113,9 +113,9 @@ def is_complete(model: Model, net: Net) -> bool:
     )
 
 
-def mean_scores(found: list[dict[str, float]]) -> dict[str, float]:
+def mean_scores(of_models: list[dict[str, float]]) -> dict[str, float]:
     """Return the mean of the scores of several models on the same examples."""
-    known = [scores for scores in found if scores]
+    known = [scores for scores in of_models if scores]
     if not known:
         return {"accuracy": math.nan}
     return {metric: sum(scores[metric] for scores in known) / len(known) for metric in known[0]}
@@ -126,6 +126,6 @@ def _same(one: Any, other: Any) -> bool:
     if is_handle(one) or is_handle(other) or one is other:
         return bool(identity(one) == identity(other))
     return all(
-        mine.keys() == theirs.keys() and all(torch.equal(leaf, theirs[name]) for name, leaf in mine.items())
-        for mine, theirs in ((one.params, other.params), (one.extra, other.extra))
+        left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
+        for left, right in ((one.params, other.params), (one.extra, other.extra))
     )

@@ -20,7 +20,7 @@ Pieces: TypeAlias = Sequence[tuple[slice, float]]
 WHOLE: Pieces = ((slice(None), 1.0),)
 
 MOMENTS = "moments/"
-"""Prefix of the leaves in a device's memory that hold its optimiser's moments."""
+"""Prefix of the tensors in a device's memory that hold its optimiser's moments."""
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,

@@ -29,7 +29,7 @@ def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
     module = load(net, params).eval()
     if takes_channels_last(module):
         module.to(memory_format=torch.channels_last)
-    if any(leaf.dim() > 2 for leaf in params.values()):
+    if any(tensor.dim() > 2 for tensor in params.values()):
         batch = min(batch, IMAGE_BATCH)
     examples = Data(x, torch.empty(len(x)))
     with torch.no_grad():

@@ -237,11 +237,11 @@ def run_parts(
 
 def check_steps(stage: Stage, out: Mapping[Any, Any]) -> None:
     """Refuse what is not a device's memory and its update. A step elsewhere has left references to both."""
-    for unit, found in out.items():
-        if not isinstance(found, tuple) or len(found) != 2 or not (isinstance(found[1], Update) or is_handle(found[1])):
-            raise InputError(f"{name_of(stage.local)}: must return (memory, update), returned {described(found)}")
-        if isinstance(found[0], dict):
-            require_tensors(f"memory of {unit}", found[0])
+    for unit, pair in out.items():
+        if not isinstance(pair, tuple) or len(pair) != 2 or not (isinstance(pair[1], Update) or is_handle(pair[1])):
+            raise InputError(f"{name_of(stage.local)}: must return (memory, update), returned {described(pair)}")
+        if isinstance(pair[0], dict):
+            require_tensors(f"memory of {unit}", pair[0])
 
 
 def count_traffic(
@@ -324,17 +324,17 @@ def receive(
     """
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
-    found = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))
+    combined = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))
     if (
-        not isinstance(found, tuple)
-        or len(found) not in (2, 3)
-        or not all(isinstance(part, Mapping) for part in found[:2])
+        not isinstance(combined, tuple)
+        or len(combined) not in (2, 3)
+        or not all(isinstance(part, Mapping) for part in combined[:2])
     ):
         wanted = "(server, messages) or (server, messages, report)"
-        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
-    require_tensors("the server's memory", found[0])
-    check_sent(found[1], round_info)
-    return found if len(found) == 3 else (*found, Report())
+        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(combined)}")
+    require_tensors("the server's memory", combined[0])
+    check_sent(combined[1], round_info)
+    return combined if len(combined) == 3 else (*combined, Report())
 
 
 def described(value: Any) -> str:
@@ -346,38 +346,38 @@ def described(value: Any) -> str:
 
 def check_sent(messages: Mapping[str, Message], round_info: RoundInfo) -> None:
     """Refuse a message to nobody, and a model that is not finite, from which no device could train."""
-    for name, message in {id(message): (name, message) for name, message in messages.items()}.values():
-        who = f"the server's message to {name} in round {round_info.round + 1}"
-        if name not in round_info.names or not isinstance(message, Message):
+    for device, message in {id(message): (device, message) for device, message in messages.items()}.values():
+        who = f"the server's message to {device} in round {round_info.round + 1}"
+        if device not in round_info.names or not isinstance(message, Message):
             raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
         require_detached(who, message.params, message.extra)
-        for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
-            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-                raise Diverged(f"{who}: leaf {leaf_name} has values that are not finite; lower the learning rate")
+        for name, tensor in message.params.items():  # others may be infinite: the logits of a one-hot target
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise Diverged(f"{who}: tensor {name} has values that are not finite; lower the learning rate")
 
 
 def require_detached(what: str, *parts: Params) -> None:
-    """Refuse leaves that still record gradients, from which no device could train."""
+    """Refuse tensors that still record gradients, from which no device could train."""
     for part in parts:
-        for name, leaf in part.items():
-            if leaf.requires_grad:
-                raise InputError(f"{what}: leaf {name} records its gradient; send leaf.detach()")
+        for name, tensor in part.items():
+            if tensor.requires_grad:
+                raise InputError(f"{what}: tensor {name} records its gradient; send tensor.detach()")
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
-    """Refuse an update that is not finite, or that has a leaf of another name or shape than the device's net."""
+    """Refuse an update that is not finite, or that has a tensor of another name or shape than the device's net."""
     who = " and ".join(members(unit))
     expected = shapes(net) if net is not None else {}
     require_detached(f"update of {who}", update.params, update.extra)
-    for name, leaf in (*update.params.items(), *update.extra.items()):
-        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            raise Diverged(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
-    for name, leaf in update.params.items() if net is not None else ():
+    for name, tensor in (*update.params.items(), *update.extra.items()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise Diverged(f"update of {who}: tensor {name} has values that are not finite; lower the learning rate")
+    for name, tensor in update.params.items() if net is not None else ():
         if name not in expected:
-            raise InputError(f"update of {who}: leaf {name} is not one of its net's ({', '.join(expected)})")
-        if tuple(leaf.shape) != expected[name]:
+            raise InputError(f"update of {who}: tensor {name} is not one of its net's ({', '.join(expected)})")
+        if tuple(tensor.shape) != expected[name]:
             raise InputError(
-                f"update of {who}: leaf {name} has shape {tuple(leaf.shape)}, its net has {expected[name]}"
+                f"update of {who}: tensor {name} has shape {tuple(tensor.shape)}, its net has {expected[name]}"
             )
 
 

@@ -73,16 +73,16 @@ def require_everyone(present: Collection[str], names: Collection[str]) -> None:
         )
 
 
-def mask(values: Tensor, leaf: str, name: str, names: Collection[str], seed: int) -> Tensor:
+def mask(values: Tensor, tensor_name: str, name: str, names: Collection[str], seed: int) -> Tensor:
     """Return integers with this device's masks: plus one for each later name, minus one for each earlier."""
-    return MASK.get()(values, leaf, name, names, seed)
+    return MASK.get()(values, tensor_name, name, names, seed)
 
 
-def mask_from_seed(values: Tensor, leaf: str, name: str, names: Collection[str], seed: int) -> Tensor:
+def mask_from_seed(values: Tensor, tensor_name: str, name: str, names: Collection[str], seed: int) -> Tensor:
     """Mask as a simulation does, by numbers that everybody knows who knows the seed."""
 
     def draw(pair: tuple[str, str]) -> Tensor:
-        draws = generator(seed, "mask", leaf, *pair)
+        draws = generator(seed, "mask", tensor_name, *pair)
         return torch.empty(values.shape, dtype=torch.int64).random_(-(2**63), None, generator=draws)
 
     return add_masks(values, name, names, draw)

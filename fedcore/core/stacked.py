@@ -115,9 +115,9 @@ def _stack(models: Sequence[Params]) -> Params:
 
 
 def _forward(module: nn.Module) -> Callable[[Params, Tensor], Tensor]:
-    """Return the function: leaves of D models, (D, *leaf), and their examples (D, B, *shape) -> logits (D, B, K)."""
+    """Return the function: tensors of D models, (D, *size), and their examples (D, B, *shape) -> logits (D, B, K)."""
     forward: Callable[[Params, Tensor], Tensor] = vmap(
-        lambda leaves, x: functional_call(module, leaves, (x,)), randomness="error"
+        lambda params, x: functional_call(module, params, (x,)), randomness="error"
     )
     return forward
 
@@ -188,8 +188,10 @@ class _Rows:
         return self.training.schedule == "constant" and all(d.logit_grad is None for d in self.descents)
 
     def _step(self, count: int) -> Callable[[Tensor, Tensor, float], None]:
-        leaves = {name: self._rows_of(self.models, leaf)[:count].requires_grad_() for name, leaf in self._leaves()}
-        slopes = [self._rows_of(self.gradient, leaf)[:count] for _, leaf in self._leaves()]
+        params = {
+            name: self._rows_of(self.models, tensor)[:count].requires_grad_() for name, tensor in self._parameters()
+        }
+        gradients = [self._rows_of(self.gradient, tensor)[:count] for _, tensor in self._parameters()]
         buffers = {name: buffer[:count] for name, buffer in self.buffers.items()}
         gradient = self.gradient[:count]
         update = OPTIMISERS[self.training.optimiser](self.flat, self.training, self.moments, ((slice(count), 1.0),))
@@ -198,21 +200,21 @@ class _Rows:
             x = self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
             y = self.y.index_select(0, index.flatten()).view(*index.shape, *self.y.shape[1:])
             with self.computing():
-                logits = self.forward({**leaves, **buffers}, x).float()
+                logits = self.forward({**params, **buffers}, x).float()
             at_logits = self._at_logits(logits.detach(), y, share) * share[:, :, None]
-            torch._foreach_copy_(slopes, torch.autograd.grad(logits, [*leaves.values()], at_logits))
+            torch._foreach_copy_(gradients, torch.autograd.grad(logits, [*params.values()], at_logits))
             if self.training.clip is not None:
                 gradient.mul_((self.training.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1))
             update(rate)
 
         return step
 
-    def _leaves(self) -> Sequence[tuple[str, Tensor]]:
-        return [*self.flat.leaves.items()]
+    def _parameters(self) -> Sequence[tuple[str, Tensor]]:
+        return [*self.flat.parameters.items()]
 
-    def _rows_of(self, matrix: Tensor, leaf: Tensor) -> Tensor:
-        strides = (matrix.stride(0), *leaf.stride())
-        return matrix.as_strided((len(matrix), *leaf.shape), strides, leaf.storage_offset())
+    def _rows_of(self, matrix: Tensor, tensor: Tensor) -> Tensor:
+        strides = (matrix.stride(0), *tensor.stride())
+        return matrix.as_strided((len(matrix), *tensor.shape), strides, tensor.storage_offset())
 
     def _at_logits(self, logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
         """Return the gradient of each batch's summed loss at its logits, (A, B, K); anything where there is filling."""
@@ -221,12 +223,12 @@ class _Rows:
                 return own_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
             classes = torch.arange(logits.shape[2], device=logits.device)
             return logits.softmax(2) - (y[:, :, None] == classes).float()
-        found = torch.zeros_like(logits)
+        gradient = torch.zeros_like(logits)
         for row, descent in enumerate(self.descents[: len(logits)]):
             size = int((share[row] > 0).sum())
             assert descent.logit_grad is not None
-            found[row, :size] = descent.logit_grad(logits[row, :size], y[row, :size])
-        return found
+            gradient[row, :size] = descent.logit_grad(logits[row, :size], y[row, :size])
+        return gradient
 
     def _replay(self, step: Callable[[Tensor, Tensor, float], None], count: int, steps: Sequence[int]) -> None:
         """Take the first steps one by one, record one, and replay it for the others."""

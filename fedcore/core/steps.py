@@ -76,7 +76,7 @@ def plain_step(
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)
             keep = 1 - rate * training.weight_decay
-            manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, logit_grad=at_logits)
+            manual_step(module, flat.parameters, x, y, flat.parameters, keep=keep, scale=-rate, logit_grad=at_logits)
 
         return fused
     gradient = gradient_step(flat, training.loss, logit_grad, batch_of, training.precision)

@@ -1,4 +1,4 @@
-"""Devices that lie, are late or drop out, and the server's bound on what they send.
+"""Devices that are hostile (Byzantine), late or drop out, and the server's bound on what they send.
 
 A threat changes what a device *sends*, after its honest step and for every method alike: `after_local` and
 `before_combine` are the loop's two hooks, which change nothing where nobody misbehaves. Who is
@@ -82,7 +82,7 @@ def after_local(
     replays: Mapping[str, Update | Handle],
     updates: Mapping[Any, Update | Handle],
 ) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
-    """Return the updates as they are sent: those of hostile devices falsified, those of dropouts left out.
+    """Return the updates as they are sent: those of hostile devices corrupted, those of dropouts left out.
 
     The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
     in later rounds. execute: see :class:`fedcore.core.rounds.Execute`.
@@ -123,31 +123,31 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
     r"""Return a hostile device's update, theta its honest model, theta_0 the one it was sent, s the strength.
 
     sign_flip: theta_0 - s (theta - theta_0). scale: theta_0 + s (theta - theta_0). noise: theta_0 + s r z, r the root
-    mean square of theta - theta_0 and z standard normal, leaf by leaf.
+    mean square of theta - theta_0 and z standard normal, tensor by tensor.
 
-    Other tensors of the update are falsified about zero, and so are changes and leaves that it was not sent.
+    Other tensors of the update are corrupted about zero, and so are changes and tensors that it was not sent.
     """
     draws = step_id.generator("attack")
 
     def distort(params: Params, about: Params) -> Params:
-        found = dict(params)
-        for name, leaf in params.items():
-            if leaf.is_floating_point():
-                start = about.get(name, torch.zeros_like(leaf))
-                change = leaf - start
+        corrupted = dict(params)
+        for name, tensor in params.items():
+            if tensor.is_floating_point():
+                start = about.get(name, torch.zeros_like(tensor))
+                change = tensor - start
                 if threats.attack == "noise":
                     size = change.square().mean().sqrt() if change.numel() else 0.0
-                    change = torch.randn(leaf.shape, generator=draws).to(leaf) * size
+                    change = torch.randn(tensor.shape, generator=draws).to(tensor) * size
                 elif threats.attack == "sign_flip":
                     change = -change
-                found[name] = start + threats.strength * change
-        return found
+                corrupted[name] = start + threats.strength * change
+        return corrupted
 
     return replace(update, params=distort(update.params, origin(message, sends)), extra=distort(update.extra, {}))
 
 
 def origin(message: Message, sends: Sends) -> Params:
-    """Return the leaves from which an update's are measured: those that its device was sent, or zeros."""
+    """Return the tensors from which an update's are measured: those that its device was sent, or zeros."""
     return message.params if sends == "model" else {}
 
 
@@ -172,10 +172,10 @@ def admit(
     if threats.bound is not None:
         beyond = {name for name, update in in_time.items() if norm(update, messages[name], sends) > threats.bound}
     if threats.bound is not None and threats.beyond == "clip":
-        kept = in_time | {name: clip(in_time[name], messages[name], sends, threats.bound) for name in beyond}
+        admitted = in_time | {name: clip(in_time[name], messages[name], sends, threats.bound) for name in beyond}
     else:
-        kept = {name: update for name, update in in_time.items() if name not in beyond}
-    if not kept:
+        admitted = {name: update for name, update in in_time.items() if name not in beyond}
+    if not admitted:
         raise InputError(
             f"federation.bound = {threats.bound}: every update of round {round_info.round + 1} is beyond it; raise it, "
             "or set federation.beyond to clip"
@@ -191,10 +191,10 @@ def admit(
         name: {event: float(name in who) for event, (setting, who) in events.items() if setting}
         for name in round_info.names
     }
-    found = combine(server, kept, round_info, **more)
-    report = found[2] if len(found) == 3 else Report()
+    combined = combine(server, admitted, round_info, **more)
+    report = combined[2] if len(combined) == 3 else Report()
     words = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
-    return found[0], found[1], replace(report, counts={CONDUCT: counts}, words=words)
+    return combined[0], combined[1], replace(report, counts={CONDUCT: counts}, words=words)
 
 
 def find_late(threats: Threats, updates: Mapping[str, Update], round_info: RoundInfo) -> set[str]:
@@ -216,12 +216,12 @@ def find_late(threats: Threats, updates: Mapping[str, Update], round_info: Round
 
 
 def norm(update: Update, message: Message, sends: Sends) -> float:
-    """Return the length of the change that an update's model stands for, over all floating-point leaves."""
+    """Return the length of the change that an update's model stands for, over all floating-point tensors."""
     start = origin(message, sends)
     squares = [
-        (leaf - start[name] if name in start else leaf).double().square().sum()
-        for name, leaf in update.params.items()
-        if leaf.is_floating_point()
+        (tensor - start[name] if name in start else tensor).double().square().sum()
+        for name, tensor in update.params.items()
+        if tensor.is_floating_point()
     ]
     return math.sqrt(sum(square.item() for square in squares))
 
@@ -230,9 +230,9 @@ def clip(update: Update, message: Message, sends: Sends, bound: float) -> Update
     """Return the update with its change shortened to the bound (Sun et al. 2019, sec. 4, norm thresholding)."""
     start, factor = origin(message, sends), bound / norm(update, message, sends)
     shorter = {
-        name: (start[name] + factor * (leaf - start[name]) if name in start else factor * leaf)
-        if leaf.is_floating_point()
-        else leaf
-        for name, leaf in update.params.items()
+        name: (start[name] + factor * (tensor - start[name]) if name in start else factor * tensor)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in update.params.items()
     }
     return replace(update, params=shorter)

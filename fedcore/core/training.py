@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedcore import nets
 from fedcore.core.early_stopping import descend_until_best, refuse_patience
-from fedcore.core.flat_nets import FlatNet, flatten_net, to_leaves, to_vector
+from fedcore.core.flat_nets import FlatNet, flatten_net, to_params, to_vector
 from fedcore.core.gradients import (
     LogitGrad,
     Step,
@@ -40,7 +40,7 @@ __all__ = [
     "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
     "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
     "plain_step", "predict", "proximal_grad_hook", "refuse_kept_state", "refuse_parts", "refuse_patience",
-    "require_cross_entropy", "starting_params", "to_leaves", "to_vector", "train",
+    "require_cross_entropy", "starting_params", "to_params", "to_vector", "train",
 ]  # fmt: skip
 """What methods use of it, and of the modules of its pieces."""
 
@@ -56,7 +56,7 @@ def train(
 ) -> tuple[Params, Update]:
     """Train the device's model on its examples and send the whole model.
 
-    It starts from the leaves in the device's memory, then from those in the message; missing leaves are initialised.
+    It starts from the tensors in the device's memory, then from those in the message; missing tensors are initialised.
 
     loss: your own, in place of `training.loss`, see :class:`fedcore.core.losses.Batch`.
     """
@@ -89,8 +89,8 @@ def fit(
     """
     batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
     training = at_round(training, step_id.round)
-    kept = training.optimiser_state == "keep"
-    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if kept and name.startswith(prefix)}
+    keep = training.optimiser_state == "keep"
+    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if keep and name.startswith(prefix)}
     parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)
@@ -109,7 +109,7 @@ def fit(
         held_out=device.data.val,
     )
     DESCEND.get()(descent)
-    known = {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+    known = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
     return known if parts is None else known | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
 
 
@@ -169,7 +169,7 @@ DESCEND: ContextVar[Callable[[Descent], None]] = ContextVar("descend", default=D
 
 
 def starting_params(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
-    """Return the leaves to train from. A device's initial ones depend on the seed and its name alone."""
+    """Return the tensors to train from. A device's initial ones depend on the seed and its name alone."""
     known = {**message.params, **memory}
     names = nets.shapes(device.net)
     if any(name not in known for name in names):

@@ -79,11 +79,11 @@ def from_arrays(
     owners = None if device is None else _owners(device)
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
     if several:
-        found = _zeros_and_ones(labels)
+        labelled = _zeros_and_ones(labels)
         if task == "auto":
-            _require_several(found)
+            _require_several(labelled)
         names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
-        return Dataset(Data(examples, torch.from_numpy(found)), None, names, owners)
+        return Dataset(Data(examples, torch.from_numpy(labelled)), None, names, owners)
     if steps:
         names, of_steps = _step_classes(labels)
         return Dataset(Data(examples, torch.from_numpy(of_steps)), None, names, owners)
@@ -193,9 +193,9 @@ def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
     for number, label in enumerate(cells := labels.ravel().tolist()):
         if label not in (0, 1):
             row, column = divmod(number, labels.shape[1])
-            gone = label is None or label != label
-            why = "a label is missing; leave the example out" if gone else "each of several labels must be 0 or 1"
-            why += "" if gone else "; task='sequence_labelling' takes a class for each step"
+            missing = label is None or label != label
+            why = "a label is missing; leave the example out" if missing else "each of several labels must be 0 or 1"
+            why += "" if missing else "; task='sequence_labelling' takes a class for each step"
             raise InputError(f"from_arrays: y[{row}, {column}] = {label!r}: {why}")
     if not cells:
         raise InputError(f"from_arrays: y {labels.shape} has no label")
@@ -214,9 +214,9 @@ def _step_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
     if not known.any():
         raise InputError("from_arrays: y has no step with a label")
     classes, numbers = np.unique(labels[known], return_inverse=True)
-    found = np.full(labels.shape, NO_LABEL, dtype=np.int64)
-    found[known] = numbers.ravel()
-    return tuple(map(str, classes.tolist())), found
+    class_ids = np.full(labels.shape, NO_LABEL, dtype=np.int64)
+    class_ids[known] = numbers.ravel()
+    return tuple(map(str, classes.tolist())), class_ids
 
 
 def _has_fractions(labels: NDArray[Any]) -> bool:

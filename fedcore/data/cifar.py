@@ -171,9 +171,9 @@ def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> d
     """Return some files of the archive without writing them to disk."""
     try:
         with archive.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if found != source.md5:
-            raise ValueError(f"its MD5 is {found}, not {source.md5}")
+            checksum = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if checksum != source.md5:
+            raise ValueError(f"its MD5 is {checksum}, not {source.md5}")
         with tarfile.open(archive, "r:gz") as tar:
             inner = ((member.name, tar.extractfile(member)) for member in tar if member.name in names)
             held = {name: batch.read() for name, batch in inner if batch is not None}

@@ -127,20 +127,20 @@ def summarise(
 
     def rows(names: Sequence[str]) -> Rows:
         held = np.concatenate([x[name] for name in names])
-        found = {column.name: _summarise(column, values) for column, values in _by_column(columns, held)}
+        summaries = {column.name: _summarise(column, values) for column, values in _by_column(columns, held)}
         both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
         if TASKS[schema.task] == MULTILABEL:
             several, predictions = (
                 {column.name: _summarise(column, held) for column, held in _by_label(schema, values)} for values in both
             )
-            return Rows(found, several=several, predictions=predictions)
+            return Rows(summaries, several=several, predictions=predictions)
         if TASKS[schema.task].standardised:
             label, prediction = (_summarise(NUMBER, values) for values in both)
-            return Rows(found, label=label, prediction=prediction)
+            return Rows(summaries, label=label, prediction=prediction)
         if not TASKS[schema.task].has_classes:  # steps of one example are no independent draws
-            return Rows(found)
+            return Rows(summaries)
         of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
-        return Rows(found, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
+        return Rows(summaries, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
 
     most = MOST_PARTS // max(len(columns), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
@@ -243,11 +243,11 @@ def compare(
 
 def lines(changes: Sequence[Change]) -> list[str]:
     """Return a line for each column that moved, and one for the classes: where, and how it moved most."""
-    found: dict[str, list[Change]] = {}
+    by_column: dict[str, list[Change]] = {}
     for one in changes:
-        found.setdefault(one.of, []).append(one)
+        by_column.setdefault(one.of, []).append(one)
     said = []
-    for of, ones in found.items():
+    for of, ones in by_column.items():
         most = max(ones, key=lambda one: one.psi)
         places = {one.where for one in ones}
         where = most.where if len(places) == 1 else f"in {len(places)} groups of rows, most {most.where}"
@@ -342,10 +342,10 @@ def _compare_classes(
     classes: Sequence[str], pairs: Sequence[tuple[Rows, NDArray[np.int64]]], where: str, labels: bool
 ) -> Iterator[Change]:
     """Compare labels with those of training, or predicted classes with those that the models predict there."""
-    found = [
+    changes = [
         (np.array(of.labels if labels else of.predicted), np.bincount(k, minlength=len(classes))) for of, k in pairs
     ]
-    counts = _add(found)
+    counts = _add(changes)
     if counts is not None:
         what = "the labels" if labels else "the predicted classes"
         yield Change(what, where, *_unordered(counts), _largest(classes, counts))

@@ -64,8 +64,8 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
     rows = without_markers(rows, schema)
     for column in schema.columns:
         if column.kind == "text" and column.name in rows:
-            found = words(rows, column.name)
-            strange = pd.Series(found[(found != "") & ~np.isin(found, column.categories)])
+            values = words(rows, column.name)
+            strange = pd.Series(values[(values != "") & ~np.isin(values, column.categories)])
             if len(strange):
                 named = ", ".join(repr(word) for word in strange.unique()[:3])
                 lines.append(f"column {column.name!r}: {len(strange)} rows have {named}, unknown in training")
@@ -106,19 +106,19 @@ def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool 
     if not (is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype)):
         return {}
     counts = {text: int(n) for text, n in column.value_counts().items() if isinstance(text, str) and n}
-    found = {text: count for text, count in counts.items() if text.strip().lower() in wanted}
+    markers = {text: count for text, count in counts.items() if text.strip().lower() in wanted}
     named = labels and tuple(missing_values) == MISSING_VALUES
-    return {text: n for text, n in found.items() if not named or text.strip().lower() != "none" or text == "None"}
+    return {text: n for text, n in markers.items() if not named or text.strip().lower() != "none" or text == "None"}
 
 
 def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFrame:
     """Return a frame whose markers of missing values are missing cells. markers: by column, from `find_markers`."""
     changed = {}
     for name, texts in markers.items():
-        if given := list(texts):
+        if columns := list(texts):
             column = rows[name]
             numeric = is_numeric_dtype(column.dtype)
-            changed[name] = column.mask(column.isin(list(map(float, given)) if numeric else given))
+            changed[name] = column.mask(column.isin(list(map(float, columns)) if numeric else columns))
     return rows.assign(**changed) if changed else rows
 
 
@@ -157,18 +157,18 @@ def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -
 
 def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float32]:
     """Return a column of numbers or booleans, nan for a missing cell; raises InputError for any other cell."""
-    given = rows[column.name]
-    found = numbers(given)
-    if column.kind == "boolean" and not is_numeric_dtype(given.dtype):
-        found = given.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan).astype(np.float32)
-    wrong = ~np.isfinite(found) & given.notna().to_numpy()
+    entries = rows[column.name]
+    values = numbers(entries)
+    if column.kind == "boolean" and not is_numeric_dtype(entries.dtype):
+        values = entries.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+    wrong = ~np.isfinite(values) & entries.notna().to_numpy()
     wanted = "a finite number"
     if column.kind == "boolean":
-        wrong |= np.isfinite(found) & (found != 0) & (found != 1)
+        wrong |= np.isfinite(values) & (values != 0) & (values != 1)
         wanted = "True or False"
     for row in np.flatnonzero(wrong).tolist():
         raise cell_error(rows, column.name, row, wanted)
-    return found
+    return values
 
 
 def numbers(column: pd.Series) -> NDArray[np.float32]:
@@ -181,8 +181,8 @@ def numbers(column: pd.Series) -> NDArray[np.float32]:
 
 def words(rows: pd.DataFrame, name: str) -> NDArray[np.str_]:
     """Return a column as strings, "" where a cell is missing; whole numbers have no decimal point: 3 equals 3.0."""
-    codes, found = pd.factorize(rows[name])
-    named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found]
+    codes, categories = pd.factorize(rows[name])
+    named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in categories]
     return np.array([*named, ""], dtype=np.str_)[codes]  # code -1 is a missing cell
 
 
@@ -199,8 +199,8 @@ def row_number(rows: pd.DataFrame, row: int) -> int:
 
 def _check_text(rows: pd.DataFrame, column: Column) -> None:
     """Refuse numbers where every category is a word: the columns were swapped."""
-    given = rows[column.name]
-    numeric = is_numeric_dtype(given.dtype) and not is_bool_dtype(given.dtype) and given.notna().any()
+    entries = rows[column.name]
+    numeric = is_numeric_dtype(entries.dtype) and not is_bool_dtype(entries.dtype) and entries.notna().any()
     if numeric and not any(math.isfinite(number) for number in numbers(pd.Series(column.categories))):
         shown = ", ".join(map(repr, column.categories[:3]))
         raise InputError(f"column {column.name!r} has numbers; the model was trained on texts such as {shown}")

@@ -108,8 +108,8 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
     except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error
     if len(raw) != needed:
-        found = f"more than {needed}" if len(raw) > needed else f"{len(raw)}"
-        raise damaged_file(root, file, f"has {found} bytes after its header where {shape} needs {needed}")
+        length = f"more than {needed}" if len(raw) > needed else f"{len(raw)}"
+        raise damaged_file(root, file, f"has {length} bytes after its header where {shape} needs {needed}")
     if not math.prod(shape):  # numpy refuses an empty array whose other dimensions are too large
         raise damaged_file(root, file, f"is empty: its header says {shape}")
     return np.frombuffer(raw, item).reshape(shape)

@@ -60,10 +60,10 @@ def split_name(stem: str) -> tuple[str, str | None]:
     """
     if part := PARTS.get(stem.lower()):
         return "", part
-    if found := _LAST.fullmatch(stem):
-        return found[1], PARTS[found[2].lower()]
-    if found := _FIRST.fullmatch(stem):
-        return found[2], PARTS[found[1].lower()]
+    if match := _LAST.fullmatch(stem):
+        return match[1], PARTS[match[2].lower()]
+    if match := _FIRST.fullmatch(stem):
+        return match[2], PARTS[match[1].lower()]
     return stem, None
 
 

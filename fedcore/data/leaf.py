@@ -61,8 +61,8 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
         if not files:
             raise InputError(f"data.path = {path}: no {folder}/*.json; LEAF writes train and test, or all_data")
         for file in files:
-            found, form = read_users(file, form)
-            for user, (examples, labels) in found.items():
+            of_file, form = read_users(file, form)
+            for user, (examples, labels) in of_file.items():
                 x.append(examples)
                 y.append(labels)
                 users += [user] * len(labels)
@@ -99,8 +99,8 @@ def _letters(
     marks: tuple[str, ...] | None,
 ) -> Dataset:
     """Return texts as numbers of letters. inputs, labels: their code points."""
-    found = {chr(int(point)) for part in (inputs, labels) for point in np.unique(part)}
-    letters = (*LETTERS, *sorted(found - {*LETTERS}))
+    known_letters = {chr(int(point)) for part in (inputs, labels) for point in np.unique(part)}
+    letters = (*LETTERS, *sorted(known_letters - {*LETTERS}))
     points = np.array([ord(letter) for letter in letters])
     order = np.argsort(points)
     x, y = (order[np.searchsorted(points[order], part)] for part in (inputs, labels))
@@ -146,13 +146,13 @@ def read_users(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
         users, held = content["users"], content["user_data"]
         if sorted(users) != sorted(held):
             raise ValueError("its users are not those of user_data")
-        found: UserData = {}
+        by_user: UserData = {}
         for user in users:
             x, y = held[user]["x"], held[user]["y"]
             if form is None and len(x):
                 form = form_of(x[0])
-            found[user] = examples(user, x, y, form or Form("numbers", SIDE * SIDE))
-        return found, form
+            by_user[user] = examples(user, x, y, form or Form("numbers", SIDE * SIDE))
+        return by_user, form
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else one_line(error)
         raise InputError(f"data.path = {file}: cannot be read ({why}); {READS}, as LEAF writes them") from error

@@ -52,7 +52,7 @@ def arrays(file: Path) -> dict[str, NDArray[Any] | None]:
     order = ORDERS.get(raw[HEADER - 4 : HEADER])
     if order is None:
         raise ValueError("it has no header of a MATLAB file of version 5 to 7")
-    found: dict[str, NDArray[Any] | None] = {}
+    by_name: dict[str, NDArray[Any] | None] = {}
     at, left = HEADER, LARGEST
     while at < len(raw):
         kind, content, at = element(memoryview(raw), at, order)
@@ -65,10 +65,10 @@ def arrays(file: Path) -> dict[str, NDArray[Any] | None]:
         if kind != MATRIX:
             raise ValueError(f"a data element of type {kind} in place of an array")
         name, values = array(content, order)
-        if name in found:
+        if name in by_name:
             raise ValueError(f"two arrays named {name}")
-        found[name] = values
-    return found
+        by_name[name] = values
+    return by_name
 
 
 def element(raw: memoryview, at: int, order: str) -> tuple[int, memoryview, int]:

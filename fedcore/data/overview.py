@@ -40,12 +40,12 @@ def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) ->
 
     devices: each device's examples, as indices into `dataset.train`.
     """
-    found = {
+    counts = {
         column.name: [int(gaps[index].sum()) for index in devices.values()]
         for column, _, gaps in _inputs(dataset)
         if gaps.any()
     }
-    return pd.DataFrame(found, index=pd.Index([*devices], name="device"))
+    return pd.DataFrame(counts, index=pd.Index([*devices], name="device"))
 
 
 def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float32], NDArray[np.bool_]]]:
@@ -60,8 +60,8 @@ def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float32], NDA
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:
     """Return the least and the greatest span (high - low) of a column of numbers; None with fewer than two columns."""
-    found = columns(dataset)
-    wide = (found["high"] - found["low"])[found["kind"] == "number"].dropna()
+    values = columns(dataset)
+    wide = (values["high"] - values["low"])[values["kind"] == "number"].dropna()
     wide = wide[wide > 0]
     return (float(wide.min()), float(wide.max())) if len(wide) > 1 else None
 

@@ -111,7 +111,7 @@ def find_folders(path: Path, sites: bool | None) -> list[ClassFolder]:
         return _in_part(path, None, has_sites(path, inner) if sites is None else sites)
     if sites is None:
         sites = has_sites(parts["train"], subfolders(parts["train"]))
-    return [found for part, folder in parts.items() for found in _in_part(folder, part, sites)]
+    return [class_folder for part, folder in parts.items() for class_folder in _in_part(folder, part, sites)]
 
 
 def has_sites(path: Path, inner: Sequence[Path]) -> bool:
@@ -119,8 +119,8 @@ def has_sites(path: Path, inner: Sequence[Path]) -> bool:
     if any(pictures(folder.iterdir()) for folder in inner):
         return False
     below = {folder: subfolders(folder) for folder in inner}
-    below = {folder: found for folder, found in below.items() if found}
-    names = [folder.name for found in below.values() for folder in found]
+    below = {folder: subfolders_of for folder, subfolders_of in below.items() if subfolders_of}
+    names = [folder.name for subfolders_of in below.values() for folder in subfolders_of]
     if names and len({*names}) == len(names):
         example = next(iter(below.values()))[0]
         raise InputError(
@@ -134,20 +134,20 @@ def _in_part(path: Path, part: str | None, sites: bool) -> list[ClassFolder]:
     """Return the folders of the classes in one part, or in all parts of each site."""
     if not sites:
         return [ClassFolder(folder, None, part) for folder in subfolders(path)]
-    found = []
+    class_folders = []
     for site in subfolders(path):
         inner = subfolders(site)
         parts = part_folders(inner) if part is None else {}
         for name, folder in parts.items():
-            found += [ClassFolder(one, site.name, name) for one in subfolders(folder)]
+            class_folders += [ClassFolder(one, site.name, name) for one in subfolders(folder)]
         if not parts:
-            found += [ClassFolder(one, site.name, part) for one in inner]
-    if len({folder.part is None for folder in found}) > 1:
-        whole = next(folder.site for folder in found if folder.part is None)
+            class_folders += [ClassFolder(one, site.name, part) for one in inner]
+    if len({folder.part is None for folder in class_folders}) > 1:
+        whole = next(folder.site for folder in class_folders if folder.part is None)
         raise InputError(
             f"data.path = {path}: site {whole!r} has no folders train and test, others have; give all the same"
         )
-    return found
+    return class_folders
 
 
 def _check_parts(path: Path, folders: Sequence[ClassFolder], classes: Sequence[str]) -> None:

@@ -91,9 +91,9 @@ def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> Lab
     return pool_labels({name: moments(y) for name, y in labels.items()}, {name: len(y) for name, y in labels.items()})
 
 
-def pool_labels(found: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> LabelScale:
+def pool_labels(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> LabelScale:
     """Return the mean and deviation of all devices' labels, from those of each device, see :func:`pool_moments`."""
-    mean, std = _pool(found, sizes)
+    mean, std = _pool(by_device, sizes)
     return mean.item(), std.item()
 
 
@@ -156,18 +156,18 @@ def standardise_channels(x: Tensor, channels: Fit) -> Tensor:
 
 def _fit_fills(schema: Schema, raw: Mapping[str, Tensor]) -> tuple[dict[str, Numbers], Numbers]:
     """Return device -> the median of each input, and the weighted mean of these; 0 where no device has a value."""
-    found = {device: medians(x) for device, x in raw.items()}
-    shared = pool_medians(schema, found, {device: len(x) for device, x in raw.items()})
-    return {device: fill_of(schema, own, shared) for device, own in found.items()}, shared
+    by_device = {device: medians(x) for device, x in raw.items()}
+    shared = pool_medians(schema, by_device, {device: len(x) for device, x in raw.items()})
+    return {device: fill_of(schema, own, shared) for device, own in by_device.items()}, shared
 
 
-def pool_medians(schema: Schema, found: Mapping[str, NDArray[np.float64]], sizes: Mapping[str, int]) -> Numbers:
+def pool_medians(schema: Schema, by_device: Mapping[str, NDArray[np.float64]], sizes: Mapping[str, int]) -> Numbers:
     """Return the mean of the devices' medians, weighted by their examples; 0 where no device has a value.
 
-    found: device -> :func:`medians`. sizes: device -> its training examples.
+    by_device: device -> :func:`medians`. sizes: device -> its training examples.
     """
-    medians = np.stack([*found.values()])
-    known, weights = ~np.isnan(medians), np.array([[sizes[device]] for device in found], dtype=np.float64)
+    medians = np.stack([*by_device.values()])
+    known, weights = ~np.isnan(medians), np.array([[sizes[device]] for device in by_device], dtype=np.float64)
     total = (weights * known).sum(0)
     shared = (weights * np.where(known, medians, 0)).sum(0) / np.maximum(total, 1)
     shared[~schema.numeric.numpy()] = 0
@@ -207,7 +207,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pool_moments(
-    schema: Schema, found: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]
+    schema: Schema, by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]
 ) -> tuple[Numbers, Numbers]:
     r"""Return each input's mean and deviation over all devices' examples, from those of each device.
 
@@ -217,16 +217,16 @@ def pool_moments(
     the parallel formula of Chan et al. (1983), which, unlike sums of squares, loses no digits where |mean| >> std.
     Special cases are those of :func:`fit_scale`.
 
-    found: device -> :func:`moments`. sizes: device -> its training examples.
+    by_device: device -> :func:`moments`. sizes: device -> its training examples.
     """
-    return _as_numbers(schema, *_pool(found, sizes))
+    return _as_numbers(schema, *_pool(by_device, sizes))
 
 
-def _pool(found: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor]:
+def _pool(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor]:
     """Return the mean and deviation of :func:`pool_moments`, of numbers of any shape."""
-    weights = torch.tensor([sizes[device] for device in found], dtype=torch.float64)
-    weights = (weights / weights.sum()).reshape(-1, *[1] * next(iter(found.values()))[0].ndim)
-    means, variances = (torch.stack([*parts]) for parts in zip(*found.values(), strict=True))
+    weights = torch.tensor([sizes[device] for device in by_device], dtype=torch.float64)
+    weights = (weights / weights.sum()).reshape(-1, *[1] * next(iter(by_device.values()))[0].ndim)
+    means, variances = (torch.stack([*parts]) for parts in zip(*by_device.values(), strict=True))
     least = means.amin(0)
     mean = least + (weights * (means - least)).sum(0)
     std = (weights * (variances + (means - mean) ** 2)).sum(0).sqrt()

@@ -87,22 +87,22 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> Ro
     """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
     encoding = find_encoding(file)
     separator = find_separator(file, encoding)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "sep": separator, "encoding": encoding, "index_col": False, "low_memory": False, "skipinitialspace": True,
         "keep_default_na": False,
     }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        frame = pd.read_csv(file, **given)
+        frame = pd.read_csv(file, **options)
         comma = separator != "," and has_decimal_commas(file, frame, missing_values)
-        found = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-        if any(found.values()) or comma:
-            spelt = {name: list(counts) for name, counts in found.items()}
-            frame = pd.read_csv(file, **given, na_values=spelt, decimal="," if comma else ".")
+        markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
+        if any(markers.values()) or comma:
+            spelt = {name: list(counts) for name, counts in markers.items()}
+            frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
     said = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     said += ["decimal commas"] if comma else []
     said += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
-    return Rows(frame, _written(found), ", ".join(said))
+    return Rows(frame, _written(markers), ", ".join(said))
 
 
 def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -> Rows:
@@ -118,8 +118,8 @@ def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -
         raise ValueError(f"{len(rows.column_names)} columns, two of them named {min(twice)!r}")
     unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
     frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
-    found = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    return Rows(blank(frame, found), _written(found))
+    markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
+    return Rows(blank(frame, markers), _written(markers))
 
 
 def check_declared(said: Any) -> None:
@@ -224,9 +224,9 @@ def has_decimal_commas(file: Path, frame: pd.DataFrame, missing_values: Sequence
     return True
 
 
-def _written(found: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+def _written(texts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """Return the markers that are written, not the empty cells."""
-    written = {name: {text: count for text, count in counts.items() if text.strip()} for name, counts in found.items()}
+    written = {name: {text: count for text, count in counts.items() if text.strip()} for name, counts in texts.items()}
     return {name: counts for name, counts in written.items() if counts}
 
 

@@ -8,7 +8,7 @@ own training examples.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
@@ -86,9 +86,9 @@ def table(
             for a missing label. Messages count rows from 1, after the header.
     """
     lists = {"features": features, "ignore": ignore, "categorical": categorical, "missing_values": missing_values}
-    for key, given in (lists | {"exclude": exclude}).items():
-        if isinstance(given, str):
-            raise InputError(f"data.{key} = {given!r}: must be a list, for example [{given}]")
+    for key, listed in (lists | {"exclude": exclude}).items():
+        if isinstance(listed, str):
+            raise InputError(f"data.{key} = {listed!r}: must be a list, for example [{listed}]")
     for key, word, known in (
         ("missing", missing, get_args(Missing)),
         ("task", task, ("auto", *get_args(TaskName))),
@@ -98,17 +98,8 @@ def table(
     targets = label_columns(label, task)
     path, markers = Path(path), tuple(map(str, missing_values))
     excluded = tuple(map(str, exclude))
-    sources = find_sources(path, " or ".join(READERS))
-    _check_columns(path, sources, device, split)
-    if excluded and sources[0].device is not None:
-        check_exclude(excluded, in_order({str(source.device) for source in sources}))
-        sources = [source for source in sources if source.device not in excluded]
     named = targets[0] if isinstance(label, str) and task != "multilabel" else None
-    rows = {source.file: read(source.file, markers, named) for source in sources}
-    frames = {file: read.frame.set_axis(pd.RangeIndex(1, len(read.frame) + 1, name=ROW)) for file, read in rows.items()}
-    if excluded and sources[0].device is None:
-        frames = leave_out(frames, device, excluded)
-        sources = [source for source in sources if source.file in frames]
+    sources, rows, frames = read_sources(path, markers, named, device, split, excluded)
     special = [name for name in (*targets, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
@@ -126,25 +117,8 @@ def table(
     seen = frames
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
-    found = {name: inspect(seen, name, name in categorical, categories) for name in asked}
-    left_out = {name: one for name, one in found.items() if isinstance(one, str)}
-    columns = [one for one in found.values() if isinstance(one, Column)]
-    if features is not None and left_out:
-        name, why = next(iter(left_out.items()))
-        raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
-    if not columns:
-        reasons = "".join(f"; {name!r}: {why}" for name, why in left_out.items())
-        raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
-    if missing == "refuse":
-        refuse_missing(frames, columns)
-    inputs, kept = [], []
-    for file, frame in frames.items():
-        with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
-            inputs.append(cells(frame, columns))
-        whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
-        kept.append(whole if missing == "drop" else np.full(len(frame), True))
-    keep = np.concatenate(kept)
-    x = torch.cat(inputs)[torch.from_numpy(keep)]
+    columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
+    x, keep = learnt_cells(frames, columns, missing)
     labels = labels[keep]
     if found_task == "classification":
         classes = check_classes(path, targets[0], labels[:, 0])
@@ -155,11 +129,11 @@ def table(
             if len({*values.tolist()}) < 2:
                 raise InputError(f"data.path = {path}: one value in column {name!r}; at least two are needed")
     devices = [str(source.device) for source in sources if source.device is not None]
-    owners = np.repeat(devices, list(map(len, kept))) if devices else None
+    owners = np.repeat(devices, list(map(len, frames.values()))) if devices else None
     if device is not None:
         owners = all_rows(device)
-    if owners is not None and (gone := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
-        raise InputError(f"data.missing = 'drop': every row of device {gone[0]!r} has a missing cell; use median")
+    if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
+        raise InputError(f"data.missing = 'drop': every row of device {emptied[0]!r} has a missing cell; use median")
     named_rows = None if id is None else tuple(all_rows(id)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float32", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
@@ -181,6 +155,69 @@ def table(
         ),
         ids=named_rows,
     )
+
+
+def read_sources(
+    path: Path,
+    markers: tuple[str, ...],
+    named: str | None,
+    device: str | None,
+    split: str | None,
+    excluded: tuple[str, ...],
+) -> tuple[list[Source], dict[Path, Rows], dict[Path, pd.DataFrame]]:
+    """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
+    sources = find_sources(path, " or ".join(READERS))
+    _check_columns(path, sources, device, split)
+    if excluded and sources[0].device is not None:
+        check_exclude(excluded, in_order({str(source.device) for source in sources}))
+        sources = [source for source in sources if source.device not in excluded]
+    rows = {source.file: read(source.file, markers, named) for source in sources}
+    frames = {file: one.frame.set_axis(pd.RangeIndex(1, len(one.frame) + 1, name=ROW)) for file, one in rows.items()}
+    if excluded and sources[0].device is None:
+        frames = leave_out(frames, device, excluded)
+        sources = [source for source in sources if source.file in frames]
+    return sources, rows, frames
+
+
+def choose_columns(
+    path: Path,
+    frames: Mapping[Path, pd.DataFrame],
+    asked: Iterable[str],
+    special: Iterable[str],
+    features: Sequence[str] | None,
+    categorical: Sequence[str],
+    categories: int,
+) -> tuple[list[Column], dict[str, str]]:
+    """Return the columns to learn from, and column -> why it is left out. frames: the rows that are not for tests.
+
+    Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
+    """
+    inspected = {name: inspect(frames, name, name in categorical, categories) for name in asked}
+    left_out = {name: one for name, one in inspected.items() if isinstance(one, str)}
+    columns = [one for one in inspected.values() if isinstance(one, Column)]
+    if features is not None and left_out:
+        name, why = next(iter(left_out.items()))
+        raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
+    if not columns:
+        reasons = "".join(f"; {name!r}: {why}" for name, why in left_out.items())
+        raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
+    return columns, left_out
+
+
+def learnt_cells(
+    frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column], missing: Missing
+) -> tuple[torch.Tensor, NDArray[np.bool_]]:
+    """Return the inputs of the rows that stay, (N, F) float32, and which of all rows they are."""
+    if missing == "refuse":
+        refuse_missing(frames, columns)
+    inputs, kept = [], []
+    for file, frame in frames.items():
+        with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
+            inputs.append(cells(frame, columns))
+        whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
+        kept.append(whole if missing == "drop" else np.full(len(frame), True))
+    keep = np.concatenate(kept)
+    return torch.cat(inputs)[torch.from_numpy(keep)], keep
 
 
 def label_columns(label: str | Sequence[str], task: str) -> tuple[str, ...]:
@@ -214,8 +251,8 @@ def leave_out(
             raise InputError(f"data.path = {file}: no column {device!r}; it has: {', '.join(map(str, frame))}")
     owners = {file: words(frame, device) for file, frame in frames.items()}
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
-    kept = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
-    return {file: frame for file, frame in kept.items() if len(frame)}
+    remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
+    return {file: frame for file, frame in remaining.items() if len(frame)}
 
 
 def exclude_note(exclude: Sequence[str]) -> list[str]:
@@ -237,8 +274,8 @@ def find_marks(
 def form_notes(rows: Mapping[Path, Rows]) -> list[str]:
     """Return a line for each form of file that is not the usual one."""
     forms: dict[str, list[str]] = {}
-    for file, found in rows.items():
-        forms.setdefault(found.form, []).append(file.name)
+    for file, rows_read in rows.items():
+        forms.setdefault(rows_read.form, []).append(file.name)
     lines = []
     for form in sorted(filter(None, forms)):
         names = forms[form]
@@ -251,9 +288,9 @@ def form_notes(rows: Mapping[Path, Rows]) -> list[str]:
 def marker_notes(rows: Mapping[Path, Rows], schema: Schema) -> list[str]:
     """Return a line about the texts that stand for missing cells, in the columns that are learnt from."""
     counts: dict[str, dict[str, int]] = {}
-    for found in rows.values():
+    for rows_read in rows.values():
         for column in schema.columns:
-            for text, count in found.markers.get(column.name, {}).items():
+            for text, count in rows_read.markers.get(column.name, {}).items():
                 held = counts.setdefault(text, {})
                 held[column.name] = held.get(column.name, 0) + count
     texts = {column.name for column in schema.columns if column.kind == "text"}
@@ -278,11 +315,11 @@ def names(
 ) -> list[str]:
     """Return the names of the columns to look at, after a check that every file has them and all others."""
     first, frame = next(iter(frames.items()))
-    for key, given in (("features", features or ()), ("ignore", ignore), ("categorical", categorical)):
-        for name in given:
-            if list(given).count(name) > 1 or (name in special and key != "ignore"):
+    for key, listed in (("features", features or ()), ("ignore", ignore), ("categorical", categorical)):
+        for name in listed:
+            if list(listed).count(name) > 1 or (name in special and key != "ignore"):
                 raise InputError(
-                    f"data.{key} = {list(given)}: {name!r} is there twice, or is also the label, device, split or id"
+                    f"data.{key} = {list(listed)}: {name!r} is there twice, or is also the label, device, split or id"
                 )
     if both := [name for name in ignore if name in special or name in (features or ())]:
         raise InputError(f"data.ignore = {list(ignore)}: {both[0]!r} is also in use; leave it out of one")
@@ -325,13 +362,13 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
 def refuse_times(frames: Mapping[Path, pd.DataFrame], name: str) -> None:
     """Raise InputError for a column of dates or times."""
     for file, frame in frames.items():
-        given = frame[name].dropna()
-        if is_numeric_dtype(given.dtype) or not len(given):
+        dates = frame[name].dropna()
+        if is_numeric_dtype(dates.dtype) or not len(dates):
             continue
-        typed = is_datetime64_any_dtype(given.dtype) or is_timedelta64_dtype(given.dtype)
-        if typed or all(map(TIME.fullmatch, map(str, given.unique()))):
+        typed = is_datetime64_any_dtype(dates.dtype) or is_timedelta64_dtype(dates.dtype)
+        if typed or all(map(TIME.fullmatch, map(str, dates.unique()))):
             raise InputError(
-                f"data.path = {file}: column {name!r} holds times ({str(given.iloc[0])[:30]!r}), which no net can use; "
+                f"data.path = {file}: column {name!r} holds times ({str(dates.iloc[0])[:30]!r}), which no net can use; "
                 f"leave it out with data.ignore=[{name}], or replace it by numbers, such as the hour"
             )
 
@@ -351,18 +388,18 @@ def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column
 
 def check_classes(path: Path, label: str, labels: NDArray[np.str_]) -> tuple[str, ...]:
     """Return the classes, sorted. Raises InputError for fewer than two, and for a label without classes."""
-    found = np.unique(labels).tolist()
-    if len(labels) < 2 or len(found) < 2:
+    classes = np.unique(labels).tolist()
+    if len(labels) < 2 or len(classes) < 2:
         raise InputError(
-            f"data.path = {path}: {len(labels)} rows and {len(found)} different labels in column {label!r}; "
+            f"data.path = {path}: {len(labels)} rows and {len(classes)} different labels in column {label!r}; "
             "at least 2 of each are needed"
         )
     if has_many_values(labels):
-        advice = "data.task=regression learns the number" if amounts(found) else "choose a column of classes"
+        advice = "data.task=regression learns the number" if amounts(classes) else "choose a column of classes"
         raise InputError(
-            f"data.label = {label!r}: {len(found):,} different values in {len(labels):,} rows of {path}; {advice}"
+            f"data.label = {label!r}: {len(classes):,} different values in {len(labels):,} rows of {path}; {advice}"
         )
-    return in_order(found)
+    return in_order(classes)
 
 
 def has_many_values(labels: NDArray[np.str_]) -> bool:
@@ -383,11 +420,11 @@ def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: TaskName) 
         return [
             f"task: multilabel, {held.mean():.3g} labels on average, {(held == 0).mean():.1%} of the rows have none"
         ]
-    label, found = targets[0], np.unique(labels).tolist()
+    label, values = targets[0], np.unique(labels).tolist()
     if task == "regression":
-        return [f"task: regression, {label} is a number of {len(found):,} different values (data.task)"]
-    if len(found) > FEW_CLASSES and amounts(found):
-        return [f"task: classification, {label} has {len(found):,} classes; data.task=regression learns the number"]
+        return [f"task: regression, {label} is a number of {len(values):,} different values (data.task)"]
+    if len(values) > FEW_CLASSES and amounts(values):
+        return [f"task: classification, {label} has {len(values):,} classes; data.task=regression learns the number"]
     return []
 
 
@@ -399,11 +436,11 @@ def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> ND
 
 def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
     """Return whether each row has each of several labels, (N, K)."""
-    found = np.stack([words(frame, name) for name in targets], axis=1)
+    texts_of_rows = np.stack([words(frame, name) for name in targets], axis=1)
     with naming(file):
-        for row, k in np.argwhere(~np.isin(found, ["0", "1", "False", "True"])).tolist():
+        for row, k in np.argwhere(~np.isin(texts_of_rows, ["0", "1", "False", "True"])).tolist():
             raise cell_error(frame, targets[k], row, "1 or 0: a row has each of several labels or not")
-    return np.isin(found, ["1", "True"]).astype(np.float32)
+    return np.isin(texts_of_rows, ["1", "True"]).astype(np.float32)
 
 
 @contextmanager
@@ -417,38 +454,38 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
 
 def texts(file: Path, frame: pd.DataFrame, name: str, rows: Rows | None = None) -> NDArray[np.str_]:
     """Return a column of names as strings, none of which may be missing. rows: how the file wrote its cells."""
-    found = words(frame, name)
+    values = words(frame, name)
     written = {} if rows is None else rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
             where = row_number(frame, row)
             raise InputError(f"column {name!r}, row {where}: the cell is missing{also}; fill it in or remove the row")
-        for row in np.flatnonzero(np.isin(found, ["", "inf", "-inf"])).tolist():
+        for row in np.flatnonzero(np.isin(values, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
-    return found
+    return values
 
 
 def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
     """Return a file's split column. Raises InputError for a value that is not in SPLITS."""
-    found: list[str] = texts(file, frame, name).tolist()
+    marks: list[str] = texts(file, frame, name).tolist()
     with naming(file):
-        for row, mark in enumerate(found):
+        for row, mark in enumerate(marks):
             if mark not in SPLITS:
                 raise cell_error(frame, name, row, f"one of {', '.join(SPLITS)}")
-    return found
+    return marks
 
 
-def in_order(found: Collection[str]) -> tuple[str, ...]:
+def in_order(strings: Collection[str]) -> tuple[str, ...]:
     """Return names in order: by value if all are numbers, else as strings."""
-    values = amounts(found)
-    return tuple(sorted(found) if values is None else [name for _, name in sorted(zip(values, found, strict=True))])
+    values = amounts(strings)
+    return tuple(sorted(strings) if values is None else [name for _, name in sorted(zip(values, strings, strict=True))])
 
 
-def amounts(found: Collection[str]) -> list[float] | None:
+def amounts(strings: Collection[str]) -> list[float] | None:
     """Return the values of names that are all finite numbers, else None."""
     try:
-        values = [float(name) for name in found]
+        values = [float(name) for name in strings]
     except ValueError:
         return None
     return values if np.isfinite(values).all() else None

@@ -1,7 +1,7 @@
 """Sending values between processes: a pickle, with the tensors in a block of shared memory.
 
 Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` goes
-into shared memory once, for all workers. A model of many leaves is sent as one flat vector with a table of their
+into shared memory once, for all workers. A model of many tensors is sent as one flat vector with a table of their
 shapes.
 """
 
@@ -44,7 +44,7 @@ ALIGNMENT = 64
 """Alignment of tensors in a block, bytes."""
 
 MANY = 16
-"""Minimum tensors of a dict sent as one vector. A reference to one leaf then keeps the memory of all."""
+"""Minimum tensors of a dict sent as one vector. A reference to one tensor then keeps the memory of all."""
 
 
 class Block:
@@ -74,13 +74,13 @@ class Packed:
         pickler = _Pickler(stream, keep)
         pickler.dump(value)
         self.payload = stream.getbuffer()
-        self.length, self.tokens, self._leaves = pickler.length, pickler.tokens, pickler.leaves
+        self.length, self.tokens, self._tensors = pickler.length, pickler.tokens, pickler.tensors
 
     def write(self, block: Bytes) -> None:
         """Copy the tensors into a block, in one thread: PyTorch's threads would compete with busy workers."""
-        address = block.ctypes.data if self._leaves else 0
-        for start, leaf in self._leaves:
-            source = leaf.contiguous()
+        address = block.ctypes.data if self._tensors else 0
+        for start, tensor in self._tensors:
+            source = tensor.contiguous()
             ctypes.memmove(address + start, source.data_ptr(), source.nbytes)
 
 
@@ -90,7 +90,7 @@ class _Pickler(Pickler):
     def __init__(self, stream: io.BytesIO, keep: Callable[[Data], int] | None) -> None:
         super().__init__(stream, protocol=5)
         self.keep = keep
-        self.leaves: list[tuple[int, Tensor]] = []
+        self.tensors: list[tuple[int, Tensor]] = []
         self.length = 0
         self.tokens: set[int] = set()
         self._tables: dict[int, object] = {}
@@ -106,17 +106,17 @@ class _Pickler(Pickler):
             return start, value.nbytes, tuple(form)
         if kind is dict and len(value) >= MANY and all(map(_plain, value.values())):
             if id(value) not in self._tables:  # a dict with two references is sent once
-                table = {name: self._place(leaf) for name, leaf in value.items()}
+                table = {name: self._place(tensor) for name, tensor in value.items()}
                 start = next(iter(table.values()))[0]
                 self._tables[id(value)] = start, self.length - start, dumps(table)
             return self._tables[id(value)]
         return None
 
-    def _place(self, leaf: Tensor) -> Place:
+    def _place(self, tensor: Tensor) -> Place:
         start = -(-self.length // ALIGNMENT) * ALIGNMENT
-        self.leaves.append((start, leaf))
-        self.length = start + leaf.nbytes
-        return start, leaf.dtype, tuple(leaf.shape)
+        self.tensors.append((start, tensor))
+        self.length = start + tensor.nbytes
+        return start, tensor.dtype, tuple(tensor.shape)
 
 
 def _plain(value: object) -> TypeGuard[Tensor]:

@@ -13,7 +13,7 @@ import torch
 from fedcore.core.evaluation import NAMES
 from fedcore.core.rounds import check
 from fedcore.data.task import CLASSIFICATION, TASKS
-from fedcore.field.plan import check_leaves
+from fedcore.field.plan import check_tensors
 from fedcore.field.wire import unpack
 from fedcore.types import Handle, InputError, Net, Params, Update
 
@@ -39,9 +39,9 @@ def read_part(answer: bytes, name: str) -> tuple[bool, Params] | None:
         return None
     words, tensors = read_reply(answer, name, "part")
     sent = tensors.get("sent", {})
-    for leaf, x in sent.items():
+    for key, x in sent.items():
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-            raise InputError(f"answer of {name}: leaf {leaf} has values that are not finite")
+            raise InputError(f"answer of {name}: tensor {key} has values that are not finite")
     return bool(words.get("over")), sent
 
 
@@ -54,7 +54,7 @@ def read_update(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Up
     size = read_number(words, "size", name)
     update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
     check(name, update, net)
-    check_leaves(update.params, net, f"update of {name}")
+    check_tensors(update.params, net, f"update of {name}")
     memory = str(words.get("memory"))
     return Elsewhere(memory, read_number(words, "nbytes", name)) if memory else {}, update
 
@@ -97,13 +97,13 @@ def read_scores(name: str, answer: bytes, task: str = CLASSIFICATION.name) -> di
 
 
 def unlike_most(updates: Mapping[str, Update]) -> list[str]:
-    """Return the devices whose updates have other leaves than those of most."""
+    """Return the devices whose updates have other tensors than those of most."""
     forms = {
         name: tuple(
             sorted(
-                (key, tuple(leaf.shape), str(leaf.dtype), part)
-                for part, leaves in enumerate((update.params, update.extra))
-                for key, leaf in leaves.items()
+                (key, tuple(tensor.shape), str(tensor.dtype), part)
+                for part, tensors in enumerate((update.params, update.extra))
+                for key, tensor in tensors.items()
             )
         )
         for name, update in updates.items()

@@ -14,12 +14,12 @@ from fedcore.field.modules import load_module
 from fedcore.field.plan import VERSIONS, Plan
 from fedcore.field.recipe import NUMBERS
 from fedcore.methods import METHODS
-from fedcore.nets import leaves
+from fedcore.nets import params_of
 from fedcore.nets.copies import template
 from fedcore.nets.tables import without_numbers
 from fedcore.types import InputError, Net, Params
 
-LEAVES = {
+KINDS = {
     "model": "a model, a part of one, or how training changed it",
     "class_hits": "for each class, its validation examples and how many of them are right",
     "labels": "how many examples of each label it has",
@@ -47,7 +47,7 @@ LEAVES = {
 """What can leave a device, by the kind of its tensors, see :func:`kind_of`."""
 
 _PAIRS = "report classifier buffer noise error model differ"
-_KINDS = {
+_METHODS = {
     "class_hits model": "best_local half_best no_alignment lmf code_ot",
     "model": (
         "fedavg fedprox label_smoothing scaffold ditto fedopt feddyn moon pfedme apfl fedala perfedavg fedper fedrep "
@@ -70,7 +70,7 @@ _KINDS = {
     f"{_PAIRS} features attention": "fada",
     "": "local_only majority_per_device best_source",
 }
-LEAVES_OF = {method: tuple(kinds.split()) for kinds, methods in _KINDS.items() for method in methods.split()}
+KINDS_OF = {method: tuple(kinds.split()) for kinds, methods in _METHODS.items() for method in methods.split()}
 """The kinds of what each method sends: its row in docs/privacy.md."""
 
 _ALLOWED = re.compile(r"(?P<method>\w+)(\((?P<key>[\w.]+)=(?P<value>[^()]+)\))?")
@@ -105,13 +105,13 @@ class Consent:
     """What an owner agrees to.
 
     methods: the allowed ones, each with the settings that it must have. numbers: whether medians, means and variances
-    of columns may leave the device. modules: name -> SHA-256. leaves: kinds of LEAVES; None: those of each method.
+    of columns may leave the device. modules: name -> SHA-256. sends: some of KINDS; None: those of each method.
     """
 
     methods: Mapping[str, Mapping[str, str]]
     numbers: bool = False
     modules: Mapping[str, str] = field(default_factory=dict)
-    leaves: frozenset[str] | None = None
+    sends: frozenset[str] | None = None
     limits: Limits = Limits()
 
     def check(self, plan: Plan, name: str) -> None:
@@ -163,19 +163,19 @@ class Consent:
                 f"training: {count} minibatches in a round, more than --max-steps {self.limits.steps} of {name}"
             )
 
-    def check_leaves(self, method: str, net: Net, name: str, *parts: Params) -> None:
+    def check_sent(self, method: str, net: Net, name: str, *parts: Params) -> None:
         """Refuse that anything leaves the device to which its owner did not agree."""
-        agreed = {*LEAVES_OF.get(method, self.leaves or ())}
-        agreed &= agreed if self.leaves is None else self.leaves
-        for kind in sorted({kind_of(leaf, net) for part in parts for leaf in part} - agreed):
+        agreed = {*KINDS_OF.get(method, self.sends or ())}
+        agreed &= agreed if self.sends is None else self.sends
+        for kind in sorted({kind_of(key, net) for part in parts for key in part} - agreed):
             may = ", ".join(sorted(agreed)) or "nothing"
             raise InputError(f"method {method}: {kind} may not leave {name}; its owner agrees to {may}")
 
 
-def consent_of(allowed: Collection[str], leaves_: Collection[str] | None = None, limits: Limits = Limits()) -> Consent:
+def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, limits: Limits = Limits()) -> Consent:
     """Return the consent of options.
 
-    allowed: "fedavg", "fedavg(sums=masked)", "fedavg(training.batch=16)", "numbers", or "module=SHA-256". leaves_:
+    allowed: "fedavg", "fedavg(sums=masked)", "fedavg(training.batch=16)", "numbers", or "module=SHA-256". sends:
     kinds; None: those of each method. Raises InputError for anything else.
     """
     methods: dict[str, dict[str, str]] = {}
@@ -190,30 +190,30 @@ def consent_of(allowed: Collection[str], leaves_: Collection[str] | None = None,
             wanted = methods.setdefault(match["method"], {})
             if match["key"]:
                 wanted[match["key"]] = match["value"]
-    for kind in leaves_ or ():
-        if kind not in LEAVES and not modules:  # a method of one's own has its own words
-            raise InputError(f"--leaf {kind}: must be one of {', '.join(LEAVES)}")
-    return Consent(methods, NUMBERS in allowed, modules, None if leaves_ is None else frozenset(leaves_), limits)
+    for kind in sends or ():
+        if kind not in KINDS and not modules:  # a method of one's own has its own words
+            raise InputError(f"--sends {kind}: must be one of {', '.join(KINDS)}")
+    return Consent(methods, NUMBERS in allowed, modules, None if sends is None else frozenset(sends), limits)
 
 
 def describe(consent: Consent) -> list[str]:
     """Return what the owner agrees to, a line for each method: this is what a device shows before it joins."""
     lines = []
     for method, wanted in sorted(consent.methods.items()):
-        kinds = [kind for kind in LEAVES_OF[method] if consent.leaves is None or kind in consent.leaves]
+        kinds = [kind for kind in KINDS_OF[method] if consent.sends is None or kind in consent.sends]
         only = "".join(f", with {key} = {value} alone" for key, value in wanted.items())
-        lines.append(f"{method}{only}: " + ("; ".join(LEAVES[kind] for kind in kinds) or "nothing leaves the device"))
+        lines.append(f"{method}{only}: " + ("; ".join(KINDS[kind] for kind in kinds) or "nothing leaves the device"))
     return lines
 
 
-def kind_of(leaf: str, net: Net) -> str:
-    """Return the kind of a tensor: "model" for one named like a leaf of the net, else its name's first part."""
-    return "model" if leaf in leaves(template(net)) else leaf.partition("/")[0]
+def kind_of(name: str, net: Net) -> str:
+    """Return the kind of a tensor: "model" for one named like one of the net, else its name's first part."""
+    return "model" if name in params_of(template(net)) else name.partition("/")[0]
 
 
 def count_parameters(net: Net) -> int:
     """Return the number of parameters of a net, without the memory for them."""
-    return sum(leaf.numel() for leaf in without_numbers(net.build).parameters())
+    return sum(tensor.numel() for tensor in without_numbers(net.build).parameters())
 
 
 def _numbers(value: Any) -> Iterator[int]:

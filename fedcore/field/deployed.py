@@ -38,10 +38,10 @@ def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
     frame = read(file, schema.missing_values, schema.label).frame
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
     method, nets = plan.build()
-    kept = _memory(folder, str(words["memory"]), own.name)
+    memory_kept = _memory(folder, str(words["memory"]), own.name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
-        model = method.deploy(kept, message)
+        model = method.deploy(memory_kept, message)
     served = ServedModels(schema, ((model, nets[own.name]),), {own.name: 0})
     return served.predict(frame, own.name, every_class=True)
 

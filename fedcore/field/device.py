@@ -30,7 +30,7 @@ from fedcore.data.prepare import NO_LABEL_SCALE
 from fedcore.data.task import TASKS, count_different, task_of
 from fedcore.execute.threads import one_thread
 from fedcore.field.consent import Consent, consent_of
-from fedcore.field.plan import VERSIONS, Plan, check_leaves
+from fedcore.field.plan import VERSIONS, Plan, check_tensors
 from fedcore.field.recipe import LACKED, NUMBERS, Recipe, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import (
@@ -192,7 +192,7 @@ class FieldDevice:
         if not salt.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_file(salt, token_bytes(16))
-        parts = {f"{part}/{axis}": leaf for part, of in vars(data).items() for axis, leaf in vars(of).items()}
+        parts = {f"{part}/{axis}": tensor for part, of in vars(data).items() for axis, tensor in vars(of).items()}
         return hashlib.blake2b(digest(parts).encode(), key=salt.read_bytes(), digest_size=16).hexdigest()
 
     def _agree(self, plan: Plan) -> None:
@@ -244,12 +244,12 @@ class FieldDevice:
         with one_thread(), _own_secrets(masks):
             new_memory, update = visit(stage, memory, message, device, at)
         check(self.name, update, net)
-        self.consent.check_leaves(plan.method, net, self.name, update.params, update.extra)
+        self.consent.check_sent(plan.method, net, self.name, update.params, update.extra)
         if masks is not None:
             update = masks.hide(update)
             sums = {**sums, masks.context: key}
         after = {
-            "call": key, "memory": digest(new_memory), "nbytes": sum(leaf.nbytes for leaf in new_memory.values()),
+            "call": key, "memory": digest(new_memory), "nbytes": sum(tensor.nbytes for tensor in new_memory.values()),
             "size": update.size, "score": update.score, "sums": sums, "revealed": False,
             "own": "" if masks is None else masks.own().hex(), "context": "" if masks is None else masks.context,
         }  # fmt: skip
@@ -283,15 +283,15 @@ class FieldDevice:
         if self._side is None or self._side[:2] != ((plan.run, at), part):
             return pack({"reply": "lost"})
         received, side = tensors.get("received", {}), self._side[2]
-        for name, leaf in received.items():
-            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-                raise InputError(f"the other device: leaf {name} has values that are not finite")
+        for name, tensor in received.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise InputError(f"the other device: tensor {name} has values that are not finite")
         try:
             with one_thread(), _own_secrets(None):
                 done, sent = False, side.send(received)
         except StopIteration as end:
             done, sent = True, end.value
-        self.consent.check_leaves(plan.method, net, self.name, sent)
+        self.consent.check_sent(plan.method, net, self.name, sent)
         self._side = (plan.run, at), part + 1, side
         return pack({"reply": "part", "over": done}, {"sent": sent})
 
@@ -457,12 +457,12 @@ def _visited(words: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
 
 
 def _message(tensors: Mapping[str, Params], net: Net) -> Message:
-    """Return the server's message. Refuses a model that is not finite, or a leaf of another shape or type."""
+    """Return the server's message. Refuses a model that is not finite, or a tensor of another shape or type."""
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
-    for name, leaf in message.params.items():
-        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            raise InputError(f"the server's message: leaf {name} has values that are not finite")
-    check_leaves(message.params, net, "the server's message")
+    for name, tensor in message.params.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"the server's message: tensor {name} has values that are not finite")
+    check_tensors(message.params, net, "the server's message")
     return message
 
 

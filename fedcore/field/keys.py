@@ -106,7 +106,7 @@ class Masks:
         self._masked: set[str] = set()
         self._noised = False
 
-    def mask(self, values: Tensor, leaf: str, name: str, names: Collection[str], seed: int) -> Tensor:
+    def mask(self, values: Tensor, tensor_name: str, name: str, names: Collection[str], seed: int) -> Tensor:
         """Add the masks of the pairs, see :func:`fedcore.core.secure_sum.mask`; the seed has no part in them."""
         if self._noised and len(self._shared) + 1 < len(names):
             away = ", ".join(sorted({*names} - {*self._shared, name}))
@@ -114,11 +114,11 @@ class Masks:
 
         def draw(pair: tuple[str, str]) -> Tensor:
             (other,) = {*pair} - {name}
-            return numbers(_derive(self._shared[other], "pair", self.context, *pair, leaf), values.shape)
+            return numbers(_derive(self._shared[other], "pair", self.context, *pair, tensor_name), values.shape)
 
-        if leaf in self._masked:
-            raise InputError(f"leaf {leaf}: would be masked twice, by the same numbers")
-        self._masked.add(leaf)
+        if tensor_name in self._masked:
+            raise InputError(f"tensor {tensor_name}: would be masked twice, by the same numbers")
+        self._masked.add(tensor_name)
         return add_masks(values, name, [*self._shared], draw)
 
     def noise(self, values: Tensor, draws: torch.Generator) -> Tensor:
@@ -132,7 +132,7 @@ class Masks:
             raise InputError("masked sums: the method sends numbers that are not masked")
         key = self.own()
         return replace(
-            update, extra={name: leaf + own_mask(key, name, leaf.shape) for name, leaf in update.extra.items()}
+            update, extra={name: tensor + own_mask(key, name, tensor.shape) for name, tensor in update.extra.items()}
         )
 
     def own(self) -> bytes:
@@ -158,15 +158,15 @@ def unmask(update: Update, own: bytes) -> Update:
     return replace(
         update,
         extra={
-            name: leaf - own_mask(own, name, leaf.shape) if leaf.dtype == torch.int64 else leaf
-            for name, leaf in update.extra.items()
+            name: tensor - own_mask(own, name, tensor.shape) if tensor.dtype == torch.int64 else tensor
+            for name, tensor in update.extra.items()
         },
     )
 
 
-def own_mask(key: bytes, leaf: str, shape: torch.Size) -> Tensor:
-    """Return a device's own mask of a leaf. key: see `Masks.own`."""
-    return numbers(_derive(key, "leaf", leaf), shape)
+def own_mask(key: bytes, name: str, shape: torch.Size) -> Tensor:
+    """Return a device's own mask of a tensor. key: see `Masks.own`."""
+    return numbers(_derive(key, "leaf", name), shape)  # a label of the derivation: all versions must have the same
 
 
 def numbers(key: bytes, shape: torch.Size) -> Tensor:

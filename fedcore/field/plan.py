@@ -18,7 +18,7 @@ from fedcore.data.task import CLASSIFICATION, TASKS
 from fedcore.field.modules import source_digest
 from fedcore.field.recipe import Recipe
 from fedcore.methods import needs_sums_alone, require_real
-from fedcore.nets import leaves
+from fedcore.nets import params_of
 from fedcore.nets.builders_by_path import NETS, build_arguments, net_at, place_of
 from fedcore.nets.copies import template
 from fedcore.types import InputError, Method, Net, Params
@@ -146,13 +146,13 @@ def plan_of(
     return plan
 
 
-def check_leaves(params: Params, net: Net, who: str) -> None:
-    """Refuse a leaf with a name of the net's, but another shape or type."""
-    known = leaves(template(net))
-    for name, leaf in params.items():
-        if name in known and (leaf.shape, leaf.dtype) != (known[name].shape, known[name].dtype):
+def check_tensors(params: Params, net: Net, who: str) -> None:
+    """Refuse a tensor with a name of the net's, but another shape or type."""
+    known = params_of(template(net))
+    for name, tensor in params.items():
+        if name in known and (tensor.shape, tensor.dtype) != (known[name].shape, known[name].dtype):
             raise InputError(
-                f"{who}: leaf {name} is {leaf.dtype} {tuple(leaf.shape)}, its net has {known[name].dtype} "
+                f"{who}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, its net has {known[name].dtype} "
                 f"{tuple(known[name].shape)}"
             )
 

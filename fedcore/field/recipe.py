@@ -133,14 +133,14 @@ class Recipe:
         """
         names = ("median",) if self.lacks == "fill" else ("mean", "variance")
         count, of = (1, "its label") if self.lacks == "label" else (int(self._numeric.sum()), "each input")
-        for device, leaves in sent.items():
+        for device, tensors in sent.items():
             for name in names:
-                if not _are_numbers(leaves.get(name), count, nan=name == "median"):
+                if not _are_numbers(tensors.get(name), count, nan=name == "median"):
                     raise InputError(f"answer of {device}: its numbers are no {name} of {of}")
         if self.lacks == "label":
-            found = {device: (leaves["mean"], leaves["variance"].clamp(min=0.0)) for device, leaves in sent.items()}
-            return replace(self, label_scale=pool_labels(found, sizes))
-        parts = {device: [self._of_all(leaves[name]) for name in names] for device, leaves in sent.items()}
+            scales = {device: (tensors["mean"], tensors["variance"].clamp(min=0.0)) for device, tensors in sent.items()}
+            return replace(self, label_scale=pool_labels(scales, sizes))
+        parts = {device: [self._of_all(tensors[name]) for name in names] for device, tensors in sent.items()}
         if self.lacks == "fill":
             fills = {device: median.numpy() for device, (median,) in parts.items()}
             return replace(self, shared=replace(self.shared, fill=pool_medians(self.schema, fills, sizes)))
@@ -230,7 +230,7 @@ class Source(Protocol):
 _ADAPTER = TypeAdapter(Recipe)
 
 
-def _are_numbers(leaf: Tensor | None, count: int, nan: bool) -> bool:
-    if leaf is None or tuple(leaf.shape) != (count,) or leaf.dtype != torch.float64:
+def _are_numbers(tensor: Tensor | None, count: int, nan: bool) -> bool:
+    if tensor is None or tuple(tensor.shape) != (count,) or tensor.dtype != torch.float64:
         return False
-    return bool((leaf.isfinite() | leaf.isnan() if nan else leaf.isfinite()).all())
+    return bool((tensor.isfinite() | tensor.isnan() if nan else tensor.isfinite()).all())

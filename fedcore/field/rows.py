@@ -110,9 +110,9 @@ class Rows:
             check_complete(frame, schema.columns, "; the study takes complete rows alone (data.missing)")
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
         named = None if recipe.id is None else texts(file, frame, recipe.id)
-        kept = torch.from_numpy(keep)
+        kept_rows = torch.from_numpy(keep)
         return Dataset(
-            Data(x[kept], torch.from_numpy(y)[kept]), None, schema.classes, (self.name,) * int(keep.sum()),
+            Data(x[kept_rows], torch.from_numpy(y)[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
             None if marks is None else tuple(marks[keep].tolist()), schema=schema,
             ids=None if named is None else tuple(named[keep].tolist()),
         )  # fmt: skip

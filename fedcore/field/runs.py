@@ -6,11 +6,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.rounds import RoundResult, State
@@ -87,6 +88,9 @@ class Setup:
         return Public(nets, none, self.classes, none)
 
 
+SETUP = TypeAdapter(Setup)
+
+
 def no_labels(task: str, classes: int, shape: tuple[int, ...]) -> torch.Tensor:
     """Return the labels of no example."""
     of = {"classification": (0,), "regression": (0,), "multilabel": (0, classes), "sequence_labelling": (0, shape[0])}
@@ -97,34 +101,18 @@ def no_labels(task: str, classes: int, shape: tuple[int, ...]) -> torch.Tensor:
 def write_setup(server: Path, setup: Setup) -> None:
     """Write a setup into a server's kit."""
     setup.public()  # refuses an unknown net
-    words = {**vars(setup), "scoring": asdict(setup.scoring)}
-    words["recipe"] = None if setup.recipe is None else setup.recipe.to_words()
-    words["study"] = None if setup.study is None else asdict(setup.study)
-    write_file(server / "setup.json", json.dumps(words).encode())
+    write_file(server / "setup.json", SETUP.dump_json(setup))
 
 
 def read_setup(server: Path) -> Setup:
     """Read what `write_setup` wrote. Raises InputError for a folder without it."""
     try:
-        words = json.loads((server / "setup.json").read_text("utf-8"))
-        recipe = None if words["recipe"] is None else Recipe.from_words(words["recipe"])
-        study = (
-            None if words["study"] is None else Study(**{**words["study"], "methods": tuple(words["study"]["methods"])})
-        )
-        costs = words["scoring"]["costs"]
-        scale = words["scoring"]["label_scale"]
-        scoring = {
-            **words["scoring"],
-            "costs": costs and tuple(map(tuple, costs)),
-            "own": (),
-            "label_scale": tuple(scale),
-        }
-        return Setup(
-            tuple(words["devices"]), tuple(words["shape"]), words["classes"], tuple(words["nets"]), recipe, study,
-            Scoring(**scoring), words.get("task", CLASSIFICATION.name),
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
+        setup = SETUP.validate_json((server / "setup.json").read_bytes())
+    except (OSError, ValueError):
         raise InputError(f"{server}: is no kit of a server; fedcore field init makes them") from None
+    if setup.recipe is not None:
+        setup.recipe.check()
+    return setup
 
 
 class Metered:

@@ -247,9 +247,9 @@ class Field:
                 answers = ask(self.link, {name: call}, end - time.monotonic(), self._joining)
                 if name not in answers:
                     raise TooFew(f"{' and '.join(begin)}: no answer of {name} in {self.seconds:g} s")
-                if (told := read_part(answers[name], name)) is None:
+                if (answer := read_part(answers[name], name)) is None:
                     return None
-                over, sent = told
+                over, sent = answer
                 if over:
                     results[name] = sent
                 (other,) = begin.keys() - {name}

@@ -85,11 +85,11 @@ def _metric(decides: Criterion, dataset: Dataset) -> str:
 
 def recipe_of(setting: Setting, schema: Schema, official_test: bool) -> Recipe:
     """Return how devices prepare their rows in a study's setting. official_test: its shared test set is no device's."""
-    division = setting.federation
+    settings = setting.federation
     # Why a column is left out may quote a value.
     return Recipe(
-        replace(schema, left_out={}, dropped=0), division["scale"], division["val"], division["test"],
-        0.0 if official_test else division["shared_test"], division.get("hold_out", "random"), division["min_size"],
+        replace(schema, left_out={}, dropped=0), settings["scale"], settings["val"], settings["test"],
+        0.0 if official_test else settings["shared_test"], settings.get("hold_out", "random"), settings["min_size"],
         setting.data.get("split"), setting.data.get("id"),
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ def run_study(
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))
     table = pd.concat(tables, ignore_index=True)
     table = table[~table["method"].isin(refused)]
-    controls = frozenset(row.label for row in rows if getattr(row.builder, "control", False))
+    controls = frozenset(row.label for row in rows if row.control)
     in_words = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
     return FieldStudy(table, in_words, refused, pd.concat(left, ignore_index=True))
 

@@ -150,7 +150,7 @@ def differences(there: Sequence[RoundResult], here: Sequence[RoundResult], metho
 def _compare(one: RoundResult, two: RoundResult, method: Method) -> dict[str, bool]:
     personal = set() if method.deploy is received_model else {*two.state.memories}
     return {
-        "the server's memory": _leaves(one.state.server) == _leaves(two.state.server),
+        "the server's memory": _server(one) == _server(two),
         "messages": _messages(one) == _messages(two),
         "memories": _memories(one) == _memories(two),
         "bytes up": one.up == two.up,
@@ -159,8 +159,9 @@ def _compare(one: RoundResult, two: RoundResult, method: Method) -> dict[str, bo
     }
 
 
-def _leaves(value: Any) -> str:
-    return digest(value)
+def _server(turn: RoundResult) -> str:
+    memory: Any = turn.state.server
+    return digest(memory)
 
 
 def _messages(turn: RoundResult) -> dict[str, tuple[str, str]]:

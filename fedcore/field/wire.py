@@ -46,10 +46,10 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
     """Return a parcel. words: what JSON can hold. tensors: group -> name -> tensor."""
-    parts = [(group, name, leaf) for group, leaves in (tensors or {}).items() for name, leaf in leaves.items()]
-    table = [[group, name, _type_of(name, leaf), list(leaf.shape)] for group, name, leaf in parts]
+    parts = [(group, name, tensor) for group, params in (tensors or {}).items() for name, tensor in params.items()]
+    table = [[group, name, _type_of(name, tensor), list(tensor.shape)] for group, name, tensor in parts]
     header = json.dumps({"words": words, "groups": [*(tensors or {})], "tensors": table}).encode()
-    return b"".join([_START.pack(_MAGIC, len(header)), header, *(_bytes_of(leaf) for _, _, leaf in parts)])
+    return b"".join([_START.pack(_MAGIC, len(header)), header, *(_bytes_of(tensor) for _, _, tensor in parts)])
 
 
 def unpack(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
@@ -79,14 +79,14 @@ def write_file(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-def _type_of(name: str, leaf: Tensor) -> str:
-    if leaf.dtype not in _NAMES:
-        raise InputError(f"leaf {name} is {leaf.dtype}, only {', '.join(_TYPES)} can travel")
-    return _NAMES[leaf.dtype]
+def _type_of(name: str, tensor: Tensor) -> str:
+    if tensor.dtype not in _NAMES:
+        raise InputError(f"tensor {name} is {tensor.dtype}, only {', '.join(_TYPES)} can travel")
+    return _NAMES[tensor.dtype]
 
 
-def _bytes_of(leaf: Tensor) -> bytes:
-    flat = leaf.detach().contiguous().reshape(-1)
+def _bytes_of(tensor: Tensor) -> bytes:
+    flat = tensor.detach().contiguous().reshape(-1)
     if flat.stride(-1) != 1:  # of one number, which counts as contiguous
         flat = flat.clone(memory_format=torch.contiguous_format)
     raw: bytes = flat.view(torch.uint8).numpy().tobytes()

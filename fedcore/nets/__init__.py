@@ -1,6 +1,6 @@
 """Architectures by name, and the parameters and buffers of their modules."""
 
-from fedcore.nets.leaves import frozen, init, is_frozen, key, leaves, parameters, require_equal, shapes
+from fedcore.nets.params import frozen, init, is_frozen, key, parameters, params_of, require_equal, shapes
 from fedcore.nets.randomness import use_generator
 from fedcore.nets.registry import NETS, as_data_need, maker, net
 
@@ -11,10 +11,10 @@ __all__ = [
     "init",
     "is_frozen",
     "key",
-    "leaves",
     "maker",
     "net",
     "parameters",
+    "params_of",
     "require_equal",
     "shapes",
     "use_generator",

@@ -1,4 +1,4 @@
-"""Modules of a net with given leaves, by fast copies: many small models need two for each device and round."""
+"""Modules of a net with given tensors, by fast copies: many small models need two for each device and round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedcore.nets.leaves import frozen, key
+from fedcore.nets.params import frozen, key
 from fedcore.nets.randomness import use_generator
 from fedcore.types import Net, Params
 
@@ -22,23 +22,23 @@ def load(net: Net, params: Params) -> nn.Module:
     """Return a new module of the net that uses `params` without copying them, and the net's frozen parameters."""
     of = key(net)
     module = _copier(of)()
-    fixed = {name: leaf.to(next(iter(params.values())).device) for name, leaf in _frozen(of).items()}
-    leaves, places = fixed | params, _places(of)
-    if places is None or leaves.keys() != places.keys() or any(leaves[n].shape != places[n].shape for n in leaves):
-        module.load_state_dict(leaves, assign=True)  # an own way of loading, or the error that says what does not fit
+    fixed = {name: tensor.to(next(iter(params.values())).device) for name, tensor in _frozen(of).items()}
+    tensors, places = fixed | params, _places(of)
+    if places is None or tensors.keys() != places.keys() or any(tensors[n].shape != places[n].shape for n in tensors):
+        module.load_state_dict(tensors, assign=True)  # an own way of loading, or the error that says what does not fit
         return module
     layers = [*module.modules()]
     for name, place in places.items():
-        leaf, layer = leaves[name], layers[place.layer]
+        tensor, layer = tensors[name], layers[place.layer]
         if place.trains is None:
-            layer._buffers[place.name] = leaf
+            layer._buffers[place.name] = tensor
         else:
-            layer._parameters[place.name] = nn.Parameter(leaf, requires_grad=place.trains)
+            layer._parameters[place.name] = nn.Parameter(tensor, requires_grad=place.trains)
     return module
 
 
 class _Place(NamedTuple):
-    """Where a leaf is: the number of its layer in `modules()` and its name there. trains: None for a buffer."""
+    """Where a tensor is: the number of its layer in `modules()` and its name there. trains: None for a buffer."""
 
     layer: int
     name: str
@@ -48,7 +48,7 @@ class _Place(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def _places(key: bytes) -> dict[str, _Place] | None:
-    """Return where a net's leaves are, by name; None for modules that load them in a way of their own."""
+    """Return where a net's tensors are, by name; None for modules that load them in a way of their own."""
     places, known = {}, _template(key)
     for number, (path, layer) in enumerate(known.named_modules()):
         own = type(layer)._load_from_state_dict is not nn.Module._load_from_state_dict
@@ -56,10 +56,10 @@ def _places(key: bytes) -> dict[str, _Place] | None:
         if own or layer._load_state_dict_pre_hooks or layer._load_state_dict_post_hooks:
             return None
         for kind in (layer._parameters, layer._buffers):
-            for name, leaf in kind.items():
-                if leaf is not None and name not in layer._non_persistent_buffers_set:
-                    trains = leaf.requires_grad if kind is layer._parameters else None
-                    places[f"{path}.{name}" if path else name] = _Place(number, name, leaf.shape, trains)
+            for name, tensor in kind.items():
+                if tensor is not None and name not in layer._non_persistent_buffers_set:
+                    trains = tensor.requires_grad if kind is layer._parameters else None
+                    places[f"{path}.{name}" if path else name] = _Place(number, name, tensor.shape, trains)
     return places if places.keys() == known.state_dict().keys() else None
 
 
@@ -130,9 +130,9 @@ class _Unpickler(pickle.Unpickler):
         self._cloned: dict[int, Tensor] = {}
 
     def persistent_load(self, place: int) -> Tensor:
-        kept = self._tensors[place]
-        if isinstance(kept, nn.Parameter):
-            return kept
+        original = self._tensors[place]
+        if isinstance(original, nn.Parameter):
+            return original
         if place not in self._cloned:
-            self._cloned[place] = kept.clone()
+            self._cloned[place] = original.clone()
         return self._cloned[place]

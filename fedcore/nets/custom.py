@@ -54,10 +54,10 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
             _misplaced(path, module, shape),
         )
 
-    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
+    keywords = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
     defaults = zip(NET_CONTEXT[2:], (False, ()), strict=True)
-    given += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
-    parameters = [*given, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
+    keywords += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
+    parameters = [*keywords, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make
@@ -108,13 +108,13 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
 
 
 def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs: tuple[int, ...]) -> nn.Module:
-    """Return the module; raises InputError unless (2, *shape) -> (2, *outputs), float32, each parameter one leaf."""
+    """Return the module; raises InputError unless (2, *shape) -> (2, *outputs), float32, no parameter has two names."""
     try:
         with use_generator(torch.Generator()), torch.no_grad():
             module = build()
             if not isinstance(module, nn.Module):
                 raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
-            if any(is_lazy(leaf) for leaf in (*module.parameters(), *module.buffers())):
+            if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
                 raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
             logits = tuple(module.eval()(blank(module, 2, shape)).shape)
     except InputError:
@@ -130,6 +130,6 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs:
         raise InputError(f"net: {path} has no parameter to train (requires_grad is False for all)")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
-    if any(leaf.is_floating_point() and leaf.dtype != torch.float32 for leaf in module.state_dict().values()):
-        raise InputError(f"net: {path} has leaves that are not float32")
+    if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in module.state_dict().values()):
+        raise InputError(f"net: {path} has tensors that are not float32")
     return module

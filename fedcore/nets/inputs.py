@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedcore.data.inputs import Input
 from fedcore.nets.copies import template
-from fedcore.nets.leaves import key
+from fedcore.nets.params import key
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
@@ -58,8 +58,8 @@ def _take_apart(
     several: tuple[Input, ...], module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     parts = zip(several, torch.split(inputs[0], [one.size for one in several], 1), strict=True)
-    apart = {one.name: part.reshape(len(part), *one.shape) for one, part in parts}
-    return (), {one.name: apart[one.name].long() if one.whole else apart[one.name] for one in several}
+    separate = {one.name: part.reshape(len(part), *one.shape) for one, part in parts}
+    return (), {one.name: separate[one.name].long() if one.whole else separate[one.name] for one in several}
 
 
 def require_quantities(name: str, nets: Mapping[str, Net]) -> None:
@@ -133,9 +133,9 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
 def forward_features(module: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
     """Return the input of the last layer, (B, d), and the logits (B, K).
 
-    The last layer is that of the last leaf that is a matrix. None if it is not called as a module.
+    The last layer is that of the last tensor that is a matrix. None if it is not called as a module.
     """
-    matrices = [name for name, leaf in module.state_dict(keep_vars=True).items() if leaf.dim() > 1]
+    matrices = [name for name, tensor in module.state_dict(keep_vars=True).items() if tensor.dim() > 1]
     recorded: list[Tensor] = []
     last = module.get_submodule(matrices[-1].rpartition(".")[0])
     hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))

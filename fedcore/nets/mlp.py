@@ -27,10 +27,10 @@ LARGE = 1 << 22
 class ManualGradients(Protocol):
     """A module that computes its gradients itself, see `fedcore.nets.mlp.MLP`; other modules use autograd."""
 
-    def activations(self, leaves: Params, x: Tensor) -> list[Tensor]: ...
+    def activations(self, params: Params, x: Tensor) -> list[Tensor]: ...
 
     def backward(
-        self, leaves: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
+        self, params: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
     ) -> None: ...
 
 
@@ -51,28 +51,28 @@ class MLP(nn.Module):
                 x = x.relu_()
         return x
 
-    def activations(self, leaves: Params, x: Tensor) -> list[Tensor]:
+    def activations(self, params: Params, x: Tensor) -> list[Tensor]:
         """Return the inputs of each layer, then the logits: (B, inputs), (B, h1), ..., (B, K)."""
         activations = [x.flatten(1)]
         for layer in self.layers:
-            activations.append(linear(activations[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
+            activations.append(linear(activations[-1], params[f"{layer}.weight"], params[f"{layer}.bias"]))
             if layer != self.layers[-1]:
                 activations[-1].relu_()
         return activations
 
     def backward(
-        self, leaves: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
+        self, params: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
     ) -> None:
-        """Backpropagate from the logits to the leaves: into <- keep * into + scale * gradient.
+        """Backpropagate from the logits to the parameters: into <- keep * into + scale * gradient.
 
-        logit_grad: (B, K), the loss's derivative. into may be `leaves` itself, which makes a step of plain gradient
-        descent one product per leaf: the derivative passes through a weight before that weight changes. The derivative
-        of a ReLU is the sign of its output.
+        logit_grad: (B, K), the loss's derivative. into may be `params` itself, which makes a step of plain gradient
+        descent one product per parameter: the derivative passes through a weight before that weight changes. The
+        derivative of a ReLU is the sign of its output.
         """
         ones = logit_grad.new_ones(len(logit_grad))
         for layer, inputs in zip(reversed(self.layers), reversed(activations[:-1]), strict=True):
             weight, bias = f"{layer}.weight", f"{layer}.bias"
-            below = logit_grad.mm(leaves[weight]).mul_(inputs.sign()) if layer != self.layers[0] else logit_grad
+            below = logit_grad.mm(params[weight]).mul_(inputs.sign()) if layer != self.layers[0] else logit_grad
             into[weight].addmm_(logit_grad.t(), inputs, beta=keep, alpha=scale)
             into[bias].addmv_(logit_grad.t(), ones, beta=keep, alpha=scale)
             logit_grad = below

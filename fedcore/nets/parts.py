@@ -11,29 +11,29 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
-from fedcore.nets.leaves import shapes
 from fedcore.nets.mlp import ManualGradients
+from fedcore.nets.params import shapes
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
 
 def parts(net: Net) -> dict[str, tuple[str, ...]]:
-    """Return part -> its leaves: stem, cell1, ..., head; of other nets the layers or blocks on top, e.g. fc1, fc2.
+    """Return part -> the names of its tensors: stem, cell1, ..., head; of other nets the blocks on top, e.g. fc1, fc2.
 
-    A part's name is the prefix of its leaves' names, without the prefix that all leaves have in common.
+    A part's name is the prefix of its tensors' names, without the prefix that all names have in common.
     """
-    paths = [leaf.split(".")[:-1] for leaf in shapes(net)]
+    paths = [name.split(".")[:-1] for name in shapes(net)]
     above = len([*takewhile(lambda steps: len({*steps}) == 1, zip(*paths, strict=False))])
-    return _group_leaves(net, lambda leaf: ".".join(leaf.split(".")[:-1][: above + 1]))
+    return _group_names(net, lambda name: ".".join(name.split(".")[:-1][: above + 1]))
 
 
 def layers(net: Net) -> dict[str, tuple[str, ...]]:
-    """Return layer -> its leaves, at any depth of nesting: stem.conv1, ..., head.fc2. The last one classifies.
+    """Return layer -> the names of its tensors, at any depth: stem.conv1, ..., head.fc2. The last one classifies.
 
     Raises InputError for a net of one's own where another one does.
     """
     require_last_layer(net)
-    return _group_leaves(net, lambda leaf: leaf.rpartition(".")[0])
+    return _group_names(net, lambda name: name.rpartition(".")[0])
 
 
 def require_last_layer(net: Net) -> None:
@@ -42,17 +42,17 @@ def require_last_layer(net: Net) -> None:
         raise InputError(net.misplaced)
 
 
-def _group_leaves(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
-    """Group leaves by name; a group without a matrix (a norm) joins the one before it."""
-    leaf_shapes = shapes(net)
+def _group_names(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+    """Group the names of tensors; a group without a matrix (a norm) joins the one before it."""
+    shapes_of = shapes(net)
     groups: dict[str, list[str]] = {}
-    for leaf in leaf_shapes:
-        groups.setdefault(group(leaf), []).append(leaf)
+    for key in shapes_of:
+        groups.setdefault(group(key), []).append(key)
     joined: dict[str, tuple[str, ...]] = {}
-    for name, leaves in groups.items():
-        alone = not joined or any(len(leaf_shapes[leaf]) > 1 for leaf in leaves)
+    for name, keys in groups.items():
+        alone = not joined or any(len(shapes_of[key]) > 1 for key in keys)
         place = name if alone else [*joined][-1]
-        joined[place] = (*joined.get(place, ()), *leaves)
+        joined[place] = (*joined.get(place, ()), *keys)
     return joined
 
 
@@ -61,14 +61,14 @@ def max_depth(net: Net) -> int:
     return len(parts(net)) - 2
 
 
-def leaves_up_to(net: Net, depth: int) -> tuple[str, ...]:
-    """Return the leaves of the stem and of the first `depth` cells."""
-    return tuple(leaf for part in [*parts(net).values()][: depth + 1] for leaf in part)
+def names_up_to(net: Net, depth: int) -> tuple[str, ...]:
+    """Return the names of the tensors of the stem and of the first `depth` cells."""
+    return tuple(name for part in [*parts(net).values()][: depth + 1] for name in part)
 
 
-def depth_of(net: Net, leaves: Collection[str]) -> int:
-    """Return the greatest depth whose leaves are all among `leaves`; -1 without the whole stem."""
-    whole = [set(part) <= set(leaves) for part in parts(net).values()][:-1]
+def depth_of(net: Net, names: Collection[str]) -> int:
+    """Return the greatest depth whose tensors are all among `names`; -1 without the whole stem."""
+    whole = [set(part) <= set(names) for part in parts(net).values()][:-1]
     return [*whole, False].index(False) - 1
 
 

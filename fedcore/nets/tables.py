@@ -1,4 +1,4 @@
-"""Tables of axes, derived from a module: the units along each axis of each leaf (see `fedcore.types.Axes`)."""
+"""Tables of axes, derived from a module: the units along each axis of each tensor (see `fedcore.types.Axes`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Residual(nn.Module):
 
 
 def table(module: nn.Module) -> Axes:
-    """Return the axes of a module made of Sequential, Residual, Linear, Conv2d, norms and layers without leaves.
+    """Return the axes of a module made of Sequential, Residual, Linear, Conv2d, norms and layers without parameters.
 
     Units are named after the layer whose outputs they are. A depthwise convolution and a norm keep their input's units;
     the outputs of a residual branch take the name of the shortcut's units; flattening leaves k adjacent entries of each
@@ -53,7 +53,7 @@ def require_size(build: Callable[[], nn.Module]) -> nn.Module:
         module = without_numbers(build)
     except RuntimeError as error:  # its bytes are no number
         raise InputError(f"net: more parameters than can be counted, at most {LARGEST:,}; {error}") from None
-    if (size := sum(leaf.numel() for leaf in module.parameters())) > LARGEST:
+    if (size := sum(tensor.numel() for tensor in module.parameters())) > LARGEST:
         raise InputError(f"net: these settings give {size:,} parameters, at most {LARGEST:,}")
     return module
 
@@ -68,10 +68,10 @@ class _Uninitialised(TorchFunctionMode):
     """Leaves parameters as they are: to draw or divide numbers on "meta", PyTorch imports its compiler, for seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [*args, *(kwargs or {}).values()]
+        values = [*args, *(kwargs or {}).values()]
         name = getattr(func, "__name__", "").removesuffix("__")
         same = name.endswith("_") or name == "div"
-        return given[0] if same and given and isinstance(given[0], Tensor) else func(*args, **(kwargs or {}))
+        return values[0] if same and values and isinstance(values[0], Tensor) else func(*args, **(kwargs or {}))
 
 
 def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str | None]:
@@ -98,11 +98,11 @@ def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str 
             return {}, units
         case _:
             raise TypeError(f"{name}: the axes of {type(module).__name__} are not known")
-    for leaf, x in module.state_dict().items():
+    for key, x in module.state_dict().items():
         if x.dim():  # a counter has no axis
-            axes[f"{name}.{leaf}"] = (units_name, *[*before, None, None][: x.dim() - 1])
+            axes[f"{name}.{key}"] = (units_name, *[*before, None, None][: x.dim() - 1])
     return axes, units_name
 
 
 def _rename(axes: Axes, old: str | None, new: str | None) -> Axes:
-    return {leaf: tuple(new if label == old else label for label in labels) for leaf, labels in axes.items()}
+    return {name: tuple(new if label == old else label for label in labels) for name, labels in axes.items()}

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedcore.nets.leaves import is_frozen
 from fedcore.nets.mlp import MLP
+from fedcore.nets.params import is_frozen
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net, Params
 
@@ -63,7 +63,7 @@ class Called(nn.Module):
 def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int = 0) -> Net:
     """Return a net that starts from a file.
 
-    All layers but the last must fit the file's leaves, by name and shape; the last one is taken if it fits, so that
+    All layers but the last must fit the file's tensors, by name and shape; the last one is taken if it fits, so that
     other classes may be learnt.
 
     Args:
@@ -94,12 +94,12 @@ def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *
     module, held = build(), read_weights(path, digest)
     own = module.state_dict()
     last = last_layer(module)
-    fits = {name: held[name] for name, leaf in own.items() if name in held and held[name].shape == leaf.shape}
-    for name, leaf in own.items():
+    fits = {name: held[name] for name, tensor in own.items() if name in held and held[name].shape == tensor.shape}
+    for name, tensor in own.items():
         if name not in fits and not name.startswith(last):
             there = f"is {tuple(held[name].shape)} there" if name in held else "is not there"
-            raise InputError(f"net.weights = {path}: leaf {name}, {tuple(leaf.shape)}, {there}")
-    module.load_state_dict({name: leaf.to(own[name].dtype) for name, leaf in fits.items()}, strict=False)
+            raise InputError(f"net.weights = {path}: tensor {name}, {tuple(tensor.shape)}, {there}")
+    module.load_state_dict({name: tensor.to(own[name].dtype) for name, tensor in fits.items()}, strict=False)
     if not frozen:
         return module
     module = Called(module) if isinstance(module, MLP) else module
@@ -121,14 +121,14 @@ def adapt(module: nn.Module, rank: int) -> nn.Module:
 
 
 def last_layer(module: nn.Module) -> str:
-    """Return the prefix of the last layer's leaves: that of the last matrix."""
-    matrices = [name for name, leaf in module.state_dict().items() if leaf.dim() > 1]
+    """Return the prefix of the last layer's tensors: that of the last matrix."""
+    matrices = [name for name, tensor in module.state_dict().items() if tensor.dim() > 1]
     return f"{matrices[-1].rpartition('.')[0]}."
 
 
 @lru_cache(maxsize=4)
 def read_weights(path: str, digest: str) -> Params:
-    """Return the leaves of a file, of whose bytes the digest is. Raises InputError for a file that has changed."""
+    """Return the tensors of a file, of whose bytes the digest is. Raises InputError for a file that has changed."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -162,15 +162,17 @@ def parse_safetensors(content: bytes) -> Params:
 
 
 def write_weights(params: Mapping[str, Tensor], path: str | Path) -> None:
-    """Write leaves to a safetensors file, such as a module's `state_dict()`."""
+    """Write tensors to a safetensors file, such as a module's `state_dict()`."""
     words, header, parts, place = {kind: word for word, kind in DTYPES.items()}, {}, [], 0
-    for name, leaf in params.items():
-        if leaf.dtype not in words:
-            raise InputError(f"write_weights: leaf {name} is {leaf.dtype}, must be one of {', '.join(map(str, words))}")
-        whole = leaf.detach().cpu().clone(memory_format=torch.contiguous_format)  # a column of one number is contiguous
+    for name, tensor in params.items():
+        if tensor.dtype not in words:
+            raise InputError(
+                f"write_weights: tensor {name} is {tensor.dtype}, must be one of {', '.join(map(str, words))}"
+            )
+        whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # one column counts as contiguous
         raw = whole.flatten().view(torch.uint8).numpy().tobytes()
         header[name] = {
-            "dtype": words[leaf.dtype], "shape": [*leaf.shape], "data_offsets": [place, place + len(raw)],
+            "dtype": words[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [place, place + len(raw)],
         }  # fmt: skip
         parts.append(raw)
         place += len(raw)

@@ -39,25 +39,25 @@ def tell(alerts: Alerts, event: Event, text: str) -> None:
         "date": datetime.now().astimezone().isoformat(timespec="seconds"), "fedcore": __version__,
         "text": f"{project}: {event.replace('_', ' ')}: {text}",
     }  # fmt: skip
-    ways: dict[str, Callable[[], None]] = {}
+    channels: dict[str, Callable[[], None]] = {}
     if webhook := alerts.webhook:
-        ways["webhook"] = lambda: post(nightly.webhook(webhook), content)
+        channels["webhook"] = lambda: post(nightly.webhook(webhook), content)
     if command := alerts.command:
-        ways["command"] = lambda: call(command, content)
+        channels["command"] = lambda: call(command, content)
     if mail := alerts.mail:
-        ways["mail"] = lambda: send(mail, content)
-    for name, way in ways.items():
-        if reason := _bounded(way):
+        channels["mail"] = lambda: send(mail, content)
+    for name, channel in channels.items():
+        if reason := _bounded(channel):
             sys.stderr.write(f"fedcore: alert {event!r} by {name}: not sent: {reason}\n")
 
 
-def _bounded(way: Callable[[], None]) -> str:
+def _bounded(channel: Callable[[], None]) -> str:
     """Return why a way fails, or "". It has LIMIT seconds, for whatever it waits: names, connections, programs."""
     reasons = [f"no end after {LIMIT:g} s"]
 
     def work() -> None:
         try:
-            way()
+            channel()
             reasons.append("")
         except Exception as error:
             late = isinstance(error, subprocess.TimeoutExpired | TimeoutError)

@@ -18,19 +18,20 @@ from fedcore.report.answers import Box
 
 def keep(boxes: Mapping[str, Sequence[Box]], compared: Path, folder: Path) -> None:
     """Write each study's boxes to a folder. compared: the folder of the table that they are about."""
-    kept = {"of": _digest(compared), "studies": {study: [asdict(box) for box in mine] for study, mine in boxes.items()}}
-    (folder / ANSWERS).write_text(json.dumps(kept, indent=1) + "\n")
+    studies = {study: [asdict(box) for box in of_study] for study, of_study in boxes.items()}
+    content = {"of": _digest(compared), "studies": studies}
+    (folder / ANSWERS).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read(compared: Path, folder: Path) -> dict[str, list[Box]] | None:
     """Return each study's boxes; None if there are none, or the table or a setting is another by now."""
     try:
-        kept = json.loads((folder / ANSWERS).read_text())
-        if kept["of"] != _digest(compared):
+        content = json.loads((folder / ANSWERS).read_text())
+        if content["of"] != _digest(compared):
             return None
         return {
-            study: [Box(one["title"], one["headline"], tuple(one["sentences"])) for one in mine]
-            for study, mine in kept["studies"].items()
+            study: [Box(one["title"], one["headline"], tuple(one["sentences"])) for one in of_study]
+            for study, of_study in content["studies"].items()
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # missing, or damaged
         return None
@@ -38,8 +39,8 @@ def read(compared: Path, folder: Path) -> dict[str, list[Box]] | None:
 
 def _digest(compared: Path) -> str:
     """Return the digest of a table and of the current folder's settings."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in (compared / TABLE, Path("params.yaml"), *sorted(Path("studies").glob("*.yaml"))):
         content = path.read_bytes()
-        found.update(f"{path.name} {len(content)} ".encode() + content)
-    return found.hexdigest()
+        digest.update(f"{path.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()

@@ -58,9 +58,9 @@ def save(place: str, cache: bool = False, replace: bool = False) -> Moved:
         if not environment.HOME.joinpath(DATABASE).is_file():
             raise InputError(f"{environment.HOME / DATABASE}: no such file; there is no record to save")
         identity = environment.HOME / IDENTITY
-        mine = identity.read_text().strip() if identity.is_file() else secrets.token_hex(16)
-        _require_room(files, root, None if replace else mine)
-        write_atomic(identity, f"{mine}\n".encode())
+        project = identity.read_text().strip() if identity.is_file() else secrets.token_hex(16)
+        _require_room(files, root, None if replace else project)
+        write_atomic(identity, f"{project}\n".encode())
         known = _sizes(files, root)
         named: dict[str, list[Any]] = {}
         written = 0
@@ -73,7 +73,7 @@ def save(place: str, cache: bool = False, replace: bool = False) -> Moved:
                 known[digest] = len(content)
                 written += 1
         said = {
-            "format": FORMAT, "fedcore": __version__, "project": mine, "name": environment.HOME.name, "files": named,
+            "format": FORMAT, "fedcore": __version__, "project": project, "name": environment.HOME.name, "files": named,
             "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         }  # fmt: skip
         put(files, f"{root}/{MANIFEST}", json.dumps(said, indent=0).encode())
@@ -108,10 +108,10 @@ def restore(place: str) -> Moved:
     return Moved(len(named), sum(size for _, size in named.values()), len(missing))
 
 
-def _require_room(files: Any, root: str, mine: str | None) -> None:
+def _require_room(files: Any, root: str, project: str | None) -> None:
     """Refuse a place whose files a save would write over, and one that would be part of the next save.
 
-    mine: the identity of the only project whose save may be replaced; None: any.
+    project: the identity of the only project whose save may be replaced; None: any.
     """
     if "file" in files.protocol and any(
         Path(root).is_relative_to((environment.HOME / part).resolve()) for part in RECORD
@@ -119,7 +119,7 @@ def _require_room(files: Any, root: str, mine: str | None) -> None:
         raise InputError(f"{root}: is in what is saved; name a place outside of it")
     if files.exists(f"{root}/{MANIFEST}"):
         said, _ = _manifest(files, f"{root}/{MANIFEST}")
-        if mine and said.get("project", mine) != mine:
+        if project and said.get("project", project) != project:
             raise InputError(
                 f"{root}: has the save of another project, {said.get('name')!r} of {said.get('date')!r}; "
                 "name another place, or replace it by --replace"
@@ -128,16 +128,16 @@ def _require_room(files: Any, root: str, mine: str | None) -> None:
 
 def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
     """Return the files of parts of a project: name from its folder -> place; the database as a copy at one moment."""
-    home, found = environment.HOME, {}
+    home, members = environment.HOME, {}
     for part in parts:
         below = [home / part] if (home / part).is_file() else sorted((home / part).rglob("*"))
         for path in below:
             if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
-                found[path.relative_to(home).as_posix()] = path
+                members[path.relative_to(home).as_posix()] = path
     copy = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=environment.STATE))) / DATABASE
     with closing(sqlite3.connect(home / DATABASE, timeout=60)) as live, closing(sqlite3.connect(copy)) as target:
         live.backup(target)
-    return found | {DATABASE: copy}
+    return members | {DATABASE: copy}
 
 
 def _manifest(files: Any, path: str) -> tuple[dict[str, Any], dict[str, tuple[str, int]]]:
@@ -178,8 +178,8 @@ def _read(files: Any, root: str, digest: str) -> bytes:
 
 def _sizes(files: Any, root: str) -> dict[str, int]:
     """Return the objects of a save: digest -> bytes."""
-    found = files.find(f"{root}/{OBJECTS}", detail=True) if files.exists(f"{root}/{OBJECTS}") else {}
-    sizes = {path: int(info["size"]) for path, info in found.items()}
+    infos = files.find(f"{root}/{OBJECTS}", detail=True) if files.exists(f"{root}/{OBJECTS}") else {}
+    sizes = {path: int(info["size"]) for path, info in infos.items()}
     return {
         digest: size for path, size in sizes.items() if path.endswith(_object("", digest := path.rpartition("/")[2]))
     }

@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from fedcore.errors import InputError, OneLine, shorten_traceback
+
 CONTINUE = "finished steps are kept, run the same command to continue"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write for which there is no room."""
@@ -29,8 +31,8 @@ STDOUT = 1
 """The number of standard output's file."""
 
 
-class Failed(RuntimeError):
-    """The run cannot go on, for a reason outside of it, in one line; what is finished is kept."""
+class Failed(OneLine, RuntimeError):
+    """The run cannot go on, for a reason outside of it; what is finished is kept."""
 
 
 def no_room(error: OSError, path: object) -> str:
@@ -57,16 +59,16 @@ def cause(error: BaseException | None) -> str:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        found = _system_error(error)
-        place = isinstance(found, OSError) and (found.filename2 or found.filename)  # a copy's second is what is written
-        if isinstance(found, OSError) and found.errno in FULL:
-            return no_room(found, place or "a file")
-        if isinstance(found, OSError) and found.errno in DENIED:
-            return f"{place or 'a file'}: {os.strerror(found.errno or 0)}; {CONTINUE}"
-        if isinstance(found, MemoryError) or (isinstance(found, OSError) and found.errno == errno.ENOMEM):
+        line = _system_error(error)
+        place = isinstance(line, OSError) and (line.filename2 or line.filename)  # a copy's second is what is written
+        if isinstance(line, OSError) and line.errno in FULL:
+            return no_room(line, place or "a file")
+        if isinstance(line, OSError) and line.errno in DENIED:
+            return f"{place or 'a file'}: {os.strerror(line.errno or 0)}; {CONTINUE}"
+        if isinstance(line, MemoryError) or (isinstance(line, OSError) and line.errno == errno.ENOMEM):
             return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
-        if (type(found).__module__, type(found).__name__) == ("sqlite3", "OperationalError"):
-            return f"a database of this project: {found}; {CONTINUE}"
+        if (type(line).__module__, type(line).__name__) == ("sqlite3", "OperationalError"):
+            return f"a database of this project: {line}; {CONTINUE}"
         error = error.__cause__
     return ""
 
@@ -106,16 +108,14 @@ def report_bad_input() -> Iterator[None]:
         _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
     except Failed as error:
         _leave(1, str(error))
+    except InputError as error:
+        _leave(2, str(error))
     except Exception as error:
-        from fedcore.errors import InputError, shorten_traceback
-
-        if isinstance(error, InputError):
-            _leave(2, str(error))
         if isinstance(error, BrokenPipeError) and _reader_left():
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # Python writes what is left as it ends
             sys.exit(128 + signal.SIGPIPE)
         if line := cause(error):
-            _leave(1, line)
+            _leave(1, str(Failed(line)))
         shorten_traceback(error)
         traceback.print_exception(error)
         sys.exit(1)

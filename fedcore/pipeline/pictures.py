@@ -77,8 +77,8 @@ def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) 
 def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports) -> Iterator[tuple[str, str, Picture]]:
     """Yield a name, a caption and a picture for each figure of some methods. paths: label -> functions that draw."""
     for path in dict.fromkeys(path for of in paths.values() for path in of):
-        mine = {label: turn_reports[label] for label, of in paths.items() if path in of}
-        for name, caption, draw in figures.drawings(path, mine):
+        its_reports = {label: turn_reports[label] for label, of in paths.items() if path in of}
+        for name, caption, draw in figures.drawings(path, its_reports):
             yield name, caption, cached_picture(draw)
 
 

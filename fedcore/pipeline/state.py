@@ -18,7 +18,7 @@ from fedcore.pipeline.command import FULL, Failed, no_room
 def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
     """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist.
 
-    lasting: also if the machine loses its power meanwhile, which takes milliseconds to make sure of. A file in the
+    durable: also if the machine loses its power meanwhile, which takes milliseconds to make sure of. A file in the
     place of its folder, or a folder in its own, is set aside.
     """
     try:

@@ -20,9 +20,9 @@ def shorten(names: Sequence[str], width: int) -> list[str]:
     long = [name for name in names if len(name) > width]
     alike = next((place for place, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), width)
     middle = width // 2
-    ways = [partial(_cut, head=head, width=width) for head in sorted(range(width), key=lambda head: abs(head - middle))]
-    for way in [*ways, partial(_skip, alike=alike, width=width)]:
-        short = [way(name) for name in names]
+    cuts = [partial(_cut, head=head, width=width) for head in sorted(range(width), key=lambda head: abs(head - middle))]
+    for cut in [*cuts, partial(_skip, alike=alike, width=width)]:
+        short = [cut(name) for name in names]
         if len({*short}) == different:
             return short
     order = {name: str(number) for number, name in enumerate(dict.fromkeys(names), 1)}

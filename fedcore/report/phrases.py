@@ -79,7 +79,7 @@ def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:
     advice = answers[best].advice
     value = _named(criterion, advice.best_value or 0.0)
     be = "is" if criterion.metric.name == "accuracy" else "has"
-    sentence = f"With scale {best} the best way of combining, {advice.best}, {be} {value}, {join_words(gaps)} (± 95 %)."
+    sentence = f"With scale {best} the best combining method, {advice.best}, {be} {value}, {join_words(gaps)} (± 95 %)."
     return (f"Scale {best}", sentence) if sure else ("No scale is better for sure", sentence)
 
 
@@ -90,7 +90,7 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
         return []
     value, gain = metric.value(advice.value), _change(metric, advice.gain)
     right = "right" if metric.name == "accuracy" else answer.criterion.words
-    best = f"with {advice.best}, the best way of combining"
+    best = f"with {advice.best}, the best combining method"
     against = f"{metric.unit} against training alone" if answer.own else f"{metric.unit} against one device's model"
     if advice.action is Action.UNSURE:
         return [(value, f"{right} {best}"), (gain, against.strip())]
@@ -210,13 +210,13 @@ def _decision(
             )
         case Action.SAME:
             return (
-                f"No difference that matters ({matter}): the best way of combining, {advice.best}, has {size} against "
+                f"No difference that matters ({matter}): the best combining method, {advice.best}, has {size} against "
                 f"{alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
                 f"traffic, unless devices without data of their own need a model."
             )
         case _:
             return (
-                f"Cannot say: the best way of combining, {advice.best}, {be} {right}, {size} against {alone} "
+                f"Cannot say: the best combining method, {advice.best}, {be} {right}, {size} against {alone} "
                 f"({seeds}), and {matter} would matter. {more}"
             )
 

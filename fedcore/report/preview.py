@@ -64,8 +64,8 @@ def print_preview(
     refusing = tolerant and settings.get("missing") == "refuse"
     dataset = load(setting.data["name"], **{**settings, **({"missing": "median"} if refusing else {})})
     _, section = split_threats(setting.federation)
-    way = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
-    divided = partition(dataset, seed=seed, **way)
+    arguments = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
+    divided = partition(dataset, seed=seed, **arguments)
     where = str(setting.data.get("path", setting.data["name"]))
     console.print(Text(shorten_one(where, console.width), style="bold"))
     console.print(Text(_contents(dataset, divided)))

@@ -24,7 +24,7 @@ def embed(
 ) -> dict[str, Tensor]:
     """Return xy (N, 2) float64, class numbers y (N,) and device (N,), the device's position in `devices`.
 
-    Features are the output of the last shared part: the deepest cell up to which `messages` has all leaves; without
+    Features are the output of the last shared part: the deepest cell up to which `messages` has all tensors; without
     any, the deepest cell. They are flattened and embedded together by t-SNE (van der Maaten and Hinton 2008),
     perplexity 30. The same values give the same bits.
 

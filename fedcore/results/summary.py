@@ -122,13 +122,13 @@ def with_scores(table: pd.DataFrame) -> pd.DataFrame:
     The score is that value, or of the root mean squared error of a number 1 - error / deviation of the labels: 0 for a
     guess of their mean, 1 for the truth.
     """
-    found = [table]
+    tables = [table]
     for _, held in table.groupby("setting"):
         metric = Criterion().of_table(held).metric
         rows = held[held["split"].isin(SCORED) & (held["metric"] == metric.column)]
         value = 1 - rows["value"] / label_std(held) if metric == RMSE else rows["value"]
-        found.append(rows.assign(metric=SCORE, value=value))
-    return pd.concat(found, ignore_index=True)
+        tables.append(rows.assign(metric=SCORE, value=value))
+    return pd.concat(tables, ignore_index=True)
 
 
 def by_group(table: pd.DataFrame) -> pd.DataFrame:

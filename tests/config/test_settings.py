@@ -209,9 +209,9 @@ FREE = {"data.root", "data.path", "data.label"}
 SHOWN = {key: section for key, section in PARAMS.items() if key != "studies"}
 
 
-def leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def full_keys(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in section.items():
-        yield from leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+        yield from full_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
 
 
 def of_methods() -> list[str]:
@@ -237,7 +237,7 @@ def unchanged(methods: tuple[str, ...]) -> list[Setting]:
 
 def test_every_setting_refuses_some_value():
     assert {key for key, values in wrong().items() if not values} == set()
-    assert set(leaves(SHOWN)) <= set(wrong()) | FREE
+    assert set(full_keys(SHOWN)) <= set(wrong()) | FREE
 
 
 @pytest.mark.parametrize("key", wrong())
@@ -267,7 +267,7 @@ def test_a_missing_key_is_refused(params: dict[str, Any], key: str):
 
 def test_params_yaml_has_the_defaults_of_the_signatures(params: dict[str, Any]):
     before = everything(copied())
-    for key in set(leaves(SHOWN)) - HAVE_NO_DEFAULT:
+    for key in set(full_keys(SHOWN)) - HAVE_NO_DEFAULT:
         *sections, name = key.split(".")
         del reduce(getitem, sections, params)[name]
     after = everything(params)
@@ -299,7 +299,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
 }  # fmt: skip
 REACHING = [
     key
-    for key in leaves(SHOWN)
+    for key in full_keys(SHOWN)
     if key.split(".")[0] in ("federation", "net", "training")
     and key not in ("net.name", "training.nesterov")  # the latter needs a momentum of sgd
 ] + of_methods()

@@ -54,7 +54,7 @@ def test_the_mean_computed_by_hand():
         {"w": torch.tensor([5.0, 0.0]), "b": torch.tensor(0.0)},
     ]
     found = mean(members, torch.tensor([0.25, 0.75]))
-    assert {name: leaf.tolist() for name, leaf in found.items()} == {"w": [4.0, 1.0], "b": 2.0}
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {"w": [4.0, 1.0], "b": 2.0}
 
 
 def test_one_member_with_weight_one_returns_its_own_bits():
@@ -91,7 +91,7 @@ def test_counters_are_not_averaged():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_leaves_keep_their_precision(dtype):
+def test_tensors_keep_their_precision(dtype):
     members = [{"w": torch.ones(2, dtype=dtype)}, {"w": torch.zeros(2, dtype=dtype)}]
     assert mean(members, evenly(2))["w"].dtype == dtype
 
@@ -118,7 +118,7 @@ def test_each_cell_is_averaged_over_those_who_use_it():
     """Eq. (9) by hand: three devices of 1, 2 and 3 examples with depths 0, 1 and 2."""
     members = {"a": deep(0, 6), "b": deep(1, 12), "c": deep(2, 18)}
     found = mean_of_users(members, {"a": 1, "b": 2, "c": 3})
-    assert {name: leaf.tolist() for name, leaf in found.items()} == {
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
         "stem": pytest.approx(2 * [(1 * 6 + 2 * 12 + 3 * 18) / 6], rel=1e-6),
         "cell1": pytest.approx(2 * [(2 * 12 + 3 * 18) / 5], rel=1e-6),
         "cell2": [18.0, 18.0],
@@ -135,24 +135,24 @@ def test_cells_of_everyone_are_fedavg_and_order_does_not_matter():
 def test_aggregating_and_sampling_is_one_row_stochastic_matrix_per_cell():
     """Row i of a cell's matrix: the weights of all who use the cell if i does, else itself alone."""
     sizes, depths = {"a": 1, "b": 2, "c": 3}, {"a": 0, "b": 1, "c": 2}
-    every = {name: {leaf: torch.randn(4, generator=torch.Generator().manual_seed(k)) for leaf in deep(2, 0)}
+    every = {name: {key: torch.randn(4, generator=torch.Generator().manual_seed(k)) for key in deep(2, 0)}
              for k, name in enumerate("abc")}  # fmt: skip
-    sent = {name: {leaf: every[name][leaf] for leaf in deep(m, 0)} for name, m in depths.items()}
+    sent = {name: {key: every[name][key] for key in deep(m, 0)} for name, m in depths.items()}
     hyper = mean_of_users(sent, sizes)
-    for m, leaf in enumerate(deep(2, 0)):
+    for m, key in enumerate(deep(2, 0)):
         uses = torch.tensor([depths[name] >= m for name in "abc"])
         share = torch.tensor([sizes[name] for name in "abc"]).double() * uses
         matrix = torch.where(uses[:, None], share / share.sum(), torch.eye(3).double())
         torch.testing.assert_close(matrix.sum(1), torch.ones(3).double())
-        mixed = mix([{leaf: every[name][leaf]} for name in "abc"], matrix)
+        mixed = mix([{key: every[name][key]} for name in "abc"], matrix)
         for name, row in zip("abc", mixed, strict=True):
-            torch.testing.assert_close(row[leaf], (every[name] | {k: hyper[k] for k in sent[name]})[leaf])
+            torch.testing.assert_close(row[key], (every[name] | {k: hyper[k] for k in sent[name]})[key])
 
 
 def test_a_change_is_what_was_added_and_counters_count_on():
     before = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
     after = {"w": torch.tensor([1.5, 0.0]), "n": torch.tensor(7)}
     change = subtract(after, before)
-    assert {name: leaf.tolist() for name, leaf in change.items()} == {"w": [0.5, -2.0], "n": 4}
-    assert {name: leaf.tolist() for name, leaf in add(before, change).items()} == {"w": [1.5, 0.0], "n": 7}
+    assert {name: tensor.tolist() for name, tensor in change.items()} == {"w": [0.5, -2.0], "n": 4}
+    assert {name: tensor.tolist() for name, tensor in add(before, change).items()} == {"w": [1.5, 0.0], "n": 7}
     assert change["n"].dtype == torch.int64

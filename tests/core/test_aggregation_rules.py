@@ -116,7 +116,7 @@ def test_fedavg_takes_the_median_of_models_or_of_changes(sends):
     values = {"a": 1.0, "b": 5.0, "c": 1e6}
     found = fused(built, {name: Update(constant(x), size=10) for name, x in values.items()})
     start = fused(built, {"a": Update(constant(0.0))}) if sends == "change" else constant(0.0)
-    torch.testing.assert_close(found, {leaf: x + 5 for leaf, x in start.items()})
+    torch.testing.assert_close(found, {key: x + 5 for key, x in start.items()})
 
 
 # Properties
@@ -159,7 +159,7 @@ def test_every_rule_moves_with_its_points(rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_integer_leaves_are_the_first_members(rule):
+def test_integer_tensors_are_the_first_members(rule):
     members = [{"w": torch.tensor([float(i)]), "seen": torch.tensor(i)} for i in range(5)]
     found = Aggregator(rule)(members, evenly(5))
     assert found["seen"].dtype == torch.int64

@@ -116,7 +116,7 @@ def test_without_examples_there_is_no_value():
 
 
 def test_a_single_members_outputs_do_not_saturate():
-    certain = {name: leaf * 100 for name, leaf in model().items()}
+    certain = {name: tensor * 100 for name, tensor in model().items()}
     x = data(9).x
     found = outputs(Model((certain,)), NET, x)
     torch.testing.assert_close(found, predict(certain, NET, x, 9).log_softmax(1))
@@ -267,10 +267,10 @@ def test_outcomes_of_devices_are_added():
     assert count_outcomes(model_, none, MOST_CLASSES + 1)["confusion"].shape == (0, 0)
 
 
-def test_a_model_without_a_leaf_is_refused_by_the_device():
+def test_a_model_without_a_tensor_is_refused_by_the_device():
     """As of a device with a personal layer that never took part."""
-    part = {name: leaf for name, leaf in model().items() if name != "fc3.bias"}
-    with pytest.raises(InputError, match=r"^the model of b has no leaf fc3.bias: a device that has not taken part"):
+    part = {name: tensor for name, tensor in model().items() if name != "fc3.bias"}
+    with pytest.raises(InputError, match=r"^the model of b has no tensor fc3.bias: a device that has not taken part"):
         score(received_model, {}, Message(part), {"b": device_of("b")}, federation().test)
 
 

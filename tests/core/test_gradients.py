@@ -40,8 +40,8 @@ def test_gradients_are_autograds(loss):
     module.load_state_dict(params)
     gradient_step(flat, loss)(x, y)
     LOSSES[loss](module(x), y).backward()
-    for name, leaf in module.named_parameters():
-        torch.testing.assert_close(flat.gradients[name], leaf.grad, rtol=1e-4, atol=1e-6)
+    for name, tensor in module.named_parameters():
+        torch.testing.assert_close(flat.gradients[name], tensor.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_a_pull_is_the_gradient_of_half_the_squared_distance():

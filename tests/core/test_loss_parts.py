@@ -1,4 +1,4 @@
-"""A loss's own trainable parts: trained as leaves of the net would be, sent only where a method says so."""
+"""A loss's own trainable parts: trained as parameters of the net would be, sent only where a method says so."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def near_prototypes(batch: Batch, weight: float = 0.5) -> Tensor:
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=["sgd", "momentum", "adam"])
-def test_a_losss_parts_are_trained_as_leaves_of_the_net_would_be(settings):
+def test_a_losss_parts_are_trained_as_parameters_of_the_net_would_be(settings):
     """Against PyTorch's optimiser over both, in two rounds; what Adam keeps is kept for both."""
     device, training = device_of("a", Net(chain)), replace(SGD, loss=near_prototypes, epochs=1, **settings)
     module, parts = chain(), table(Net(chain))
@@ -71,7 +71,7 @@ def test_a_losss_parts_are_trained_as_leaves_of_the_net_would_be(settings):
             loss = cross_entropy(module[-1](z), y) + 0.5 * (z - parts(y)).square().sum(1).mean()
             loss.backward()
             optimiser.step()
-    found = {name.removeprefix("parts/"): leaf for name, leaf in memory.items() if name.startswith("parts/")}
+    found = {name.removeprefix("parts/"): tensor for name, tensor in memory.items() if name.startswith("parts/")}
     torch.testing.assert_close(found, dict(parts.state_dict()), rtol=0, atol=1e-6)
     torch.testing.assert_close(params, dict(module.state_dict()), rtol=0, atol=1e-6)
 
@@ -93,7 +93,7 @@ def test_methods_send_and_deploy_models_without_a_losss_parts(name):
         for loss in (near_prototypes, ce)
     ]
     assert turns[0].up == turns[1].up
-    kept = any(leaf.startswith("parts/") for leaf in turns[0].state.memories.get("a", {}))
+    kept = any(key.startswith("parts/") for key in turns[0].state.memories.get("a", {}))
     assert kept == (name != "fedbabu")  # at last it trains heads alone, in a stage without a server
 
 

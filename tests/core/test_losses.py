@@ -54,7 +54,7 @@ def eq12(batch: Batch) -> Tensor:
     return fedasa_eq12_loss(batch.logits, batch.y)
 
 
-def leaves(net: Net, loss: object, **settings: object):
+def trained(net: Net, loss: object, **settings: object):
     """The model after training from one start, and what was kept."""
     training = replace(SGD, loss=loss, **settings)
     sent = Message(nets.init(net, torch.Generator().manual_seed(5)))
@@ -67,13 +67,13 @@ KINDS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimiser": "adam", "lr":
 
 @pytest.mark.parametrize("settings", KINDS, ids=["sgd", "momentum", "adam"])
 def test_cross_entropy_of_ones_own_is_the_built_in_one_to_the_bit(settings):
-    assert leaves(Net(chain), ce, **settings) == leaves(Net(chain), "ce", **settings)
+    assert trained(Net(chain), ce, **settings) == trained(Net(chain), "ce", **settings)
 
 
 @pytest.mark.parametrize(("own", "name"), [(twice, "softmax_twice"), (eq12, "fedasa_eq12")])
 @pytest.mark.parametrize("net", [NET, Net(chain)], ids=["mlp", "chain"])
 def test_a_loss_of_ones_own_is_the_same_one_by_name_to_the_bit(net, own, name):
-    assert leaves(net, own) == leaves(net, name)
+    assert trained(net, own) == trained(net, name)
 
 
 def test_an_mlp_by_hand_and_by_a_loss_of_ones_own_agree():

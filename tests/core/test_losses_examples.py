@@ -46,13 +46,13 @@ def step_through(name: str, number: int, start: Params, loss: Callable[..., Tens
             optimiser.zero_grad()
             loss(module, data.x[batch], data.y[batch]).backward()
             optimiser.step()
-    return {leaf: x.clone() for leaf, x in module.state_dict().items()}
+    return {key: x.clone() for key, x in module.state_dict().items()}
 
 
 def mean(models: dict[str, Params]) -> Params:
     sizes = {name: len(FED.devices[name].data.train) for name in models}
     total = sum(sizes.values())
-    return {leaf: sum(sizes[name] / total * model[leaf] for name, model in models.items()) for leaf in models["a"]}
+    return {key: sum(sizes[name] / total * model[key] for name, model in models.items()) for key in models["a"]}
 
 
 def by_file(monkeypatch: pytest.MonkeyPatch, name: str, **settings: Any):
@@ -138,19 +138,17 @@ def test_moon_with_its_projection(monkeypatch: pytest.MonkeyPatch):
                     same, other = (cosine_similarity(head(z), of).div(0.4).exp() for of in (good, bad))
                     (cross_entropy(module[-1](z), y) - 2 * (same / (same + other)).log().mean()).backward()
                     optimiser.step()
-            trained[name] = {leaf: x.clone() for leaf, x in module.state_dict().items()}
+            trained[name] = {key: x.clone() for key, x in module.state_dict().items()}
         before, model = trained, mean(trained)
     close(state.messages["a"].params, model)
     for name, head in heads.items():
-        found = {
-            leaf.removeprefix("parts/"): x for leaf, x in state.memories[name].items() if leaf.startswith("parts/")
-        }
-        close(found, {leaf: x.detach() for leaf, x in head.state_dict().items()})
+        found = {key.removeprefix("parts/"): x for key, x in state.memories[name].items() if key.startswith("parts/")}
+        close(found, {key: x.detach() for key, x in head.state_dict().items()})
 
 
 def test_feddyn(monkeypatch: pytest.MonkeyPatch):
     state, model = by_file(monkeypatch, "dyn", alpha=0.3)
-    zero = {leaf: torch.zeros_like(x) for leaf, x in model.items()}
+    zero = {key: torch.zeros_like(x) for key, x in model.items()}
     h, gradients = zero, dict.fromkeys(FED.devices, zero)
     for number in range(ROUNDS):
         models = {}
@@ -158,19 +156,17 @@ def test_feddyn(monkeypatch: pytest.MonkeyPatch):
 
             def loss(module: nn.Module, x: Tensor, y: Tensor, g: Params = g, sent: Params = model) -> Tensor:
                 found = cross_entropy(module(x), y)
-                for leaf, w in module.named_parameters():
-                    found = found - g[leaf].flatten() @ w.flatten() + 0.15 * ((w - sent[leaf]) ** 2).sum()
+                for key, w in module.named_parameters():
+                    found = found - g[key].flatten() @ w.flatten() + 0.15 * ((w - sent[key]) ** 2).sum()
                 return found
 
             models[name] = step_through(name, number, model, loss)
-        gradients = {
-            n: {leaf: g[leaf] - 0.3 * (models[n][leaf] - model[leaf]) for leaf in g} for n, g in gradients.items()
-        }
-        h = {leaf: h[leaf] - 0.3 / 3 * sum(one[leaf] - model[leaf] for one in models.values()) for leaf in h}
-        model = {leaf: sum(one[leaf] for one in models.values()) / 3 - h[leaf] / 0.3 for leaf in h}
+        gradients = {n: {key: g[key] - 0.3 * (models[n][key] - model[key]) for key in g} for n, g in gradients.items()}
+        h = {key: h[key] - 0.3 / 3 * sum(one[key] - model[key] for one in models.values()) for key in h}
+        model = {key: sum(one[key] for one in models.values()) / 3 - h[key] / 0.3 for key in h}
     close(state.messages["a"].params, model)
     for name, g in gradients.items():
-        close({leaf: state.memories[name][f"g/{leaf}"] for leaf in g}, g)
+        close({key: state.memories[name][f"g/{key}"] for key in g}, g)
 
 
 def test_feddyn_is_the_librarys_too(monkeypatch: pytest.MonkeyPatch):

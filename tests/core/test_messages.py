@@ -63,14 +63,14 @@ def test_what_is_kept_of_one_start_follows_the_mean_change():
     server, messages = begin_with_memory(federation().public, 3)
     start = messages["a"].params
     assert all(message.params is start for message in messages.values())
-    ones, threes = ({leaf: torch.full_like(x, n) for leaf, x in start.items()} for n in (1.0, 3.0))
+    ones, threes = ({name: torch.full_like(x, n) for name, x in start.items()} for n in (1.0, 3.0))
     moved = apply_changes(server, [ones, threes], torch.tensor([0.75, 0.25]))
-    torch.testing.assert_close(moved, {leaf: x + 1.5 for leaf, x in start.items()})
+    torch.testing.assert_close(moved, {name: x + 1.5 for name, x in start.items()})
     assert from_memory({**to_memory(moved), "soft/targets": torch.zeros(1)}) == moved
     assert from_memory({}) == {}
 
 
-def test_a_device_gets_the_initial_leaves_until_it_takes_part():
+def test_a_device_gets_the_initial_tensors_until_it_takes_part():
     whole = model()
     part = {"fc1.bias": whole["fc1.bias"] + 1}
     server, first = to_sampled(to_memory(whole), ["a"], "ab", Message(part))

@@ -116,7 +116,7 @@ def test_messages_that_differ_are_no_shared_model():
     method = fc.fedavg(rounds=1).build(fed.public.nets)
     state = last(method, fed).state
     one = state.messages["a"]
-    other = replace(one, params={leaf: x + 1 for leaf, x in one.params.items()})
+    other = replace(one, params={name: x + 1 for name, x in one.params.items()})
     changed = replace(state, messages={**state.messages, "a": other})
     assert math.isnan(score_new(method, fed, changed, Inline(), NET, {"new": data(9)})["new"]["accuracy"])
 

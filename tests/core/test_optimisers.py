@@ -14,7 +14,7 @@ from fedcore.core.gradients import gradient_step
 from fedcore.core.optimisers import MOMENTS, optimiser_step
 from fedcore.core.training import train
 from fedcore.methods.fedasa.sharing import cut_pieces
-from fedcore.nets.parts import leaves_up_to
+from fedcore.nets.parts import names_up_to
 from fedcore.types import Message, StepId
 
 A = device_of("a")
@@ -104,11 +104,11 @@ def test_rates_by_part_are_parameter_groups(training):
     params, x, y = model(), A.data.train.x, A.data.train.y
     flat, module = flatten_net(NET, params), NET.build()
     module.load_state_dict(params)
-    base, personal = leaves_up_to(NET, 0), training.lr / 3
-    leaves = dict(module.named_parameters())
+    base, personal = names_up_to(NET, 0), training.lr / 3
+    parameters = dict(module.named_parameters())
     groups = [
-        {"params": [leaves[name] for name in base]},
-        {"params": [leaf for name, leaf in leaves.items() if name not in base], "lr": personal},
+        {"params": [parameters[name] for name in base]},
+        {"params": [tensor for name, tensor in parameters.items() if name not in base], "lr": personal},
     ]
     kind = torch.optim.Adam if training.optimiser == "adam" else torch.optim.SGD
     optimiser = kind(groups, training.lr, **({"momentum": training.momentum} if kind is torch.optim.SGD else {}))
@@ -130,10 +130,10 @@ def test_rates_by_part_are_parameter_groups(training):
 def test_rates_by_part_for_all_or_none():
     flat = flatten_net(NET, model())
     assert (
-        len(cut_pieces(flat, leaves_up_to(NET, 0), 0.1, None))
-        == len(cut_pieces(flat, leaves_up_to(NET, 0), 0.1, 0.1))
+        len(cut_pieces(flat, names_up_to(NET, 0), 0.1, None))
+        == len(cut_pieces(flat, names_up_to(NET, 0), 0.1, 0.1))
         == 1
     )
-    assert len(cut_pieces(flat, [*flat.leaves], 0.1, 0.3)) == 1
+    assert len(cut_pieces(flat, [*flat.parameters], 0.1, 0.3)) == 1
     (_, _), (everything, factor) = cut_pieces(flat, (), 0.1, 0.3)
     assert (everything, factor) == (slice(0, None), pytest.approx(3))

@@ -26,7 +26,7 @@ def trained(kind: Any, **settings: Any) -> Params:
 def test_bfloat16_is_close_and_the_same_bits_again(settings: dict[str, Any]):
     exact, rough, again = (trained(kind, **settings) for kind in ("float32", "bfloat16", "bfloat16"))
     assert bits(rough) == bits(again)
-    assert {leaf.dtype for leaf in rough.values()} == {torch.float32}
+    assert {tensor.dtype for tensor in rough.values()} == {torch.float32}
     gaps = [(exact[name] - rough[name]).abs().max().item() for name in exact]
     assert 0 < max(gaps) < 0.05
 

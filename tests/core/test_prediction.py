@@ -29,7 +29,7 @@ NETS = {
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_predictions_are_the_modules_own(net):
     rng = generator("prediction")
-    params = {name: leaf + 1 if "running" in name else leaf for name, leaf in nets.init(net, rng).items()}
+    params = {name: tensor + 1 if "running" in name else tensor for name, tensor in nets.init(net, rng).items()}
     x = torch.randint(0, 256, (11, 1, 6, 6), generator=rng).to(torch.uint8)
     examples = Data(x, torch.randint(0, 3, (11,), generator=rng))
     module = net.build().eval()

@@ -320,31 +320,31 @@ def test_who_never_takes_part_gets_the_last_message_in_the_end():
 # Updates that are refused
 
 
-def spoil(memory, message, device, step_id, *, who, part, leaf, value):
+def spoil(memory, message, device, step_id, *, who, part, name, value):
     update = Update(model(device.name), {"c": torch.zeros(2), "fc1.bias": torch.zeros(9)})
-    return memory, replace(update, **{part: getattr(update, part) | {leaf: value}}) if device.name == who else update
+    return memory, replace(update, **{part: getattr(update, part) | {name: value}}) if device.name == who else update
 
 
 NAN, INF = torch.tensor([0.0, 0.0, math.nan, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.0, 0.0, math.inf])
 BAD = {
-    "nan": ("params", "fc1.bias", NAN, r"leaf fc1\.bias has values that are not finite; lower the learning rate"),
-    "inf": ("params", "fc1.bias", INF, r"leaf fc1\.bias has values that are not finite"),
-    "-inf": ("params", "fc1.bias", -INF, r"leaf fc1\.bias has values that are not finite"),
-    "extra": ("extra", "c", NAN, r"leaf c has values that are not finite"),
-    "namesake": ("extra", "fc1.bias", NAN, r"leaf fc1\.bias has values that are not finite"),
-    "double": ("extra", "d", NAN.double(), r"leaf d has values that are not finite"),
-    "shape": ("params", "fc1.bias", torch.zeros(4), r"leaf fc1\.bias has shape \(4,\), its net has \(5,\)"),
-    "turned": ("params", "fc1.weight", torch.zeros(4, 5), r"leaf fc1\.weight has shape \(4, 5\), its net has \(5, 4\)"),
-    "gradient": ("extra", "c", torch.zeros(1, requires_grad=True), r"leaf c records its gradient; send leaf\.detach"),
-    "unknown": ("params", "fc9.bias", torch.zeros(5), r"leaf fc9\.bias is not one of its net's \(fc1\.weight, .*\)"),
+    "nan": ("params", "fc1.bias", NAN, r"tensor fc1\.bias has values that are not finite; lower the learning rate"),
+    "inf": ("params", "fc1.bias", INF, r"tensor fc1\.bias has values that are not finite"),
+    "-inf": ("params", "fc1.bias", -INF, r"tensor fc1\.bias has values that are not finite"),
+    "extra": ("extra", "c", NAN, r"tensor c has values that are not finite"),
+    "namesake": ("extra", "fc1.bias", NAN, r"tensor fc1\.bias has values that are not finite"),
+    "double": ("extra", "d", NAN.double(), r"tensor d has values that are not finite"),
+    "shape": ("params", "fc1.bias", torch.zeros(4), r"tensor fc1\.bias has shape \(4,\), its net has \(5,\)"),
+    "turned": ("params", "fc1.weight", torch.zeros(4, 5), r"tensor fc1\.weight has shape \(4, 5\), its net .*\(5, 4\)"),
+    "gradient": ("extra", "c", torch.zeros(1, requires_grad=True), r"tensor c records its gradient; send tensor\.d"),
+    "unknown": ("params", "fc9.bias", torch.zeros(5), r"tensor fc9\.bias is not one of its net's \(fc1\.weight, .*\)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("who", ["b", "c"])
-def test_an_update_that_cannot_be_used_is_refused_with_its_device_and_leaf(bad, who):
-    part, leaf, value, words = BAD[bad]
-    spoilt = plays((Stage(partial(spoil, who=who, part=part, leaf=leaf, value=value), quiet),))
+def test_a_bad_update_is_refused_with_its_device_and_tensor(bad, who):
+    part, name, value, words = BAD[bad]
+    spoilt = plays((Stage(partial(spoil, who=who, part=part, name=name, value=value), quiet),))
     with pytest.raises(InputError, match=f"^update of {who}: {words}") as refused:
         last(spoilt, federation())
     assert "\n" not in str(refused.value)
@@ -362,13 +362,13 @@ WRONG = {
     "a stranger": (lambda server, to_all: (server, {"z": Message()}), r"the server's message to z in round 1: must be"),
     "nan": (
         lambda server, to_all: (server, {"b": Message({"fc1.bias": NAN})}),
-        r"the server's message to b in round 1: leaf fc1\.bias has values that are not finite; lower the",
+        r"the server's message to b in round 1: tensor fc1\.bias has values that are not finite; lower the",
     ),
     "a gradient": (
         lambda server, to_all: (server, {"b": Message(extra={"c": torch.zeros(1, requires_grad=True)})}),
-        r"the server's message to b in round 1: leaf c records its gradient; send leaf\.detach",
+        r"the server's message to b in round 1: tensor c records its gradient; send tensor\.detach",
     ),
-    "a number": (lambda server, to_all: ({"t": 1.0}, to_all), "the server's memory: leaf t is float, must be a tensor"),
+    "a number": (lambda server, to_all: ({"t": 1.0}, to_all), "the server's memory: t is float, must be a tensor"),
 }  # fmt: skip
 
 
@@ -390,7 +390,7 @@ def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
         (Update(), r".*:give: must return \(memory, update\), returned Update"),
         (({}, {}), r".*:give: must return \(memory, update\), returned \(dict, dict\)"),
         (({}, Update(), 1), r".*returned \(dict, Update, int\)"),
-        (({"n": 3}, Update()), "memory of a: leaf n is int, must be a tensor"),
+        (({"n": 3}, Update()), "memory of a: n is int, must be a tensor"),
     ],
 )
 def test_a_wrong_result_of_a_device_is_refused_in_one_line(found, words):
@@ -403,11 +403,13 @@ def give(memory, message, device, step_id, *, found):
 
 
 def test_what_is_no_model_is_refused_with_its_function():
-    with pytest.raises(InputError, match=f"^{__name__}:leaves: must return a Model, returned dict$"):
-        last(plays((Stage(tally, quiet),), deploy=leaves), federation())
+    with pytest.raises(
+        InputError, match=rf"^{__name__}:bare_params: must return a Model, fc.Model\(\(params,\)\), returned dict$"
+    ):
+        last(plays((Stage(tally, quiet),), deploy=bare_params), federation())
 
 
-def leaves(memory, message):
+def bare_params(memory, message):
     return message.params
 
 
@@ -423,7 +425,7 @@ def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
 
 
 def test_training_that_diverges_is_refused():
-    with pytest.raises(InputError, match=r"^update of a: leaf fc\d\.\w+ has values that are not finite; lower"):
+    with pytest.raises(InputError, match=r"^update of a: tensor fc\d\.\w+ has values that are not finite; lower"):
         last(fedavg(training=replace(SGD, lr=1e30)), federation())
 
 
@@ -437,8 +439,8 @@ def test_each_update_is_held_against_its_own_devices_net():
     fed = federation("ab")
     fed = replace(fed, devices={**fed.devices, "b": device_of("b", WIDE)})
     last(plays((Stage(partial(train, training=SGD), quiet),)), fed)
-    with pytest.raises(InputError, match=r"^update of b: leaf fc1\.weight has shape \(5, 4\), its net has \(7, 4\)"):
-        last(plays((Stage(partial(spoil, who="", part="extra", leaf="", value=NAN), quiet),)), fed)
+    with pytest.raises(InputError, match=r"^update of b: tensor fc1\.weight has shape \(5, 4\), its net has \(7, 4\)"):
+        last(plays((Stage(partial(spoil, who="", part="extra", name="", value=NAN), quiet),)), fed)
 
 
 # Scores
@@ -504,7 +506,7 @@ def gap(memory, message, device, step_id):
 
 
 def note(server, updates, round_info):
-    kept = {f"{a}{b}/{leaf}": x for (a, b), update in updates.items() for leaf, x in update.extra.items()}
+    kept = {f"{a}{b}/{name}": x for (a, b), update in updates.items() for name, x in update.extra.items()}
     return server | kept, {}
 
 
@@ -516,7 +518,7 @@ def test_a_pair_stage_runs_on_every_unordered_pair():
     assert one.round_info.names == ("a", "b", "c")
     means = {name: device.data.train.x.mean(0) for name, device in fed.devices.items()}
     for a, b in one.round_info.units:
-        kept = {leaf: one.state.server[f"{a}{b}/{leaf}"] for leaf in ("gap", "drawn", "seen", "bias")}
+        kept = {key: one.state.server[f"{a}{b}/{key}"] for key in ("gap", "drawn", "seen", "bias")}
         assert kept["gap"].item() == pytest.approx(math.dist(means[a].tolist(), means[b].tolist()), rel=1e-5)
         assert torch.equal(kept["drawn"], torch.rand(1, generator=generator(6, 1, 0, (a, b), "")))
         assert kept["seen"].tolist() == [1.0, 1.0]
@@ -549,7 +551,7 @@ def broken(memory, message, device, step_id):
 
 
 def test_a_pairs_update_that_cannot_be_used_is_refused_with_both_names():
-    with pytest.raises(InputError, match=r"^update of b and c: leaf gap has values that are not finite"):
+    with pytest.raises(InputError, match=r"^update of b and c: tensor gap has values that are not finite"):
         last(plays((PairStage(broken, note),)), federation())
 
 
@@ -590,10 +592,10 @@ def add_mean_change(server, updates, round_info, *, sent):
     """FedAvg by the changes of the models that were sent, without a memory."""
     shares = by_size([update.size for update in updates.values()])
     change = mean(
-        [{leaf: x - sent[name].params[leaf] for leaf, x in u.params.items()} for name, u in updates.items()], shares
+        [{key: x - sent[name].params[key] for key, x in u.params.items()} for name, u in updates.items()], shares
     )
     start = next(iter(sent.values())).params
-    return server, to_everyone(round_info.names, Message({leaf: start[leaf] + x for leaf, x in change.items()}))
+    return server, to_everyone(round_info.names, Message({key: start[key] + x for key, x in change.items()}))
 
 
 @pytest.mark.parametrize("threats", [None, Threats(bound=1e9)])
@@ -606,12 +608,12 @@ def test_combine_is_given_the_messages_of_those_that_took_part(threats):
 
 def own_head(memory, message, *, device):
     """A device that never took part has a head of its own, by its name."""
-    head = {leaf: x for leaf, x in model(device.name, net=device.net).items() if leaf.startswith("fc3")}
+    head = {name: x for name, x in model(device.name, net=device.net).items() if name.startswith("fc3")}
     return Model(({**head, **memory, **message.params},))
 
 
 def body_of(server, updates, round_info):
-    shared = {leaf: x for leaf, x in next(iter(updates.values())).params.items() if not leaf.startswith("fc3")}
+    shared = {name: x for name, x in next(iter(updates.values())).params.items() if not name.startswith("fc3")}
     return server, to_everyone(round_info.names, Message(shared))
 
 

@@ -15,7 +15,7 @@ def values(name):
 
 
 def masked(seed=0):
-    return {name: mask(to_integers(values(name), name, len(NAMES)), "leaf", name, NAMES, seed) for name in NAMES}
+    return {name: mask(to_integers(values(name), name, len(NAMES)), "tensor", name, NAMES, seed) for name in NAMES}
 
 
 def test_masks_cancel_in_the_sum_bit_by_bit():

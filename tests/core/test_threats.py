@@ -73,7 +73,7 @@ def test_the_server_averages_what_hostile_devices_send(sends, attack, factor):
     honest = {name: fedavg().stages[0].local({}, Message(START), fed.devices[name], StepId(0, 0, 0, name))[1]
               for name in fed.devices}  # fmt: skip
     changes = {name: subtract(update.params, START) for name, update in honest.items()}
-    changes[liar] = {leaf: factor * x for leaf, x in changes[liar].items()}
+    changes[liar] = {key: factor * x for key, x in changes[liar].items()}
     expected = add(START, mean([*changes.values()], by_size([update.size for update in honest.values()])))
     found = last(fedavg(sends=sends), fed).state.messages["a"].params
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -178,7 +178,7 @@ def test_a_longer_update_is_clipped_to_the_bound_or_left_out():
         threats = Threats(bound=2.0 * math.sqrt(64), beyond=beyond)
         one = last(built, under(threats, "abc"))
         torch.testing.assert_close(
-            one.state.messages["a"].params, {leaf: x + mean_change for leaf, x in START.items()}, atol=1e-5, rtol=1e-5
+            one.state.messages["a"].params, {key: x + mean_change for key, x in START.items()}, atol=1e-5, rtol=1e-5
         )
         word = "clipped" if beyond == "clip" else "refused"
         assert {name: told[word] for name, told in conduct([one]).items()} == {"a": 0.0, "b": 0.0, "c": 1.0}
@@ -189,9 +189,9 @@ def test_a_clipped_update_has_the_length_of_the_bound_and_its_direction(sends):
     update, sent = Update(model(1)), Message(model(2))
     shorter = clip(update, sent, sends, 0.25)
     assert norm(shorter, sent, sends) == pytest.approx(0.25, rel=1e-5)
-    about = sent.params if sends == "model" else {leaf: torch.zeros_like(x) for leaf, x in model().items()}
+    about = sent.params if sends == "model" else {name: torch.zeros_like(x) for name, x in model().items()}
     before, after = (
-        torch.cat([(one.params[leaf] - about[leaf]).flatten() for leaf in about]) for one in (update, shorter)
+        torch.cat([(one.params[name] - about[name]).flatten() for name in about]) for one in (update, shorter)
     )
     assert torch.cosine_similarity(before, after, dim=0).item() == pytest.approx(1, abs=1e-5)
 

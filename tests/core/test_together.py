@@ -125,7 +125,7 @@ def test_a_method_is_the_same_together(name: str):
     for each in FED.devices:
         one, other = (end.state.messages[each].params for end in (alone, together))
         assert one.keys() == other.keys()
-        assert all(torch.allclose(one[leaf].double(), other[leaf].double(), rtol=1e-4, atol=1e-5) for leaf in one)
+        assert all(torch.allclose(one[key].double(), other[key].double(), rtol=1e-4, atol=1e-5) for key in one)
 
 
 @pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5, optimiser_state="keep"), ADAM,

@@ -144,9 +144,9 @@ def test_a_frozen_backbone_stays_and_is_not_sent(training):
     """Oracle: PyTorch's optimiser of the parameters that learn alone, the norm in evaluation mode."""
     net, initial = Net(on_a_backbone), start(Net(on_a_backbone))
     assert set(initial) == {"4.weight", "4.bias"}
-    module = load(net, {name: leaf.clone() for name, leaf in initial.items()}).train()
+    module = load(net, {name: tensor.clone() for name, tensor in initial.items()}).train()
     module[1].eval()
-    backbone = {name: leaf.clone() for name, leaf in nets.frozen(module).items()}
+    backbone = {name: tensor.clone() for name, tensor in nets.frozen(module).items()}
     assert len(backbone) == 6  # a kernel; weight, bias and the three buffers of a norm
     learnt = [parameter for parameter in module.parameters() if parameter.requires_grad]
     options = {"lr": training.lr, "weight_decay": training.weight_decay}
@@ -188,10 +188,10 @@ def test_same_seed_same_bits_and_nothing_is_changed(net, training):
     torch.testing.assert_close(first.params, second.params, rtol=0, atol=0)
     torch.testing.assert_close((memory, message.params, here.data.train.x), before, rtol=0, atol=0)
     assert torch.equal(torch.get_rng_state(), everyones)
-    owners = {leaf.untyped_storage().data_ptr() for leaf in [*first.params.values(), *message.params.values()]}
-    assert len(owners) == 2 * len(message.params)  # no leaf stands in another's memory
+    owners = {tensor.untyped_storage().data_ptr() for tensor in [*first.params.values(), *message.params.values()]}
+    assert len(owners) == 2 * len(message.params)  # no tensor stands in another's memory
     later = train(memory, message, here, replace(AT, round=1), training=training)[1]
-    assert any(not torch.equal(leaf, later.params[name]) for name, leaf in first.params.items())
+    assert any(not torch.equal(tensor, later.params[name]) for name, tensor in first.params.items())
 
 
 def test_what_a_device_owns_goes_before_what_it_was_sent():
@@ -202,7 +202,7 @@ def test_what_a_device_owns_goes_before_what_it_was_sent():
     torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
 
 
-def test_without_a_message_a_device_starts_from_the_same_leaves_each_round():
+def test_without_a_message_a_device_starts_from_the_same_model_each_round():
     initial = nets.init(BY_HAND, AT.generator("init"))
     for step in (AT, replace(AT, stage=1, round=4)):
         _, update = train({}, Message(), device(BY_HAND), step, training=SGD)
@@ -210,7 +210,7 @@ def test_without_a_message_a_device_starts_from_the_same_leaves_each_round():
         torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
 
 
-def test_other_memory_is_no_leaf():
+def test_other_memory_is_no_parameter():
     memory = {"variate": torch.ones(2)}
     kept, update = train(memory, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
     assert kept == memory
@@ -231,9 +231,9 @@ def test_without_examples_the_model_stays_and_weighs_nothing(net, training):
 
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
 def test_what_is_not_a_number_flows_out(training):
-    broken = {name: leaf * torch.nan for name, leaf in start(BY_HAND).items()}
+    broken = {name: tensor * torch.nan for name, tensor in start(BY_HAND).items()}
     _, update = train({}, Message(broken), device(BY_HAND), AT, training=training)
-    assert all(bool(leaf.isnan().all()) for leaf in update.params.values())
+    assert all(bool(tensor.isnan().all()) for tensor in update.params.values())
 
 
 def test_the_score_is_the_accuracy_on_validation():

@@ -45,9 +45,9 @@ def test_gradient_is_that_of_the_loss(task):
     }[task]
     shape = {"regression": (4, 1), "sequence_labelling": (4, 2, 3)}.get(task, (4, 3))
     outputs = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-    leaf = outputs.clone().requires_grad_()
-    (4 * own_loss(leaf, y)).backward()
-    torch.testing.assert_close(own_gradient(outputs, y), leaf.grad)
+    tensor = outputs.clone().requires_grad_()
+    (4 * own_loss(tensor, y)).backward()
+    torch.testing.assert_close(own_gradient(outputs, y), tensor.grad)
     assert task_of(y).name == task
 
 
@@ -124,8 +124,8 @@ def test_fedavg_of_one_full_batch_is_pooled_descent(fed):
         optimiser.step()
     found = result.models["d0"].model.members[0]
     assert found.keys() == shapes(devices["d0"].net).keys()
-    for name, leaf in module.state_dict().items():
-        torch.testing.assert_close(found[name], leaf, rtol=1e-4, atol=1e-6)
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_devices_together_descend_as_one_by_one(fed):

@@ -140,12 +140,12 @@ def test_fedavg_of_one_full_batch_is_pooled_descent(fed):
     )
     for _ in range(rounds):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(module(x), y)
-        leaves = [*module.parameters()]
+        params = [*module.parameters()]
         with torch.no_grad():
-            for leaf, slope in zip(leaves, torch.autograd.grad(loss, leaves), strict=True):
-                leaf -= rate * slope
-    for name, leaf in module.state_dict().items():
-        torch.testing.assert_close(found[name], leaf, rtol=1e-4, atol=1e-6)
+            for tensor, slope in zip(params, torch.autograd.grad(loss, params), strict=True):
+                tensor -= rate * slope
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_devices_together_descend_as_one_by_one(fed):

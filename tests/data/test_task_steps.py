@@ -89,7 +89,7 @@ def test_one_step_without_mask_is_classification(training):
     one = Data(data.x, data.y[:, 0])
     assert (task_of(data.y).name, task_of(one.y).name) == ("sequence_labelling", "classification")
     params, expected = trained(net, data, **training), trained(plain, one, **training)
-    assert all(torch.equal(params[name], leaf) for name, leaf in expected.items())
+    assert all(torch.equal(params[name], tensor) for name, tensor in expected.items())
     assert accuracy(params, net, data) == accuracy(expected, plain, one)
     assert evaluate(Model((params,)), net, data) == evaluate(Model((expected,)), plain, one)
 
@@ -103,7 +103,7 @@ def test_padding_changes_nothing(name):
     other.x[:, 3:] = 0
     net, short = words(name, LENGTH), words(name, 3)
     params = trained(net, data, epochs=2)
-    assert all(torch.equal(leaf, params[key]) for key, leaf in trained(net, other, epochs=2).items())
+    assert all(torch.equal(tensor, params[key]) for key, tensor in trained(net, other, epochs=2).items())
     assert evaluate(Model((params,)), net, data) == evaluate(Model((params,)), net, other)
     if name == "lstm":  # without a vector for each place
         cut = Data(data.x[:, :3], data.y[:, :3])

@@ -66,7 +66,7 @@ def found() -> dict[str, str]:
                 made[f"{name} receive {k}"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})
         made[f"{name} score"] = keys.key(score, built.deploy, {}, Ref("message", 1), {})
         made[f"{name} deploy"] = keys.key(deploy, built.deploy, {}, Ref("message", 1))
-        made[f"{name} stretch"] = keys.key(compute_chunk, built)
+        made[f"{name} chunk"] = keys.key(compute_chunk, built)
     return made
 
 

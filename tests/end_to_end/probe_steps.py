@@ -275,12 +275,12 @@ def find() -> dict[str, Any]:
         value, cached = probe.ask(work.die_once, "died")
         found["died"] = [probe.store.get(value).params["w"].tolist(), cached, work.said("died")]
 
-        segments = [probe.ask(work.stretch, "here", X, here=True, unkeyed=(left,)) for left in (1, 5)]
-        keyed, _ = probe.ask(work.stretch, "here", X, 5, here=True)
+        chunks = [probe.ask(work.chunk, "here", X, here=True, unkeyed=(left,)) for left in (1, 5)]
+        keyed, _ = probe.ask(work.chunk, "here", X, 5, here=True)
         found["here"] = {
-            "cached": [cached for _, cached in segments], "same": segments[0][0] == segments[1][0],
+            "cached": [cached for _, cached in chunks], "same": chunks[0][0] == chunks[1][0],
             "ran": work.said("here"), "parts": work.said("here part"),
-            "value": probe.store.get(segments[0][0])["w"].tolist(), "keyed": probe.store.get(keyed)["w"].tolist(),
+            "value": probe.store.get(chunks[0][0])["w"].tolist(), "keyed": probe.store.get(keyed)["w"].tolist(),
         }  # fmt: skip
 
         found["short"] = short_steps(probe)
@@ -308,7 +308,7 @@ def find() -> dict[str, Any]:
         for kind in (None, "cpu", "cpu"):
             there = Steps(probe.store, pool, accelerator=kind)
             there.map(work.double, {"a": ("there", Update(X))})
-            there.run_nested(work.stretch, "there here", X, unkeyed=(1,))
+            there.run_nested(work.chunk, "there here", X, unkeyed=(1,))
             there(work.double, "there too", Update(X))
             found["there"].append([(step.kind, step.cached) for step in there.done])
     found["jobs left"] = len(steps_room._JOBS)

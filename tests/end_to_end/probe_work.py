@@ -29,7 +29,7 @@ def said(word: str) -> int:
 
 def double(word: str, update: Update) -> Message:
     note(word)
-    return Message({name: 2 * leaf for name, leaf in update.params.items()})
+    return Message({name: 2 * tensor for name, tensor in update.params.items()})
 
 
 def spread(word: str, x: Params) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def die(word: str) -> None:
 
 
 @step_word("rounds")
-def stretch(execute: Any, word: str, x: Params, left: int = 0) -> Params:
+def chunk(execute: Any, word: str, x: Params, left: int = 0) -> Params:
     """Run in the flow's process, with calls to the workers."""
     note(word)
     parts = execute.map(double, {i: (word + " part", Update(x)) for i in range(2)})

@@ -14,12 +14,12 @@ from fedcore.execute.workers import serve
 
 open_template(serve)  # as a flow does
 
-import probe_segments
+import probe_chunks
 import probe_steps
 
 from fedcore.pipeline.orchestration.session import prefect_server
 
 if __name__ == "__main__":
     with prefect_server():
-        found = {module.__name__: module.find() for module in (probe_steps, probe_segments)}
+        found = {module.__name__: module.find() for module in (probe_steps, probe_chunks)}
     sys.stdout.write(json.dumps(found) + "\n")

@@ -110,9 +110,9 @@ def predicted(mine: Mine, label: str, device: str, rows: pd.DataFrame) -> Tensor
     schema = found(mine)
     models = json.loads((results(mine) / "my_data-0" / "models.json").read_text())[f"base: {label}"]
     model = Store(mine.project.folder / ".fedcore" / "blobs").get(Ref(models[device], 0))
-    (leaves,) = model.members
+    (params,) = model.members
     module = nets.net("mlp", shape=schema.shape, classes=len(schema.classes), widths=[16, 8]).build()
-    module.load_state_dict(leaves)
+    module.load_state_dict(params)
     with torch.no_grad():
         return module(encode(rows, schema, device)).argmax(1)
 

@@ -50,9 +50,9 @@ def test_the_users_module_is_trained_and_aligned(own: Own):
     """Its bytes are sent, and a plan for each kind of units of its table was solved."""
     table = pd.read_parquet(found(own) / "code-0" / "table.parquet")
     sent = table[(table["method"] == "code_ot") & (table["metric"] == "bytes_up")]["value"]
-    leaves = 8 * 3 * 9 + 8 + 16 * 8 * 16 + 16 + 3 * 16 + 3
+    parameters = 8 * 3 * 9 + 8 + 16 * 8 * 16 + 16 + 3 * 16 + 3
     marks = 8 * 2 * 3  # for each class, how many examples of it the device's model was asked, and got right
-    assert sent.tolist() == [4 * leaves + marks] * DEVICES
+    assert sent.tolist() == [4 * parameters + marks] * DEVICES
     solved = table[(table["method"] == "code_ot") & (table["split"] == "transport")]
     assert set(solved["metric"]) == {"iterations", "violation", "bound", "partners"}
     assert solved["device"].nunique() == DEVICES - 1
@@ -103,20 +103,20 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["Small", "chain"])
 def test_the_documented_tables_undo_a_shuffle(shown: str, name: str):
-    """Permuted units give the same function; alignment restores the leaves."""
+    """Permuted units give the same function; alignment restores the tensors."""
     net: Net = nets.net(f"{shown}:{name}", shape=(3, 8, 8), classes=5)
     target = nets.init(net, torch.Generator().manual_seed(0))
     shuffled, widths = dict(target), units(target, net.table)
-    for leaf, labels in net.table.items():
+    for key, labels in net.table.items():
         for axis, label in enumerate(labels):
             if label:
-                x = shuffled[leaf].movedim(axis, 0).unflatten(0, (widths[label], -1))
-                shuffled[leaf] = x.flip(0).flatten(0, 1).movedim(0, axis)
+                x = shuffled[key].movedim(axis, 0).unflatten(0, (widths[label], -1))
+                shuffled[key] = x.flip(0).flatten(0, 1).movedim(0, axis)
     aligned, plans = align(shuffled, target, net.table, Transport("exact"))
     assert set(plans) == {label for labels in net.table.values() for label in labels if label}
-    for leaf, x in target.items():
-        torch.testing.assert_close(aligned[leaf], x)
-        assert torch.equal(shuffled[leaf], x) == (not any(net.table[leaf]))
+    for key, x in target.items():
+        torch.testing.assert_close(aligned[key], x)
+        assert torch.equal(shuffled[key], x) == (not any(net.table[key]))
 
 
 def test_only_steps_unused_for_a_month_are_deleted(own: Own):

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of 100 rounds of DFL and of SCAFFOLD, in each of which three of ten devices take part."""
+"""kill -9 in the middle of 50 rounds of DFL and of SCAFFOLD, in each of which three of ten devices take part."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_each_kill_was_after_checkpoints_and_before_the_end(sampled: Sampled):
 
 
 def test_rounds_before_the_last_checkpoint_are_not_repeated(sampled: Sampled):
-    def segments(steps):
+    def chunks(steps):
         return [step["key"] for step in steps if step["step"] == "rounds"]
 
     first, second, end = sampled.dfl.seen, sampled.scaffold.seen, sampled.end
-    assert segments(second.steps)[: first.count("rounds")] == segments(first.computed())
-    assert segments(end.steps)[: second.count("rounds")] == segments(second.steps)
-    assert segments(end.computed()) == segments(end.steps)[second.count("rounds") :] != []
+    assert chunks(second.steps)[: first.count("rounds")] == chunks(first.computed())
+    assert chunks(end.steps)[: second.count("rounds")] == chunks(second.steps)
+    assert chunks(end.computed()) == chunks(end.steps)[second.count("rounds") :] != []
 
 
 def test_the_results_equal_those_of_an_undisturbed_run(sampled: Sampled):

@@ -153,10 +153,10 @@ TENSORS = {
 
 def test_tensors_arrive_as_they_were(workers):
     for _ in range(2):
-        for name, leaf in TENSORS.items():
-            back = workers.call(itemgetter("leaf"), {"leaf": leaf})
-            assert back.dtype == leaf.dtype, name
-            assert torch.equal(back, leaf), name
+        for name, tensor in TENSORS.items():
+            back = workers.call(itemgetter("tensor"), {"tensor": tensor})
+            assert back.dtype == tensor.dtype, name
+            assert torch.equal(back, tensor), name
     back = workers.call(dict, TENSORS)
     torch.testing.assert_close(back, TENSORS, rtol=0, atol=0)
     first = workers.call(itemgetter("float32"), TENSORS)
@@ -165,8 +165,8 @@ def test_tensors_arrive_as_they_were(workers):
     assert back["float32"].untyped_storage().nbytes() == 24
 
 
-def leaves():
-    """128 leaves of every kind: mixed types, empty, of no dimension, not contiguous, of one storage."""
+def many_tensors():
+    """128 tensors of every kind: mixed types, empty, of no dimension, not contiguous, of one storage."""
     g = torch.Generator().manual_seed(2)
     shared = torch.randn(40, 3, generator=g)
     kinds = [
@@ -182,45 +182,45 @@ def leaves():
         torch.randn(2, 1, 3, 3, generator=g),
         torch.tensor([1 + 2j, 3j]).conj(),
     ]
-    return {f"leaf{i}": kinds[i % len(kinds)] for i in range(128)}
+    return {f"tensor{i}": kinds[i % len(kinds)] for i in range(128)}
 
 
 def change_one(sent):
-    """Change each leaf alone, and say which others it changed."""
-    before = {name: leaf.clone() for name, leaf in sent.items()}
+    """Change each tensor alone, and say which others it changed."""
+    before = {name: tensor.clone() for name, tensor in sent.items()}
     changed = []
-    for name, leaf in sent.items():
-        leaf.add_(1)
+    for name, tensor in sent.items():
+        tensor.add_(1)
         changed += [(name, other) for other in sent if other != name and not torch.equal(sent[other], before[other])]
-        leaf.copy_(before[name])
+        tensor.copy_(before[name])
     return changed
 
 
-def test_a_model_of_128_leaves_arrives_as_it_was(workers):
-    sent = leaves()
+def test_a_model_of_128_tensors_arrives_as_it_was(workers):
+    sent = many_tensors()
     back = workers.call(dict, sent)
     assert list(back) == list(sent)
-    for name, leaf in sent.items():
-        assert (back[name].dtype, back[name].shape) == (leaf.dtype, leaf.shape), name
-        assert torch.equal(back[name], leaf), name
+    for name, tensor in sent.items():
+        assert (back[name].dtype, back[name].shape) == (tensor.dtype, tensor.shape), name
+        assert torch.equal(back[name], tensor), name
         assert back[name].is_contiguous(), name
         assert not back[name].requires_grad, name
-    assert all(leaf.data_ptr() % 64 == 0 for leaf in back.values() if leaf.dtype.is_floating_point)
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in back.values() if tensor.dtype.is_floating_point)
     workers.map(dict, {i: ({name: torch.zeros(9) for name in sent},) for i in range(4)})
-    assert torch.equal(back["leaf0"], sent["leaf0"]), "a result must outlive the next call"
+    assert torch.equal(back["tensor0"], sent["tensor0"]), "a result must outlive the next call"
 
 
-def test_leaves_that_arrive_together_are_changed_one_by_one(workers):
-    sent = {name: leaf for name, leaf in leaves().items() if not leaf.is_complex()}
+def test_tensors_that_arrive_together_are_changed_one_by_one(workers):
+    sent = {name: tensor for name, tensor in many_tensors().items() if not tensor.is_complex()}
     assert workers.call(change_one, sent) == []
     assert change_one(workers.call(dict, sent)) == []
     back = workers.call(dict, sent)
-    weight, other = back["leaf3"].requires_grad_(), back["leaf9"]
+    weight, other = back["tensor3"].requires_grad_(), back["tensor9"]
     loss = (weight * weight).sum()
     other.zero_()  # autograd must not take it for a change of the weight
     loss.backward()
     assert torch.equal(weight.grad, 2 * weight)
-    assert back["leaf0"].untyped_storage().nbytes() >= back["leaf0"].nbytes
+    assert back["tensor0"].untyped_storage().nbytes() >= back["tensor0"].nbytes
 
 
 def test_a_model_that_is_named_twice_stays_one(workers):

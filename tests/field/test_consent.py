@@ -10,7 +10,7 @@ from federations import NETS, federation
 from in_process import field_of, plan_for
 
 from fedcore import nets
-from fedcore.field.consent import LEAVES, LEAVES_OF, Limits, consent_of, count_parameters, describe
+from fedcore.field.consent import KINDS, KINDS_OF, Limits, consent_of, count_parameters, describe
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.server import run_in_field
@@ -26,8 +26,8 @@ def changed(plan=PLAN, **parts):
 
 
 def test_every_method_and_every_kind_of_tensor_has_its_words():
-    assert LEAVES_OF.keys() == METHODS.keys()
-    assert {kind for kinds in LEAVES_OF.values() for kind in kinds} == LEAVES.keys()
+    assert KINDS_OF.keys() == METHODS.keys()
+    assert {kind for kinds in KINDS_OF.values() for kind in kinds} == KINDS.keys()
 
 
 def test_what_the_owner_agrees_to_is_shown():
@@ -43,7 +43,7 @@ def test_what_the_owner_agrees_to_is_shown():
 def test_what_is_no_consent_is_refused(one):
     with pytest.raises(InputError, match=r"^--allow .*: is no method of fedcore, no module=SHA-256 and not numbers$"):
         consent_of([one])
-    with pytest.raises(InputError, match=r"^--leaf pictures: must be one of model, "):
+    with pytest.raises(InputError, match=r"^--sends pictures: must be one of model, "):
         consent_of(["fedavg"], ["pictures"])
 
 
@@ -112,7 +112,7 @@ def test_a_wide_net_is_refused_without_memory_for_it():
     "net", [NETS["a"], nets.net("lstm", shape=(6,), classes=3), nets.net("resnet20", shape=(3, 8, 8), classes=3)]
 )
 def test_parameters_are_counted_as_they_are(net):
-    assert count_parameters(net) == sum(leaf.numel() for leaf in net.build().parameters())
+    assert count_parameters(net) == sum(tensor.numel() for tensor in net.build().parameters())
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,11 @@ def test_a_turn_is_answered_for_one_call_alone(device):
         (visit_call(round=True), "call: round = True: must be a whole number"),
         (
             visit_call(params={"fc1.weight": torch.ones(2)}),
-            "the server's message: leaf fc1.weight is torch.float32 (2,)",
+            "the server's message: tensor fc1.weight is torch.float32 (2,)",
         ),
         (
             visit_call(params=model() | {"fc1.bias": torch.full((5,), torch.nan)}),
-            "the server's message: leaf fc1.bias has",
+            "the server's message: tensor fc1.bias has",
         ),
         (pack({"ask": "join", "plan": "x"}), "plan: no plan of a run ("),
         (pack({"ask": "score", "run": "trial", "memory": "f00"}), "run trial: a has not the memory"),

@@ -78,8 +78,7 @@ def test_masked_sums_in_the_field_are_those_of_the_simulation(row, tmp_path):
 def rebuild(update: Update, name: str, seed: int, roster: str) -> dict[str, torch.Tensor]:
     """Take the masks of the simulation away: the update itself, where they are these."""
     return {
-        leaf: from_integers(-mask(-x, f"0/0/{leaf}", name, roster, seed)) / update.size
-        for leaf, x in update.extra.items()
+        key: from_integers(-mask(-x, f"0/0/{key}", name, roster, seed)) / update.size for key, x in update.extra.items()
     }
 
 
@@ -95,7 +94,7 @@ def test_a_server_rebuilds_updates_of_the_simulation_alone(tmp_path):
             seen[name] = update.params, method.stages[0].attach(update, device, at)
     for name, (true, simulated) in seen.items():
         rebuilt = rebuild(simulated, name, 0, NAMES)
-        assert all(torch.allclose(rebuilt[leaf].float(), true[leaf], atol=1e-6) for leaf in true)
+        assert all(torch.allclose(rebuilt[key].float(), true[key], atol=1e-6) for key in true)
     field, link = masked_field(tmp_path, row)
     field.join()
     list(run_in_field(field, 0))
@@ -126,17 +125,17 @@ def test_no_secret_key_and_no_mask_of_a_pair_travels(tmp_path):
         assert not [one for one in secrets if one in answer or one.hex().encode() in answer or one in call]
 
 
-def test_masks_differ_by_run_turn_device_leaf_and_by_who_is_in_the_sum():
+def test_masks_differ_by_run_turn_device_tensor_and_by_who_is_in_the_sum():
     secret = {name: Keys.new_secret() for name in NAMES}
     cards = {run: {name: keys()[name].card(run, secret[name]) for name in NAMES} for run in ("one", "two")}
     zero, found = torch.zeros(3, dtype=torch.int64), []
-    for where, turn, roster, leaf in (
+    for where, turn, roster, key in (
         ("one", (0, 0), "abcd", "x"), ("two", (0, 0), "abcd", "x"), ("one", (0, 1), "abcd", "x"),
         ("one", (1, 0), "abcd", "x"), ("one", (0, 0), "abc", "x"), ("one", (0, 0), "abcd", "y"),
     ):  # fmt: skip
         masks = keys()["a"].masks(where, turn, secret["a"], {name: cards[where][name] for name in roster})
-        found.append(masks.mask(zero, leaf, "a", NAMES, 0))
-        found.append(unmask(Update(extra={leaf: zero}), masks.own()).extra[leaf])
+        found.append(masks.mask(zero, key, "a", NAMES, 0))
+        found.append(unmask(Update(extra={key: zero}), masks.own()).extra[key])
     assert len({tuple(one.tolist()) for one in found}) == len(found)
 
 

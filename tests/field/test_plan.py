@@ -13,7 +13,7 @@ from in_process import plan_for
 from fedcore.api.method_settings import method
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
-from fedcore.field.plan import Plan, check_leaves, plan_of
+from fedcore.field.plan import Plan, check_tensors, plan_of
 from fedcore.types import InputError
 
 PLAN = plan_for(ROWS["code_ot"], federation("ab"))
@@ -75,8 +75,8 @@ def test_a_wrong_setting_is_refused_before_anything_runs():
         wrong.build()
 
 
-@pytest.mark.parametrize("leaf", [torch.zeros(5), torch.zeros(5, 4, dtype=torch.float64), torch.zeros(5, 4, 1)])
-def test_a_leaf_has_the_shape_and_type_of_its_net(leaf):
-    check_leaves({"fc1.weight": torch.zeros(5, 4), "other": leaf}, NETS["a"], "who")
-    with pytest.raises(InputError, match=r"^who: leaf fc1.weight is torch\."):
-        check_leaves({"fc1.weight": leaf}, NETS["a"], "who")
+@pytest.mark.parametrize("tensor", [torch.zeros(5), torch.zeros(5, 4, dtype=torch.float64), torch.zeros(5, 4, 1)])
+def test_a_tensor_has_the_shape_and_type_of_its_net(tensor):
+    check_tensors({"fc1.weight": torch.zeros(5, 4), "other": tensor}, NETS["a"], "who")
+    with pytest.raises(InputError, match=r"^who: tensor fc1.weight is torch\."):
+        check_tensors({"fc1.weight": tensor}, NETS["a"], "who")

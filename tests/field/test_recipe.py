@@ -115,7 +115,9 @@ def test_what_is_no_recipe_is_refused_in_one_line(change, said):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("leaf", [None, torch.zeros(3), torch.zeros(2), torch.full((2,), math.inf).double()])
-def test_numbers_that_are_none_name_their_device(leaf):
+@pytest.mark.parametrize("tensor", [None, torch.zeros(3), torch.zeros(2), torch.full((2,), math.inf).double()])
+def test_numbers_that_are_none_name_their_device(tensor):
     with pytest.raises(InputError, match=r"^answer of b: its numbers are no median of each input$"):
-        Recipe(replace(TABLE, missing="median")).with_numbers({"b": {} if leaf is None else {"median": leaf}}, {"b": 3})
+        Recipe(replace(TABLE, missing="median")).with_numbers(
+            {"b": {} if tensor is None else {"median": tensor}}, {"b": 3}
+        )

@@ -90,7 +90,7 @@ def test_a_method_that_only_a_simulation_can_run_is_refused(name: str):
     ],
 )  # fmt: skip
 def test_what_travels_has_no_example_no_memory_and_few_bytes_more(name: str, tmp_path: Path):
-    """Recorded before it is encrypted, on both ways; examples are searched for row by row, memories leaf by leaf."""
+    """Recorded before it is encrypted, both ways; examples are searched for row by row, memories tensor by tensor."""
     field, link = field_of(ROWS[name], tmp_path)
     field.join()
     turns = list(run_in_field(field, 0))
@@ -99,7 +99,7 @@ def test_what_travels_has_no_example_no_memory_and_few_bytes_more(name: str, tmp
     secret = [row.numpy().tobytes() for part in parts for row in part.x]
     for path in tmp_path.glob("*/trial/turn-*"):
         memory = unpack(path.read_bytes(), "file")[1]["memory"]
-        secret += [leaf.numpy().tobytes() for leaf in memory.values() if leaf.numel() > 2]
+        secret += [tensor.numpy().tobytes() for tensor in memory.values() if tensor.numel() > 2]
     public = b"".join(pack({}, {"": turn.state.messages[one].params}) for turn in turns for one in "abcd")
     sent = b"".join(
         pack({}, unpack(answer, "")[1])  # a model that is sent may be kept in memory, too
@@ -112,7 +112,7 @@ def test_what_travels_has_no_example_no_memory_and_few_bytes_more(name: str, tmp
     for _, call, answer in link.sent:
         assert not [part for part in hidden if part in answer or part in call]
         if unpack(call, "")[0]["ask"] in ("visit", "pair"):
-            counted = sum(nbytes(leaves) for leaves in unpack(answer, "")[1].values())
+            counted = sum(nbytes(params) for params in unpack(answer, "")[1].values())
             assert len(answer) <= 1.05 * counted + 4000
 
 
@@ -165,18 +165,18 @@ def broken(answer: bytes, how: str) -> bytes:
     words, tensors = unpack(answer, "answer")
     if words["reply"] != "visited":
         return answer
-    leaf = next(iter(tensors["params"]))
+    name = next(iter(tensors["params"]))
     match how:
         case "cut":
             return answer[:-5]
         case "noise":
             return bytes(len(answer))
         case "shape":
-            tensors["params"][leaf] = tensors["params"][leaf].repeat(2, *[1] * (tensors["params"][leaf].ndim - 1))
+            tensors["params"][name] = tensors["params"][name].repeat(2, *[1] * (tensors["params"][name].ndim - 1))
         case "type":
-            tensors["params"][leaf] = tensors["params"][leaf].double()
+            tensors["params"][name] = tensors["params"][name].double()
         case "nan":
-            tensors["params"][leaf] = torch.full_like(tensors["params"][leaf], torch.nan)
+            tensors["params"][name] = torch.full_like(tensors["params"][name], torch.nan)
         case "size":
             words["size"] = -1
     return pack(words, tensors)
@@ -320,7 +320,7 @@ def test_a_device_that_has_no_model_yet_has_no_scores(name: str, tmp_path: Path)
     first, last = run_in_field(field, 0)
     assert (first.absent, list(first.scores or ())) == (("b",), ["a", "c", "d"])
     assert (last.absent, list(last.scores or ())) == ((), ["a", "b", "c", "d"])
-    assert said[1].startswith("the model of b has no leaf ")
+    assert said[1].startswith("the model of b has no tensor ")
 
 
 def test_pairs_are_grouped_so_that_a_device_is_in_one_at_a_time():

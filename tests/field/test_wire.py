@@ -20,26 +20,26 @@ TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
 @given(st.lists(st.tuples(st.sampled_from(TYPES), st.lists(st.integers(0, 3), max_size=3)), max_size=5))
 def test_what_is_packed_comes_back_to_the_bit(kinds):
     draws = torch.Generator().manual_seed(len(kinds))
-    leaves = {
-        f"leaf {i}": torch.randint(0, 2, shape, generator=draws).to(getattr(torch, kind))
+    params = {
+        f"tensor {i}": torch.randint(0, 2, shape, generator=draws).to(getattr(torch, kind))
         for i, (kind, shape) in enumerate(kinds)
     }
     words = {"ask": "visit", "round": 3, "score": 0.1 + 0.2, "name": "Zürich"}
-    found, groups = unpack(pack(words, {"params": leaves, "extra": {}}), "call")
+    found, groups = unpack(pack(words, {"params": params, "extra": {}}), "call")
     assert found == words
     assert list(groups) == ["params", "extra"]
-    assert list(groups["params"]) == list(leaves)
-    for name, leaf in leaves.items():
+    assert list(groups["params"]) == list(params)
+    for name, tensor in params.items():
         there = groups["params"][name]
-        assert (there.dtype, there.shape) == (leaf.dtype, leaf.shape)
-        assert torch.equal(there.reshape(-1).view(torch.uint8), leaf.reshape(-1).view(torch.uint8))
+        assert (there.dtype, there.shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(there.reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
 
 
 def test_numbers_that_are_not_finite_travel_as_they_are():
-    leaves = {"z": torch.tensor([math.inf, -math.inf, math.nan, -0.0])}
-    words, groups = unpack(pack({"score": math.nan}, {"extra": leaves}), "call")
+    params = {"z": torch.tensor([math.inf, -math.inf, math.nan, -0.0])}
+    words, groups = unpack(pack({"score": math.nan}, {"extra": params}), "call")
     assert math.isnan(words["score"])
-    assert bits(groups["extra"]) == bits(leaves)
+    assert bits(groups["extra"]) == bits(params)
 
 
 def test_a_view_travels_as_its_own_numbers():
@@ -50,7 +50,7 @@ def test_a_view_travels_as_its_own_numbers():
 
 def test_equal_memories_have_one_digest_and_others_another():
     one = model("one")
-    assert digest(one) == digest({name: leaf.clone() for name, leaf in one.items()})
+    assert digest(one) == digest({name: tensor.clone() for name, tensor in one.items()})
     assert (
         len({digest(one), digest(model("two")), digest({"x": torch.zeros(2)}), digest({"x": torch.zeros(2, 1)})}) == 4
     )
@@ -100,7 +100,7 @@ def test_a_parcel_above_the_limit_is_refused_unread(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
 def test_other_numbers_cannot_travel(dtype):
-    with pytest.raises(InputError, match=r"^leaf x is torch\."):
+    with pytest.raises(InputError, match=r"^tensor x is torch\."):
         pack({}, {"g": {"x": torch.zeros(2).to(dtype)}})
 
 

@@ -15,14 +15,14 @@ from fedcore.core.evaluation import evaluate, outputs, require_whole
 from fedcore.core.rounds import begin, receive, run
 from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline
-from fedcore.methods import METHODS, is_control, method
+from fedcore.methods import METHODS, builder, method
 from fedcore.methods.st_lf.planning import SENDS
 from fedcore.pipeline.cache.keys import key
 from fedcore.report.figures import png
 from fedcore.report.figures.drawing import drawings
 from fedcore.types import InputError, Report, Stage, Threats
 
-CONTROLS = {name for name in METHODS if is_control(name)}
+CONTROLS = {name for name in METHODS if hasattr(builder(name), "control")}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}, "fedala": {"weights_lr": 0.0}}
 """What turns off that devices draw more than their minibatches: FedGen's generated examples, FedALA's share."""
@@ -114,7 +114,7 @@ def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
     for name, there in FED.devices.items():
         deployed = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
         for params in deployed.params:
-            assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(deployed.net or NET)
+            assert {key: tuple(x.shape) for key, x in params.items()} == nets.shapes(deployed.net or NET)
             assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
         torch.testing.assert_close(outputs(deployed, NET, FED.test.x).exp().sum(1), torch.ones(len(FED.test)))
         for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", FED.test)):
@@ -165,12 +165,12 @@ def test_who_takes_part_sends_and_nobody_else(row):
 
 
 @pytest.mark.slow
-def test_memories_hold_plain_leaves_and_what_was_found_is_in_the_reports(row):
-    """No leaf is there for the record alone; every number found is finite or nan, of this federation's devices."""
+def test_memories_hold_plain_tensors_and_what_was_found_is_in_the_reports(row):
+    """No tensor is there for the record alone; every number found is finite or nan, of this federation's devices."""
     for one in played(row.name)[1]:
         for memory in (one.state.server, *one.state.memories.values()):
-            assert not [leaf for leaf in memory if leaf.startswith("record")]
-            assert all(isinstance(leaf, torch.Tensor) for leaf in memory.values())
+            assert not [name for name in memory if name.startswith("record")]
+            assert all(isinstance(tensor, torch.Tensor) for tensor in memory.values())
         assert isinstance(one.report, Report)
         numbers = [number for told in one.report.series.values() for number in told.values()]
         for devices in one.report.devices.values():

@@ -1,6 +1,6 @@
 """Three methods that are not in the registry, of the kinds that the loop must carry as it is.
 
-personal leaves              FedPer (Arivazhagan et al. 2019): the last layer never travels
+personal tensors             FedPer (Arivazhagan et al. 2019): the last layer never travels
 a stage over pairs           how far devices lie apart, from which each one's mean is weighted
 combined outputs             every device runs all models, its own with the larger weight
 """
@@ -28,7 +28,7 @@ from fedcore.methods import method
 from fedcore.types import Data, Message, Method, Model, PairStage, Splits, Stage, StepId, Update, generator
 
 TEN = federation("abcdefghij")
-LEAVES = tuple(nets.shapes(NET))
+NAMES = tuple(nets.shapes(NET))
 HEAD = ("fc3.weight", "fc3.bias")
 
 
@@ -37,7 +37,7 @@ def whole_fedavg(**settings):
     return method("fedavg", **given | settings)
 
 
-# 1. Personal leaves
+# 1. Personal tensors
 
 
 def begin_personal(public, seed, *, personal):
@@ -46,7 +46,7 @@ def begin_personal(public, seed, *, personal):
 
 
 def part(params, names, inside):
-    return {leaf: x for leaf, x in params.items() if (leaf in names) == inside}
+    return {name: x for name, x in params.items() if (name in names) == inside}
 
 
 def train_personal(memory, message, device, step_id, *, training, personal):
@@ -70,12 +70,12 @@ def fedper(personal=HEAD, rounds=3):
     return Method(begin, (Stage(local, average_all, rounds),), deploy_personal)
 
 
-def test_personal_leaves_never_travel():
+def test_personal_tensors_never_travel():
     execute = Recorder()
     rounds = list(run(fedper(), federation(), 0, execute))
     updates = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
     assert len(updates) == 3 * len(rounds) == 9
-    body = set(LEAVES) - set(HEAD)
+    body = set(NAMES) - set(HEAD)
     for update in updates:
         assert update.params.keys() | update.extra.keys() == body
     for one in rounds:
@@ -86,7 +86,7 @@ def test_personal_leaves_never_travel():
         assert one.up == dict.fromkeys("abc", 256 - 4 * (12 + 3))
 
 
-def test_personal_leaves_are_those_of_a_plain_loop():
+def test_personal_tensors_are_those_of_a_plain_loop():
     fed = federation()
     body = part(nets.init(NET, generator(2, "init")), HEAD, False)
     heads = {name: {} for name in fed.devices}
@@ -111,7 +111,7 @@ def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
     shared, averaged = (last(built, fed, 2) for built in (fedper(()), whole_fedavg(rounds=3)))
     assert bits(shared.state.messages) == bits(averaged.state.messages)
     assert shared.scores == averaged.scores
-    alone = last(fedper(LEAVES, rounds=1), fed, 2)
+    alone = last(fedper(NAMES, rounds=1), fed, 2)
     assert alone.scores == last(method("local_only", nets=NETS, training=SGD, shared_init=False), fed, 2).scores
     assert alone.up == dict.fromkeys("abc", 0)
     sent = {name: update.params for name, update in trained(fed, SGD, 2).items()}
@@ -177,8 +177,7 @@ def test_what_pairs_found_weighs_the_means_of_later_stages():
     powers = (-4 * distances).exp()
     for i, name in enumerate(fed.devices):
         by_hand = {
-            leaf: sum(powers[i, j] * params[leaf] for j, params in enumerate(models)) / powers[i].sum()
-            for leaf in LEAVES
+            key: sum(powers[i, j] * params[key] for j, params in enumerate(models)) / powers[i].sum() for key in NAMES
         }
         torch.testing.assert_close(once.state.messages[name].params, by_hand, rtol=1e-4, atol=1e-6)
     assert len({score["shared"]["loss"] for score in twice.scores.values()}) == 4
@@ -199,7 +198,7 @@ def test_far_devices_do_not_touch_each_other():
 
 def hand_out(server, updates, round_info):
     """Send everyone everyone's models, and how much each counts: one's own as much as all others together."""
-    models = {f"{name}/{leaf}": x for name, update in updates.items() for leaf, x in update.params.items()}
+    models = {f"{name}/{key}": x for name, update in updates.items() for key, x in update.params.items()}
     count = len(round_info.names)
     weights = {
         name: torch.tensor([0.5 if name == other else 0.5 / (count - 1) for other in round_info.names])
@@ -209,8 +208,8 @@ def hand_out(server, updates, round_info):
 
 
 def deploy_all(memory, message):
-    names = dict.fromkeys(leaf.partition("/")[0] for leaf in message.params)
-    members = tuple({leaf: message.params[f"{name}/{leaf}"] for leaf in LEAVES} for name in names)
+    names = dict.fromkeys(key.partition("/")[0] for key in message.params)
+    members = tuple({key: message.params[f"{name}/{key}"] for key in NAMES} for name in names)
     return Model(members, tuple(message.extra["weights"].tolist()))
 
 

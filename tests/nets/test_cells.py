@@ -12,18 +12,18 @@ from torch.nn.functional import conv1d, linear, max_pool1d
 
 from fedcore import nets
 from fedcore.nets.copies import load
-from fedcore.nets.parts import depth_of, features, layers, leaves_up_to, max_depth, parts
+from fedcore.nets.parts import depth_of, features, layers, max_depth, names_up_to, parts
 from fedcore.types import InputError, Net
 
 
-def count(leaves):
-    return sum(math.prod(nets.shapes(WHOLE)[leaf]) for leaf in leaves)
+def count(names):
+    return sum(math.prod(nets.shapes(WHOLE)[name]) for name in names)
 
 
 def test_parameters_are_those_of_table_vi():
-    shared = [count(leaves_up_to(WHOLE, m)) for m in range(max_depth(WHOLE) + 1)]
+    shared = [count(names_up_to(WHOLE, m)) for m in range(max_depth(WHOLE) + 1)]
     assert shared == [10_464, 22_816, 35_168, 47_520, 59_872]
-    assert {part: count(leaves) for part, leaves in parts(WHOLE).items()} == {
+    assert {part: count(names) for part, names in parts(WHOLE).items()} == {
         "stem": 10_464, **{f"cell{m}": 12_352 for m in (1, 2, 3, 4)}, "head": 263_562
     }  # fmt: skip
     whole = count(nets.shapes(WHOLE))
@@ -38,7 +38,7 @@ def seeded():
 
 def test_the_function_written_out():
     params, x = nets.init(WHOLE, seeded()), torch.rand(2, 1, 512, generator=seeded())
-    flat = {leaf: number.squeeze(2) if number.dim() == 4 else number for leaf, number in params.items()}
+    flat = {name: number.squeeze(2) if number.dim() == 4 else number for name, number in params.items()}
 
     def conv(at, signal, **how):
         return conv1d(signal, flat[f"{at}.weight"], flat[f"{at}.bias"], **how)
@@ -86,11 +86,11 @@ def nested() -> torch.nn.Module:
 )  # fmt: skip
 def test_parts_of_other_nets(net, names):
     assert [*parts(net)] == names
-    assert [leaf for leaves in parts(net).values() for leaf in leaves] == [*nets.shapes(net)]
-    assert [leaf for leaves in layers(net).values() for leaf in leaves] == [*nets.shapes(net)]
+    assert [name for names in parts(net).values() for name in names] == [*nets.shapes(net)]
+    assert [name for names in layers(net).values() for name in names] == [*nets.shapes(net)]
     for depth in range(max_depth(net) + 1):
-        assert depth_of(net, leaves_up_to(net, depth)) == depth
-        assert depth_of(net, leaves_up_to(net, depth)[1:]) == -1
+        assert depth_of(net, names_up_to(net, depth)) == depth
+        assert depth_of(net, names_up_to(net, depth)[1:]) == -1
     assert depth_of(net, nets.shapes(net)) == max_depth(net)
     module = net.build().eval()
     if not isinstance(module, torch.nn.ModuleDict):

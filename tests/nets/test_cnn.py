@@ -45,7 +45,7 @@ def test_every_registered_net_is_tested():
 def test_numbers_of_parameters(name, shape, own, count):
     with torch.device("meta"):
         module = nets.net(name, shape=shape, classes=10, **own).build()
-    assert sum(leaf.numel() for leaf in module.parameters()) == count
+    assert sum(tensor.numel() for tensor in module.parameters()) == count
 
 
 def test_a_bottleneck_resnet_is_the_size_of_the_papers():
@@ -53,8 +53,8 @@ def test_a_bottleneck_resnet_is_the_size_of_the_papers():
     sets = [((1, 28, 28), 10, 908.7), ((3, 32, 32), 10, 909.9), ((1, 28, 28), 62, 962.2)]
     added = []
     for shape, classes, kilobytes in sets:
-        leaves = nets.shapes(nets.net("resnet20", shape=shape, classes=classes, bottleneck=True)).values()
-        added.append(kilobytes - sum(torch.Size(leaf).numel() * 4 for leaf in leaves) / 1000)
+        shapes = nets.shapes(nets.net("resnet20", shape=shape, classes=classes, bottleneck=True)).values()
+        added.append(kilobytes - sum(torch.Size(size).numel() * 4 for size in shapes) / 1000)
     assert max(added) - min(added) < 0.2
     assert 0 < min(added) < 15
 
@@ -65,14 +65,14 @@ def test_vgg16_with_its_own_head_has_the_published_size():
     for side, classes in ((224, 1000), (32, 10)):
         with torch.device("meta"):
             module = nets.net("vgg16", shape=(3, side, side), classes=classes, hidden=[4096, 4096]).build()
-        sizes.append(sum(leaf.numel() for leaf in module.parameters()))
+        sizes.append(sum(tensor.numel() for tensor in module.parameters()))
     assert sizes[0] == 138_357_544
     assert 4 * sizes[1] / 1e6 == pytest.approx(137830.4 / 1024, rel=0.005)  # Table IV prints tenths of a MB times 1024
 
 
 def test_a_head_trains_with_dropout_and_predicts_without():
     net = nets.net("vgg11", shape=(3, 32, 32), classes=3, width=1 / 32, hidden=[8, 6])
-    assert {leaf for leaf in net.table if leaf.startswith("fc")} == {
+    assert {key for key in net.table if key.startswith("fc")} == {
         f"{name}.{kind}" for name in ("fc1", "fc2", "fc") for kind in ("weight", "bias")
     }
     assert net.table["fc2.weight"] == ("fc2", "fc1")
@@ -105,8 +105,8 @@ def test_st_lfs_cnn_with_dropout_is_the_layers_of_its_authors():
 @pytest.mark.parametrize("case", NARROW)
 def test_a_table_names_every_axis(case):
     net, shape = narrow(case)
-    leaves = nets.shapes(net)
-    assert {leaf: len(axes) for leaf, axes in net.table.items()} == {n: len(s) for n, s in leaves.items() if s}
+    shapes = nets.shapes(net)
+    assert {name: len(axes) for name, axes in net.table.items()} == {n: len(s) for n, s in shapes.items() if s}
     assert net.build()(images(shape)).shape == (4, 3)
 
 
@@ -139,13 +139,13 @@ def test_channels_innermost_are_a_matter_of_speed_alone(case):
     flat, other = flatten_net(net, start), net.build()
     other.load_state_dict(start)
     torch.testing.assert_close(flat.params(), start, rtol=0, atol=0)
-    assert all(leaf.is_contiguous() for leaf in flat.params().values())
+    assert all(tensor.is_contiguous() for tensor in flat.params().values())
     torch.testing.assert_close(flat.module(x), other(x), rtol=1e-3, atol=1e-4)
     cross_entropy(flat.module(x), torch.arange(6) % 3).backward()
     cross_entropy(other(x), torch.arange(6) % 3).backward()
-    for name, leaf in other.named_parameters():
-        scale = leaf.grad.abs().max().clamp_min(1e-3)
-        torch.testing.assert_close(flat.gradients[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
+    for name, tensor in other.named_parameters():
+        scale = tensor.grad.abs().max().clamp_min(1e-3)
+        torch.testing.assert_close(flat.gradients[name] / scale, tensor.grad / scale, rtol=0, atol=5e-3, msg=name)
 
 
 @pytest.mark.slow

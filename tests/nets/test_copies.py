@@ -24,7 +24,7 @@ PLAIN = {
 
 
 class Odd(nn.Module):
-    """State of every kind: a tied leaf, buffers stored and not, one of them twice, a list, what cannot be pickled."""
+    """State of every kind: a tied tensor, buffers stored and not, one of them twice, a list, what cannot be pickled."""
 
     def __init__(self, function=None):
         super().__init__()
@@ -83,7 +83,7 @@ def test_what_can_be_pickled_is():
 
 
 class Counting(nn.Linear):
-    """Loads its leaves in a way of its own."""
+    """Loads its tensors in a way of its own."""
 
     loaded = 0
 
@@ -98,9 +98,11 @@ def test_a_module_with_its_own_way_of_loading_keeps_it():
 
 
 @pytest.mark.parametrize("change", [{"weight": torch.zeros(3, 5)}, {"more": torch.zeros(1)}, {"bias": None}])
-def test_leaves_that_do_not_fit_are_refused(change: dict[str, Any]):
+def test_tensors_that_do_not_fit_are_refused(change: dict[str, Any]):
     net = Net(partial(nn.Linear, 2, 3))
-    given = {name: leaf for name, leaf in (nets.init(net, torch.Generator()) | change).items() if leaf is not None}
+    given = {
+        name: tensor for name, tensor in (nets.init(net, torch.Generator()) | change).items() if tensor is not None
+    }
     with pytest.raises(RuntimeError, match="Error"):
         load(net, given)
 

@@ -169,7 +169,7 @@ def test_its_table_is_an_attribute():
     net = own("Tabled", units=5)
     params = nets.init(net, torch.Generator().manual_seed(0))
     order = torch.tensor([3, 1, 4, 0, 2])
-    shuffled = params | {leaf: params[leaf][order] for leaf in ("one.weight", "one.bias")}
+    shuffled = params | {name: params[name][order] for name in ("one.weight", "one.bias")}
     shuffled["two.weight"] = params["two.weight"][:, order]
     found, _ = align(shuffled, params, net.table, Transport("exact"))
     torch.testing.assert_close(found, params, rtol=0, atol=1e-6)

@@ -38,7 +38,7 @@ def test_every_layer_is_found_and_its_inputs_give_the_last_layers_outputs(name, 
     seen = {}
     layer_inputs(module, x, lambda layer, rows: seen.update({layer: rows.clone()}))
     assert list(seen) == list(linear_layers(module))
-    assert {f"{layer}.weight" for layer in seen} == {leaf for leaf in nets.shapes(net) if leaf.endswith("weight")}
+    assert {f"{layer}.weight" for layer in seen} == {key for key in nets.shapes(net) if key.endswith("weight")}
     last = linear_layers(module)[list(seen)[-1]]
     with torch.no_grad():
         torch.testing.assert_close(last(seen[list(seen)[-1]]), module(x))

@@ -54,11 +54,11 @@ def test_the_perceptron_is_the_usual_stack_of_layers(widths):
 
 
 @pytest.mark.parametrize("net", [*map(perceptron, WIDTHS), Net(normed)])
-def test_shapes_are_those_of_the_leaves(net):
-    assert nets.shapes(net) == {name: tuple(leaf.shape) for name, leaf in net.build().state_dict().items()}
+def test_shapes_are_those_of_the_state_dict(net):
+    assert nets.shapes(net) == {name: tuple(tensor.shape) for name, tensor in net.build().state_dict().items()}
 
 
-def test_names_and_axes_of_leaves():
+def test_names_and_axes_of_tensors():
     net = perceptron([5, 7])
     assert net.axes == {
         "fc1.weight": ("h1", None), "fc1.bias": ("h1",),
@@ -75,10 +75,10 @@ def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
     params = nets.init(net, seeded(seed))
     orders = {f"h{i + 1}": torch.randperm(width, generator=seeded(seed + i)) for i, width in enumerate(widths)}
     shuffled = {}
-    for name, leaf in params.items():
+    for name, tensor in params.items():
         for axis, label in enumerate(net.axes[name]):
-            leaf = leaf if label is None else leaf.index_select(axis, orders[label])
-        shuffled[name] = leaf
+            tensor = tensor if label is None else tensor.index_select(axis, orders[label])
+        shuffled[name] = tensor
     x = torch.randn(4, 2, 3, generator=seeded(1))
     torch.testing.assert_close(torch.func.functional_call(net.build(), shuffled, x),
                                torch.func.functional_call(net.build(), params, x))  # fmt: skip
@@ -94,16 +94,16 @@ def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
 )
 def test_the_chain_rule_by_hand_is_autograds(widths, batch, keep, scale, seed):
     module = mlp((6,), widths, 4).double()
-    leaves = {name: leaf.detach().clone() for name, leaf in module.named_parameters()}
+    params = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     x = torch.randn(batch, 6, dtype=torch.float64, generator=seeded(seed))
     logit_grad = torch.randn(batch, 4, dtype=torch.float64, generator=seeded(seed + 1))
     gradients = torch.autograd.grad(module(x), list(module.parameters()), logit_grad)
-    expected = [keep * leaf + scale * g for leaf, g in zip(leaves.values(), gradients, strict=True)]
+    expected = [keep * tensor + scale * g for tensor, g in zip(params.values(), gradients, strict=True)]
     assert isinstance(module, MLP)
     module.backward(
-        leaves, module.activations(leaves, x), logit_grad, leaves, keep=keep, scale=scale
-    )  # onto the leaves
-    torch.testing.assert_close(list(leaves.values()), expected)
+        params, module.activations(params, x), logit_grad, params, keep=keep, scale=scale
+    )  # onto the tensors
+    torch.testing.assert_close(list(params.values()), expected)
 
 
 def test_large_products_are_the_small_ones_together():
@@ -115,10 +115,10 @@ def test_large_products_are_the_small_ones_together():
 
 def test_nothing_is_kept_of_what_was_there():
     module = MLP([3, 2])
-    leaves = {name: leaf.detach() for name, leaf in module.named_parameters()}
-    into = {name: torch.full_like(leaf, torch.nan) for name, leaf in leaves.items()}
-    module.backward(leaves, module.activations(leaves, torch.ones(1, 3)), torch.ones(1, 2), into, keep=0.0, scale=1.0)
-    assert all(bool(leaf.isfinite().all()) for leaf in into.values())
+    params = {name: tensor.detach() for name, tensor in module.named_parameters()}
+    into = {name: torch.full_like(tensor, torch.nan) for name, tensor in params.items()}
+    module.backward(params, module.activations(params, torch.ones(1, 3)), torch.ones(1, 2), into, keep=0.0, scale=1.0)
+    assert all(bool(tensor.isfinite().all()) for tensor in into.values())
 
 
 @pytest.mark.parametrize("net", [perceptron([5]), Net(normed)])
@@ -129,7 +129,7 @@ def test_init_is_pytorchs_own_and_disturbs_nobody(net):
     before = torch.get_rng_state()
     drawn = nets.init(net, seeded(7))
     assert torch.equal(torch.get_rng_state(), before)
-    assert {name: torch.equal(leaf, expected[name]) for name, leaf in drawn.items()} == dict.fromkeys(expected, True)
+    assert {name: torch.equal(x, expected[name]) for name, x in drawn.items()} == dict.fromkeys(expected, True)
 
 
 def test_init_goes_on_where_the_generator_stands():
@@ -169,7 +169,7 @@ def test_a_net_is_chosen_by_the_shape_of_an_example(shape, name, settings):
     assert found.axes == named.axes
 
 
-def test_parameters_are_the_leaves_without_buffers():
+def test_parameters_are_the_tensors_without_buffers():
     net = Net(partial(nn.Sequential, nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3).requires_grad_(False)))
     assert nets.parameters(net) == ("0.weight", "0.bias", "1.weight", "1.bias")
 
@@ -180,7 +180,7 @@ def test_a_key_is_made_once_and_travels_with_its_net(monkeypatch: pytest.MonkeyP
             super().__init__(2, 3)
 
     made = []
-    monkeypatch.setattr(sys.modules["fedcore.nets.leaves"], "dumps", lambda build: made.append(build) or dumps(build))
+    monkeypatch.setattr(sys.modules["fedcore.nets.params"], "dumps", lambda build: made.append(build) or dumps(build))
     net = Net(partial(Own), {"weight": (None, None), "bias": (None,)})
     keys = {nets.key(net) for _ in range(5)} | {nets.key(pickle.loads(dumps(net))) for _ in range(2)}
     assert (len(keys), len(made)) == (1, 1)

@@ -79,7 +79,7 @@ def test_an_output_for_each_step_is_that_of_the_text_so_far(name: str, settings:
     assert steps.shape == (4, LENGTH, CLASSES)
     for length in (1, LENGTH):
         short = nets.net(name, shape=(length,), classes=CLASSES, **sizes, **settings)
-        mine = {key: leaf[:length] if key == "places" else leaf for key, leaf in params.items()}
+        mine = {key: tensor[:length] if key == "places" else tensor for key, tensor in params.items()}
         torch.testing.assert_close(predict(mine, short, x[:, :length], 4), steps[:, length - 1])
     other = x.clone()
     other[:, 3:] = 0

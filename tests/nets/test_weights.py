@@ -40,17 +40,17 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_files_are_those_of_the_safetensors_library(tmp_path: Path):
-    leaves = {
+    tensors = {
         "a": torch.randn(3, 4, generator=generator(1)), "b": torch.arange(5), "c": torch.tensor(2.5).half(),
         "d": torch.zeros(0, 2), "e": torch.tensor([True, False]), "f": torch.arange(6.0).reshape(2, 3)[:1, 1],
     }  # fmt: skip
-    write_weights(leaves, tmp_path / "ours")
-    safetensors.torch.save_file(leaves, tmp_path / "theirs")
+    write_weights(tensors, tmp_path / "ours")
+    safetensors.torch.save_file(tensors, tmp_path / "theirs")
     for found in (
         safetensors.torch.load_file(tmp_path / "ours"), parse_safetensors((tmp_path / "theirs").read_bytes()),
         parse_safetensors((tmp_path / "ours").read_bytes()),
     ):  # fmt: skip
-        torch.testing.assert_close(found, leaves, rtol=0, atol=0)
+        torch.testing.assert_close(found, tensors, rtol=0, atol=0)
 
 
 def test_a_net_starts_from_its_file(file: Path):
@@ -139,9 +139,9 @@ REFUSED = {
     "no file": (lambda f: with_weights(MLP, f / "absent"), "net.weights = .*absent: cannot be read"),
     "other layers": (
         lambda f: with_weights(nets.net("mlp", shape=(4,), classes=3, widths=[4, 6]), f / "mlp"),
-        r"leaf fc1.weight, \(4, 4\), is \(5, 4\) there",
+        r"tensor fc1.weight, \(4, 4\), is \(5, 4\) there",
     ),
-    "another net": (lambda f: with_weights(Net(convolved), f / "mlp"), "leaf 0.weight, .*, is not there"),
+    "another net": (lambda f: with_weights(Net(convolved), f / "mlp"), "tensor 0.weight, .*, is not there"),
     "adapters alone": (lambda f: with_weights(MLP, f / "mlp", rank=2), "net.rank = 2: adapters are for frozen layers"),
     "no linear layer": (
         lambda f: with_weights(Net(convolved), f / "conv", True, 2),

@@ -17,7 +17,7 @@ from fedcore.pipeline.command import Failed
 from fedcore.types import InputError
 
 FILES = {
-    "mlruns/1/model/leaves": b"\0\1\2", "mlruns/1/model/copy": b"\0\1\2", "runs/history.jsonl": b"{}\n",
+    "mlruns/1/model/tensors": b"\0\1\2", "mlruns/1/model/copy": b"\0\1\2", "runs/history.jsonl": b"{}\n",
     "results/summary.csv": b"a,b\n", ".fedcore/registered/abc": b"", ".fedcore/blobs/ab/abc.safetensors": b"blob",
     ".fedcore/steps/1": b"step", ".fedcore/journal.jsonl": b"{}\n",
 }  # fmt: skip

@@ -33,6 +33,8 @@ from fedcore.types import InputError
     [
         (InputError("lr = -1: must be above 0"), 2, "lr = -1: must be above 0"),
         (Failed("the worker died; " + CONTINUE), 1, f"the worker died; {CONTINUE}"),
+        (Failed("a\nb\x1b[2J"), 1, r"a\nb\x1b[2J"),
+        (OSError(errno.EACCES, "", "a\nb"), 1, rf"a\nb: {os.strerror(errno.EACCES)}; {CONTINUE}"),
         (KeyboardInterrupt(), 130, f"stopped; {CONTINUE}"),
         (Stopped(signal.SIGTERM), 143, f"stopped; {CONTINUE}"),
     ],
@@ -236,7 +238,7 @@ def test_a_cause_that_a_library_has_as_text_is_one_line(tmp_path: Path):
         torch.empty(1 << 50)
     assert cause(wrapped(none.value)).startswith("no memory left: ")
     with pytest.raises(SafetensorError) as full:
-        save_file({"leaf": torch.zeros(1000)}, tmp_path / "leaves")
+        save_file({"tensor": torch.zeros(1000)}, tmp_path / "tensors")
     assert cause(wrapped(full.value)).startswith("a file: no room to write: File too large; ")
 
 

@@ -97,7 +97,7 @@ def test_a_store_on_a_full_disk_fails_in_a_line_and_goes_on_later(small_disk: Pa
     """What is half written is no blob."""
     store = Store(small_disk / "blobs")
     with pytest.raises(Failed, match="no room to write"):
-        store.put({"leaf": torch.zeros(1 << 16)})
-    ref = store.put({"leaf": torch.ones(16)})
-    assert torch.equal(store.get(ref)["leaf"], torch.ones(16))
+        store.put({"tensor": torch.zeros(1 << 16)})
+    ref = store.put({"tensor": torch.ones(16)})
+    assert torch.equal(store.get(ref)["tensor"], torch.ones(16))
     assert len([path for path in small_disk.rglob("*") if path.is_file()]) == 1

@@ -7,12 +7,11 @@ import re
 
 import pandas as pd
 import pytest
-from comparisons import METHODS, WICKED, comparison, dot, sweep
+from comparisons import METHODS, WICKED, comparison, dot, page_of, sweep
 from rich.console import Console
 from tables import frame, rows
 
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
-from fedcore.report.page import html
 from fedcore.report.phrases import facts, headline, sentences
 from fedcore.report.plots import Plots
 from fedcore.report.tables import score_table
@@ -58,7 +57,7 @@ def test_the_box_stands_on_top_of_the_page():
     table, summary = comparison()
     given = found(table)
     plots = Plots(dict.fromkeys(zip(summary["study"], summary["setting"], strict=True), dot()), {})
-    page = html(table, summary, {}, {}, plots=plots)
+    page = page_of(table, summary, plots=plots)
     for answer in given.values():
         box = page[page.index('<div class="answer"') :].replace("&#39;", "'")
         assert f"<strong>{headline(answer.advice)}</strong>" in page[: page.index("</nav>")]
@@ -82,7 +81,7 @@ def test_markdown_and_page_show_names_as_they_are():
     cells = re.split(r"(?<!\\)\|", line)
     assert len(cells) == len(re.split(r"(?<!\\)\|", next(x for x in text.splitlines() if x.startswith("| rank"))))
     plots = Plots({("study", "alpha=1"): dot()}, {})
-    assert WICKED not in html(table, summary, {}, {}, plots=plots, answers=given)
+    assert WICKED not in page_of(table, summary, plots=plots, answers=given)
 
 
 def test_numbers_and_facts_are_those_of_the_answer():
@@ -139,7 +138,7 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     (alone,) = answers(table, frozenset()).values()
     assert headline(alone.advice) == "Train alone"
     assert facts(alone) == [
-        ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best way of combining"),
+        ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best combining method"),
     ]  # fmt: skip
 
 
@@ -162,7 +161,7 @@ def test_the_answer_says_which_scale_is_best():
     margin = 4.303 * 0.01 * (1 / 3 + 1 / 15) ** 0.5
     said = f"+{100 * sum(gains) / 3:.1f} ± {100 * margin:.1f} points against scale device (fedavg) (± 95 %)"
     assert said in first.sentences[0]
-    assert "With scale common the best way of combining, fedavg, is 81.0% right" in first.sentences[0]
+    assert "With scale common the best combining method, fedavg, is 81.0% right" in first.sentences[0]
     assert len(others) == 2
 
 

@@ -12,7 +12,7 @@ from signals import NET, federation
 
 from fedcore import nets
 from fedcore.nets.copies import load
-from fedcore.nets.parts import leaves_up_to
+from fedcore.nets.parts import names_up_to
 from fedcore.results import embedding
 from fedcore.results.embedding import embed, shared, tsne
 from fedcore.types import Data, InputError, Message, Model, Net, Params
@@ -22,8 +22,8 @@ DEVICES = dict(FED.devices)
 MODELS = {name: Model((nets.init(NET, torch.Generator().manual_seed(i)),)) for i, name in enumerate(DEVICES)}
 
 
-def messages(**leaves: tuple[str, ...]) -> dict[str, Message]:
-    return {name: Message({leaf: MODELS[name].members[0][leaf] for leaf in leaves.get(name, ())}) for name in DEVICES}
+def messages(**keys: tuple[str, ...]) -> dict[str, Message]:
+    return {name: Message({key: MODELS[name].members[0][key] for key in keys.get(name, ())}) for name in DEVICES}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def beyond(params: Params, depth: int, data: Data) -> torch.Tensor:
 
 def test_features_are_those_of_the_last_part_that_a_device_was_sent(seen: list[torch.Tensor]):
     """The stem alone, everything, and nothing: which stands for the deepest cell."""
-    sent = messages(a=leaves_up_to(NET, 0), b=tuple(nets.shapes(NET)))
+    sent = messages(a=names_up_to(NET, 0), b=tuple(nets.shapes(NET)))
     found = embed(MODELS, sent, DEVICES, seed=0)
     deepest = len([name for name in dict(NET.build().named_children()) if name.startswith("cell")])
     wanted = [
@@ -72,7 +72,7 @@ def test_of_many_examples_every_so_many_are_taken(seen: list[torch.Tensor], monk
 def test_features_that_are_the_same_for_all_examples_are_refused():
     """Those of the control that always guesses: t-SNE has nothing to embed."""
     blank = {
-        name: Model(({leaf: torch.zeros_like(x) for leaf, x in of.members[0].items()},)) for name, of in MODELS.items()
+        name: Model(({key: torch.zeros_like(x) for key, x in of.members[0].items()},)) for name, of in MODELS.items()
     }
     with pytest.raises(InputError, match="the same for all examples"):
         embed(blank, messages(), DEVICES, seed=0)
@@ -109,7 +109,7 @@ def test_parts_that_end_in_different_sizes_are_refused():
     fed = tables("ab")
     net = fed.devices["a"].net
     models = {name: Model((nets.init(net, torch.Generator().manual_seed(0)),)) for name in "ab"}
-    sent = {"a": Message({leaf: models["a"].members[0][leaf] for leaf in leaves_up_to(net, 0)}), "b": Message()}
+    sent = {"a": Message({key: models["a"].members[0][key] for key in names_up_to(net, 0)}), "b": Message()}
     with pytest.raises(InputError, match="features of different sizes"):
         embed(models, sent, dict(fed.devices), seed=0)
 

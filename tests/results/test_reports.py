@@ -56,12 +56,12 @@ def test_a_warning_names_classes_in_the_place_of_their_numbers():
 def median(server, updates, round_info):
     """Send the median of the models; report how far everyone is from it."""
     stacked = {
-        leaf: torch.stack([update.params[leaf] for update in updates.values()])
-        for leaf in next(iter(updates.values())).params
+        key: torch.stack([update.params[key] for update in updates.values()])
+        for key in next(iter(updates.values())).params
     }
-    model = {leaf: x.median(0).values for leaf, x in stacked.items()}
+    model = {key: x.median(0).values for key, x in stacked.items()}
     far = {
-        name: {"distance": float(sum((update.params[leaf] - x).norm() for leaf, x in model.items()))}
+        name: {"distance": float(sum((update.params[key] - x).norm() for key, x in model.items()))}
         for name, update in updates.items()
     }
     found = Report(

@@ -79,7 +79,7 @@ def test_bytes_are_listed_of_the_devices_that_took_part():
     played = list(run(made, fed, 0, Inline(), every=3))
     rows = tidy.rows(tidy.Row("s", "d", "base", "fedavg", 0), played, [one.report for one in played], {})
     traffic = rows[rows["split"] == "traffic"]
-    model = 4 * sum(leaf.numel() for leaf in played[-1].state.messages["a"].params.values())
+    model = 4 * sum(tensor.numel() for tensor in played[-1].state.messages["a"].params.values())
     present = {one.round_info.round + 1: set(one.round_info.units) for one in played}
     assert [len(names) for names in present.values()] == [2, 2, 2]
     assert set.union(*present.values()) < set(fed.devices)  # some never take part, and get the model at the end

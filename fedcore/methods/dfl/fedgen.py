@@ -231,7 +231,7 @@ def generated_grad_hook(
 ) -> Callable[[], None]:
     """Return a function that adds the gradient of weight * CE of generated examples to the last layer's, by hand."""
     module = load(maker.net, strip_prefix(GENERATOR, sent)).eval()
-    matrix, gradients = flat.leaves[maker.weight], flat.gradients[maker.weight]
+    matrix, gradients = flat.parameters[maker.weight], flat.gradients[maker.weight]
 
     def grad_hook() -> None:
         with torch.no_grad():
@@ -239,7 +239,7 @@ def generated_grad_hook(
             z = maker.make(module, y, noise)
             logits = z.mm(matrix.t())
             if maker.bias:
-                logits += flat.leaves[maker.bias]
+                logits += flat.parameters[maker.bias]
             logit_grad = cross_entropy_grad(logits, y).mul_(weight / generated)
             gradients.addmm_(logit_grad.t(), z)
             if maker.bias:

@@ -30,7 +30,7 @@ from fedcore.core.training import (
     refuse_parts,
     refuse_patience,
     starting_params,
-    to_leaves,
+    to_params,
     to_vector,
 )
 from fedcore.nets import require_equal, use_generator
@@ -67,8 +67,8 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
     refuse_patience("scaffold", training)
     refuse_parts("scaffold", training)
     if training.optimiser != "sgd" or training.momentum:
-        way = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
-        raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+        optimiser = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
+        raise InputError(f"training.optimiser = {optimiser}: scaffold needs plain sgd; use sgd and momentum 0")
     if training.clip is not None:
         raise InputError(f"training.clip = {training.clip}: scaffold needs plain sgd; leave it out")
     stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)
@@ -112,7 +112,7 @@ def train_corrected(
         descend(device.data.train, batches, step)
     step_sizes = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
-    return to_leaves(flat, own_variate + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
+    return to_params(flat, own_variate + change), Update(flat.params(), to_params(flat, change), len(device.data.train))
 
 
 def average_variates(

@@ -39,7 +39,7 @@ from fedcore.core.training import (
 from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
-from fedcore.nets.parts import leaves_up_to, max_depth, require_comparable
+from fedcore.nets.parts import max_depth, names_up_to, require_comparable
 from fedcore.types import (
     Chance,
     Combine,
@@ -174,7 +174,7 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
     limits = {}
     for name, net in nets.items():
         params = init(net, torch.Generator())
-        costs = [nbytes({part: params[part] for part in leaves_up_to(net, m)}) for m in range(max_depth(net) + 1)]
+        costs = [nbytes({part: params[part] for part in names_up_to(net, m)}) for m in range(max_depth(net) + 1)]
         here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
         if here < costs[0]:
             raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
@@ -276,7 +276,7 @@ def train_most(
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
     """Train the whole model; send the stem and as many cells as the budget allows."""
-    shared = leaves_up_to(device.net, limits[device.name])
+    shared = names_up_to(device.net, limits[device.name])
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
@@ -313,7 +313,7 @@ def align(
     distance_of = distances(net, sent, (auxiliary, model), cell, examples, distance)
     depths = {name: int(d.argmin()) for name, d in distance_of.items()}
     used = {
-        name: replace(update, params={part: update.params[part] for part in leaves_up_to(net, depths[name])})
+        name: replace(update, params={part: update.params[part] for part in names_up_to(net, depths[name])})
         for name, update in updates.items()
     }
     if remember:
@@ -337,7 +337,7 @@ def mix_sampled(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate what the sampled devices sent, and send every device its part of the hyper-model."""
     server = {name: x for name, x in server.items() if not name.startswith(AUXILIARY)}
-    shared = {name: leaves_up_to(net, int(server[f"{DEPTH}{name}"])) for name in round_info.names}
+    shared = {name: names_up_to(net, int(server[f"{DEPTH}{name}"])) for name in round_info.names}
     return exchange_parts(server, updates, shared, aggregator)
 
 

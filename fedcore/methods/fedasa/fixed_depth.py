@@ -18,7 +18,7 @@ from fedcore.core.messages import begin_with_memory, initial_messages, merge_mod
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
-from fedcore.nets.parts import leaves_up_to, max_depth
+from fedcore.nets.parts import max_depth, names_up_to
 from fedcore.types import (
     Depth,
     Device,
@@ -85,7 +85,7 @@ def train_upto(
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
     """Train the whole model; send the stem and the cells up to the device's depth."""
-    shared = leaves_shared(device.net, depth, step_id.seed, device.name)
+    shared = shared_names(device.net, depth, step_id.seed, device.name)
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
@@ -99,14 +99,14 @@ def exchange_upto(
     aggregator: Aggregator,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate what the sampled devices sent, and send every device what it shares."""
-    shared = {name: leaves_shared(net, depth, round_info.seed, name) for name in round_info.names}
+    shared = {name: shared_names(net, depth, round_info.seed, name) for name in round_info.names}
     return exchange_parts(server, updates, shared, aggregator)
 
 
-def leaves_shared(net: Net, depth: Choice, seed: int, name: str) -> tuple[str, ...]:
-    """Return the leaves that a device shares."""
+def shared_names(net: Net, depth: Choice, seed: int, name: str) -> tuple[str, ...]:
+    """Return the tensors that a device shares."""
     here = draw_depth(net, seed, name) if depth == "random" else depth
-    return () if here is None else leaves_up_to(net, here)
+    return () if here is None else names_up_to(net, here)
 
 
 def draw_depth(net: Net, seed: int, name: str) -> int:

@@ -42,7 +42,7 @@ def train_shared(
 
 def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
     """Cut the vector at the first personal parameter."""
-    personal = [tensor.storage_offset() for name, tensor in flat.leaves.items() if name not in shared]
+    personal = [tensor.storage_offset() for name, tensor in flat.parameters.items() if name not in shared]
     if personal_lr is None or personal_lr == lr or not personal:
         return WHOLE
     return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))

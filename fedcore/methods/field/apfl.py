@@ -43,7 +43,7 @@ from fedcore.nets import require_equal, use_generator
 from fedcore.types import Amount, Device, Message, Method, Model, Net, Params, Share, StepId, Update
 
 OWN, ALPHA = "own/", "alpha"
-"""Names in a device's memory: the leaves of its own model, v; and the share of it in the mixture."""
+"""Names in a device's memory: the tensors of its own model, v; and the share of it in the mixture."""
 
 
 @training_defaults(shared_init=True)
@@ -85,7 +85,7 @@ def train_mixture(
     """Train w, which the device sends, and v with its share, which it keeps."""
     training = at_round(training, step_id.round)
     sent = starting_params({}, message, device, step_id)
-    own_before = {name.removeprefix(OWN): leaf for name, leaf in memory.items() if name.startswith(OWN)}
+    own_before = {name.removeprefix(OWN): tensor for name, tensor in memory.items() if name.startswith(OWN)}
     w, v, mixed = (flatten_net(device.net, params) for params in (sent, own_before or sent, own_before or sent))
     share = memory.get(ALPHA, torch.tensor(alpha, dtype=torch.float64)).item()
     batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
@@ -104,8 +104,8 @@ def train_mixture(
             gradient(x, y)
             torch.mul(mixed.gradient, share, out=v.gradient)
             if first and alpha_lr:
-                slope = (v.vector - w.vector).dot(mixed.gradient).item()
-                share = min(max(share - alpha_lr * slope, 0.0), 1.0)
+                share_grad = (v.vector - w.vector).dot(mixed.gradient).item()
+                share = min(max(share - alpha_lr * share_grad, 0.0), 1.0)
             first = False
             step(x, y)
             if training.clip is not None:
@@ -113,8 +113,11 @@ def train_mixture(
             update(next(rates))
 
         descend(device.data.train, batches, move)
-    own = {**mixed.params(), **{name: leaf.clone() for name, leaf in v.leaves.items()}}  # buffers are those of vbar
-    own_part = {f"{OWN}{name}": leaf.contiguous() for name, leaf in own.items()}
+    own = {
+        **mixed.params(),
+        **{name: tensor.clone() for name, tensor in v.parameters.items()},
+    }  # buffers are those of vbar
+    own_part = {f"{OWN}{name}": tensor.contiguous() for name, tensor in own.items()}
     return own_part | {ALPHA: torch.tensor(share, dtype=torch.float64)}, Update(w.params(), size=len(device.data.train))
 
 
@@ -126,8 +129,8 @@ def mixture(memory: Params, message: Message) -> Model:
     return Model(
         (
             {
-                name: share * memory[f"{OWN}{name}"] + (1 - share) * leaf if leaf.is_floating_point() else leaf
-                for name, leaf in message.params.items()
+                name: share * memory[f"{OWN}{name}"] + (1 - share) * tensor if tensor.is_floating_point() else tensor
+                for name, tensor in message.params.items()
             },
         )
     )

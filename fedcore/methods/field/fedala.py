@@ -41,7 +41,7 @@ from fedcore.nets.parts import layers
 from fedcore.types import Amount, Count, Data, Device, Fraction, Message, Method, Model, Net, Params, StepId, Update
 
 LAST, WEIGHTS = "last/", "weights"
-"""Names in a device's memory: the leaves of its last model; W, in the layout of the parameters' vector."""
+"""Names in a device's memory: the tensors of its last model; W, in the layout of the parameters' vector."""
 
 
 @training_defaults(shared_init=True)
@@ -86,18 +86,18 @@ def train_adapted(
 ) -> tuple[Params, Update]:
     """Mix the last model and the one that was sent, train from there, send and keep the result."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    last = {name.removeprefix(LAST): leaf for name, leaf in memory.items() if name.startswith(LAST)}
+    last = {name.removeprefix(LAST): tensor for name, tensor in memory.items() if name.startswith(LAST)}
     weights = memory.get(WEIGHTS)
     if last and len(device.data.train):
         epochs = first_epochs if weights is None else 1
-        names = [leaf for layer in [*layers(device.net).values()][-top:] for leaf in layer]
+        names = [name for layer in [*layers(device.net).values()][-top:] for name in layer]
         weights = learn_weights(
             flat, last, weights, names, device, step_id, training,
             share=share, rate=weights_lr, epochs=epochs, batch_of=partial(Batch, message=message, memory=memory),
         )  # fmt: skip
     moments = fit(flat, device, step_id, training, memory, message=message)
     params = flat.params()
-    last_params = {f"{LAST}{name}": leaf for name, leaf in params.items()}
+    last_params = {f"{LAST}{name}": tensor for name, tensor in params.items()}
     remembered = {} if weights is None else {WEIGHTS: weights}
     return last_params | remembered | moments, Update(params, size=len(device.data.train))
 
@@ -118,7 +118,7 @@ def learn_weights(
 ) -> Tensor:
     """Return W, (P,), and leave theta_hat in `flat`, which held theta.
 
-    last: theta_k. weights: W so far; None: ones. names: the leaves of the last p layers.
+    last: theta_k. weights: W so far; None: ones. names: the tensors of the last p layers.
     """
     sent, own = flat.vector.clone(), to_vector(flat, last)
     learnt = torch.ones_like(sent) if weights is None else weights.clone()
@@ -141,5 +141,5 @@ def learn_weights(
 
 def personal(memory: Params, message: Message) -> Model:
     """Run the device's last model; before its first round, the one that it was sent."""
-    last = {name.removeprefix(LAST): leaf for name, leaf in memory.items() if name.startswith(LAST)}
+    last = {name.removeprefix(LAST): tensor for name, tensor in memory.items() if name.startswith(LAST)}
     return Model((last or message.params,))

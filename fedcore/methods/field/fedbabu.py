@@ -53,11 +53,11 @@ def train_body(
     flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
     moments = fit_part(flat, device, step_id, training, memory, message, parts(flat)[0], MOMENTS)
     params, stays = flat.params(), head(device.net)
-    sent = {name: leaf for name, leaf in params.items() if name not in stays}
+    sent = {name: tensor for name, tensor in params.items() if name not in stays}
     return {name: params[name] for name in stays} | moments, Update(sent, size=len(device.data.train))
 
 
 def own_model(memory: Params, message: Message) -> Model:
-    """Run the device's own leaves, and those of the message where it has none."""
-    own = {name: leaf for name, leaf in memory.items() if not name.startswith((MOMENTS, PARTS))}
+    """Run the device's own tensors, and those of the message where it has none."""
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith((MOMENTS, PARTS))}
     return Model((message.params | own,))

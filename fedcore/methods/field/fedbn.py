@@ -38,22 +38,22 @@ def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) 
 
 
 def batch_norms(net: Net) -> tuple[str, ...]:
-    """Return the names of the leaves of all batch norms, running statistics among them."""
+    """Return the names of the tensors of all batch norms, running statistics among them."""
     with use_generator(torch.Generator()):
         module = net.build()
     norms = {name for name, layer in module.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
-    return tuple(leaf for leaf in shapes(net) if leaf.rpartition(".")[0] in norms)
+    return tuple(name for name in shapes(net) if name.rpartition(".")[0] in norms)
 
 
 def train_all(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, own: tuple[str, ...]
 ) -> tuple[Params, Update]:
-    """Train the averaged leaves and the device's own together; send all but its own.
+    """Train the averaged tensors and the device's own together; send all but its own.
 
-    own: the names of the leaves that stay.
+    own: the names of the tensors that stay.
     """
     flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
     moments = fit(flat, device, step_id, training, memory, message=message)
     params = flat.params()
-    sent = {name: leaf for name, leaf in params.items() if name not in own}
+    sent = {name: tensor for name, tensor in params.items() if name not in own}
     return params | moments, Update(sent, size=len(device.data.train))

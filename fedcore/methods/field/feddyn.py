@@ -28,7 +28,7 @@ from fedcore.core.messages import (
     to_everyone,
     to_memory,
 )
-from fedcore.core.training import FlatNet, Training, fit, flatten_net, starting_params, to_leaves, to_vector
+from fedcore.core.training import FlatNet, Training, fit, flatten_net, starting_params, to_params, to_vector
 from fedcore.nets import parameters, require_equal
 from fedcore.types import (
     Amount,
@@ -47,7 +47,7 @@ from fedcore.types import (
 )
 
 SERVER = "h/"
-"""Prefix of the leaves of h in the server's memory."""
+"""Prefix of the tensors of h in the server's memory."""
 
 
 @training_defaults(shared_init=True)
@@ -86,7 +86,7 @@ def train_penalised(
     sent, gradient = flat.vector.clone(), to_vector(flat, memory)
     hook = penalty_grad_hook(flat, sent, gradient, alpha) if alpha else None
     moments = fit(flat, device, step_id, training, memory, message=message, grad_hook=hook)
-    own = to_leaves(flat, gradient - alpha * (flat.vector - sent)) if alpha else {}
+    own = to_params(flat, gradient - alpha * (flat.vector - sent)) if alpha else {}
     return own | moments, Update(flat.params(), size=len(device.data.train))
 
 

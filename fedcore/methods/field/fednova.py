@@ -95,7 +95,7 @@ def train_normalised(
     count = len(minibatches(flat, len(device.data.train), training, step_id.generator("batches")))
     path = path_length(at_round(training, step_id.round), count)
     change = subtract(flat.params(), message.params)
-    for name in flat.leaves if path else ():
+    for name in flat.parameters if path else ():
         change[name] /= path
     return {**memory, **parts}, Update(change, {PATH: torch.tensor(path)}, len(device.data.train))
 

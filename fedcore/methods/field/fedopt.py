@@ -97,7 +97,7 @@ def move_model(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Take a step of the server's optimiser along the mean change .
 
-    learnt: the names of the parameters; other leaves are buffers.
+    learnt: the names of the parameters; other tensors are buffers.
     """
     before = from_memory(server)
     model = aggregator([update.params for update in updates.values()], by_size([u.size for u in updates.values()]))

@@ -54,5 +54,5 @@ def train_in_turn(
     moments |= fit_part(flat, device, step_id, training, memory, message, base, f"{MOMENTS}base/")
     params = flat.params()
     stays = head(device.net)
-    sent = {name: leaf for name, leaf in params.items() if name not in stays}
+    sent = {name: tensor for name, tensor in params.items() if name not in stays}
     return params | moments, Update(sent, size=len(device.data.train))

@@ -29,7 +29,7 @@ from fedcore.nets import require_equal
 from fedcore.types import Amount, Device, Message, Method, Net, Params, Positive, StepId, Update
 
 LAST = "last/"
-"""Prefix of the leaves in a device's memory that hold the model that it last sent."""
+"""Prefix of the tensors in a device's memory that hold the model that it last sent."""
 
 
 @needs_one_label("contrasts the features of an example")
@@ -65,14 +65,14 @@ def train_contrasted(
     chosen = training if loss is None else replace(training, loss=loss)
     moments = fit(flat, device, step_id, chosen, memory, message=Message(sent))
     params = flat.params()
-    last = {} if loss is None else {f"{LAST}{name}": leaf for name, leaf in params.items()}
+    last = {} if loss is None else {f"{LAST}{name}": tensor for name, tensor in params.items()}
     return last | moments, Update(params, size=len(device.data.train))
 
 
 def contrastive_loss(batch: Batch, *, mu: float, tau: float) -> Tensor:
     """Return CE + mu l_con: l_con is the cross-entropy of telling the global model's features from the last ones."""
     sent = batch.message.params
-    last = {name: batch.memory.get(f"{LAST}{name}", leaf) for name, leaf in sent.items()}
+    last = {name: batch.memory.get(f"{LAST}{name}", tensor) for name, tensor in sent.items()}
     likeness = [cosine_similarity(batch.features, batch.with_params(one).features) / tau for one in (sent, last)]
     first = torch.zeros(len(batch.y), dtype=torch.int64, device=batch.y.device)
     return own_loss(batch.logits, batch.y) + mu * cross_entropy(torch.stack(likeness, 1), first)

@@ -10,7 +10,7 @@ from fedcore.types import Device, InputError, Message, Net, Params, StepId
 
 
 def head(net: Net) -> tuple[str, ...]:
-    """Return the leaves of the net's last layer, which classifies."""
+    """Return the tensors of the net's last layer, which classifies."""
     return [*layers(net).values()][-1]
 
 
@@ -22,7 +22,7 @@ def require_base(name: str, net: Net) -> None:
 
 def parts(flat: FlatNet) -> tuple[slice, slice]:
     """Return where the vector holds the layers before the head, and the head."""
-    cut = min(flat.leaves[name].storage_offset() for name in head(flat.net) if name in flat.leaves)
+    cut = min(flat.parameters[name].storage_offset() for name in head(flat.net) if name in flat.parameters)
     return slice(cut), slice(cut, None)
 
 

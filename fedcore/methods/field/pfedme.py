@@ -31,7 +31,7 @@ from fedcore.core.training import (
     refuse_parts,
     refuse_patience,
     starting_params,
-    to_leaves,
+    to_params,
 )
 from fedcore.nets import require_equal, use_generator
 from fedcore.types import (
@@ -118,7 +118,7 @@ def train_envelope(
 
         descend(device.data.train, batches, move)
     theta = flat.params()
-    return theta, Update(theta | to_leaves(flat, w), size=len(device.data.train))
+    return theta, Update(theta | to_params(flat, w), size=len(device.data.train))
 
 
 def personal(memory: Params, message: Message) -> Model:

@@ -269,8 +269,8 @@ def add_up(updates: Mapping[str, Update], names: Collection[str], entry: str, sh
     if first.dtype == torch.int64:
         require_everyone(updates, names)
     total = first.clone() if first.dtype == torch.int64 else first.double()
-    for leaf_of_other in others:
-        total = total + leaf_of_other
+    for other in others:
+        total = total + other
     return from_integers(total) if total.dtype == torch.int64 else total
 
 

@@ -125,8 +125,8 @@ def both_errors(one: Params, other: Params, *, settings: Divergence) -> Update:
 
 
 def add_buffers(model: FlatNet) -> Params:
-    """Return the leaves that no step trains, such as the statistics of a batch norm."""
-    return {f"{BUFFER}{name}": leaf for name, leaf in model.params().items() if name not in model.leaves}
+    """Return the tensors that no step trains, such as the statistics of a batch norm."""
+    return {f"{BUFFER}{name}": tensor for name, tensor in model.params().items() if name not in model.parameters}
 
 
 def classifier(received: Params, model: FlatNet) -> Tensor:

@@ -242,10 +242,10 @@ def best_source(
         links: how sources and targets are chosen, as for `st_lf`.
     """
     built = protocol_method("best_source", nets, training, links, links.stages(nets, evenly), "outputs")
-    return replace(built, stages=(*built.stages, Stage(examine, choose_sources)))
+    return replace(built, stages=(*built.stages, Stage(measure_accuracies, choose_sources)))
 
 
-def examine(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+def measure_accuracies(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:
         return memory, Update(memory)

@@ -19,11 +19,11 @@ def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[
     """Do the same for several calls of a function, one after another; the value is the list of their results."""
 
     def results() -> Iterator[Any]:
-        found: dict[Ref, Any] = {}
+        loaded: dict[Ref, Any] = {}
         for args in calls:
             # What the call before it needed too, such as a message to everyone, is not read again.
-            found = {ref: found[ref] if ref in found else store.get(ref) for ref in {*refs(args)}}
-            yield store.put(run_step(fn, *put_in(found, args)))
+            loaded = {ref: loaded[ref] if ref in loaded else store.get(ref) for ref in {*refs(args)}}
+            yield store.put(run_step(fn, *put_in(loaded, args)))
 
     return call_save(store, lambda: list(results()), ())
 

@@ -55,13 +55,13 @@ def append(line: Line) -> None:
 def read() -> list[Line]:
     """Return the journal's lines, except those that are damaged, as one that a killed process left incomplete."""
     content = JOURNAL.read_bytes() if JOURNAL.exists() else b""
-    found = []
+    lines = []
     for line in content.splitlines():
         try:
-            found.append(_check(json.loads(line)))
+            lines.append(_check(json.loads(line)))
         except (ValueError, TypeError, LookupError, RecursionError):
             continue
-    return found
+    return lines
 
 
 def blobs() -> set[str]:

@@ -51,14 +51,14 @@ def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
     orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
     freed = sum(map(room, (*unused, *orphans)))
     left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
-    found = Pruned(len(unused), len(orphans), freed, left)
+    pruned = Pruned(len(unused), len(orphans), freed, left)
     if dry_run:
-        return found
+        return pruned
     for path in (*unused, *orphans):  # steps first, so that no step refers to a deleted blob if this process is killed
         path.unlink(missing_ok=True)
     if len(recent) < len(lines):
         journal.replace(recent)
-    return found
+    return pruned
 
 
 def room(path: Path) -> int:

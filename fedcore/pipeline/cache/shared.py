@@ -94,13 +94,13 @@ class SharedStore(Store):
         """Tell whether a blob exists and is intact, here or after it has been fetched."""
         return super().holds(ref) or self._fetch(ref)
 
-    def offer(self, found: Iterable[Ref], afresh: bool = False) -> None:
+    def offer(self, blobs: Iterable[Ref], afresh: bool = False) -> None:
         """Put the blobs that are here and not in the store, or not whole, there. afresh: look at the store again."""
         if afresh:
             _sizes.cache_clear()
         with self._asked():
             known = _sizes(self.url)
-        for ref in {*found}:
+        for ref in {*blobs}:
             if super().holds(ref) and known.get(ref.digest) != self.path(ref).stat().st_size:
                 if ref.digest in known:
                     self._remove(ref)
@@ -186,13 +186,13 @@ class SharedStore(Store):
 
     def _marks(self) -> dict[str, dict[str, Any]]:
         """Return the marks of running flows and prunings, without those that are damaged or just removed."""
-        found = {}
+        marks = {}
         with self._asked() as (files, root):
             for path in files.find(f"{root}/{MARKS}"):
                 with suppress(FileNotFoundError, ValueError, TypeError, LookupError):
                     mark = json.loads(files.cat_file(path))
-                    found[path.rpartition("/")[2]] = {"host": str(mark["host"]), "time": float(mark["time"])}
-        return found
+                    marks[path.rpartition("/")[2]] = {"host": str(mark["host"]), "time": float(mark["time"])}
+        return marks
 
     def prune(self, needed: set[str], days: float, dry_run: bool = False) -> Pruned:
         """Delete the blobs that are older than that, but those needed here. Raises InputError while a flow runs.
@@ -238,8 +238,8 @@ def _opened(url: str, over_ssh: bool, thread: int) -> tuple[Any, str]:
 def _sizes(url: str) -> dict[str, int]:
     """Return the sizes of a store's blobs by digest."""
     files, root = file_system(url)
-    found = files.find(root, detail=True)
-    return {digest: int(info["size"]) for path, info in found.items() if (digest := _digest(path))}
+    infos = files.find(root, detail=True)
+    return {digest: int(info["size"]) for path, info in infos.items() if (digest := _digest(path))}
 
 
 def _blob(root: str, ref: Ref) -> str:

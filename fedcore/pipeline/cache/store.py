@@ -129,7 +129,7 @@ class Store:
         """Delete a blob."""
         self.path(ref).unlink(missing_ok=True)
 
-    def offer(self, found: Iterable[Ref], afresh: bool = False) -> None:
+    def offer(self, blobs: Iterable[Ref], afresh: bool = False) -> None:
         """Make sure that other machines find blobs (fedcore.pipeline.cache.shared); a folder has them already."""
 
     def lease(self, who: str) -> AbstractContextManager[None]:
@@ -189,9 +189,9 @@ def to_content(value: Any) -> tuple[bytes, int]:
     tensors: dict[str, torch.Tensor] = {}
     shape = flatten(value, "", tensors)
     seen: set[int] = set()
-    for name, leaf in tensors.items():  # the format allows no shared memory
-        place = leaf.untyped_storage().data_ptr()
-        tensors[name] = leaf.clone() if place in seen else leaf
+    for name, tensor in tensors.items():  # the format allows no shared memory
+        place = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
     content = _to_bytes(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
     return content, getattr(value, "nbytes", sum(t.nbytes for t in tensors.values()))
@@ -224,8 +224,8 @@ def _digest_at(name: str, mtime_ns: int, size: int) -> str:
 def is_blob(value: Any) -> bool:
     """Tell whether a value is stored as one file."""
     if isinstance(value, dict):
-        return bool(value) and all(isinstance(leaf, torch.Tensor) for leaf in value.values())
-    if isinstance(value, list):  # of a segment, which may have hundreds
+        return bool(value) and all(isinstance(tensor, torch.Tensor) for tensor in value.values())
+    if isinstance(value, list):  # of a chunk, which may have hundreds
         return bool(value) and all(isinstance(part, Report) for part in value)
     return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()
 
@@ -246,34 +246,34 @@ def rebuild(value: Any, change: Any) -> Any:
 
 def refs(value: Any) -> list[Ref]:
     """Return every reference in a value."""
-    found: list[Ref] = []
-    _collect(value, found)
-    return found
+    references: list[Ref] = []
+    _collect(value, references)
+    return references
 
 
-def _collect(value: Any, found: list[Ref]) -> None:
+def _collect(value: Any, references: list[Ref]) -> None:
     kind = type(value)
     if kind is Ref:
-        found.append(value)
+        references.append(value)
     elif kind in PLAIN:
         return
     elif isinstance(value, dict):
         for part in value.values():
-            _collect(part, found)
+            _collect(part, references)
     elif isinstance(value, tuple | list):
         for part in value:
-            _collect(part, found)
+            _collect(part, references)
     else:
         for name in _part_names(kind):  # type: ignore[arg-type]
-            _collect(getattr(value, name), found)
+            _collect(getattr(value, name), references)
 
 
-def put_in(found: Mapping[Ref, Any], value: Any) -> Any:
+def put_in(values: Mapping[Ref, Any], value: Any) -> Any:
     """Return a value with what was found in place of its references."""
 
     def fill(part: Any) -> Any:
         kind = type(part)
-        return found[part] if kind is Ref else part if kind in PLAIN else rebuild(part, fill)
+        return values[part] if kind is Ref else part if kind in PLAIN else rebuild(part, fill)
 
     return fill(value)
 

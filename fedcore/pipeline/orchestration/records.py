@@ -57,8 +57,8 @@ def look_up(key: str) -> dict[str, Any] | None:
         content = (environment.STEPS / key).read_bytes()
     except OSError:
         return None
-    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_valid(key, content) else {}
-    return found or None
+    record: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_valid(key, content) else {}
+    return record or None
 
 
 def require_written(key: str) -> None:

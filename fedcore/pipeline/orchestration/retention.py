@@ -43,8 +43,8 @@ def next_run(database: Path) -> datetime | None:
         suppress(sqlite3.Error, ValueError),
         closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as opened,
     ):
-        (found,) = opened.execute(asked, [datetime.now(UTC).strftime(STAMP)]).fetchone()
-        return None if found is None else datetime.strptime(found, STAMP).replace(tzinfo=UTC)
+        (start,) = opened.execute(asked, [datetime.now(UTC).strftime(STAMP)]).fetchone()
+        return None if start is None else datetime.strptime(start, STAMP).replace(tzinfo=UTC)
     return None
 
 

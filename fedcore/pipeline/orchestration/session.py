@@ -172,8 +172,8 @@ def open_session(
     environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)
     with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
-        found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
-        session = Session(flow, store, engine, progress, found, together, on_compute, tasks)
+        device = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
+        session = Session(flow, store, engine, progress, device, together, on_compute, tasks)
         with closing(session.steps.locks):
             yield session
             session.steps.require_all_kept()

@@ -104,11 +104,11 @@ class Steps:
             return self._run_in_workers(placed, calls, self.accelerator)
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
         if trains_together(fn, self.together):
-            found = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, self.accelerator, sharded=True)
+            values = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, self.accelerator, sharded=True)
         else:
-            found = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save, sharded=True)
+            values = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save, sharded=True)
         return {
-            unit: result for label, shard in shards.items() for unit, result in zip(shard, found[label], strict=True)
+            unit: result for label, shard in shards.items() for unit, result in zip(shard, values[label], strict=True)
         }
 
     def _run_in_workers(
@@ -264,10 +264,10 @@ class Steps:
         All are read, as a store that others share takes away each that is damaged and keeps any that is there.
         Those of a step that has just run are not read: whatever loads them does so, and notices a damage.
         """
-        found = dict.fromkeys(refs(value))
-        if damaged := [ref.digest for ref in found if not self.store.holds(ref)]:
+        blobs = dict.fromkeys(refs(value))
+        if damaged := [ref.digest for ref in blobs if not self.store.holds(ref)]:
             raise DamagedBlob(f"missing or damaged: {', '.join(damaged)}")
-        self.store.offer(found)
+        self.store.offer(blobs)
 
 
 class InMemory:
@@ -295,8 +295,8 @@ class InMemory:
             return self._run_in_workers(accelerate(fn, self.accelerator), calls, word_of(fn))
         shards = into_shards(fn, calls, self.together)
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
-        found = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, word_of(fn))
-        return {unit: result for label in shards for unit, result in zip(shards[label], found[label], strict=True)}
+        values = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, word_of(fn))
+        return {unit: result for label in shards for unit, result in zip(shards[label], values[label], strict=True)}
 
     def _run_in_workers(
         self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], name: str
@@ -333,8 +333,8 @@ def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]], together: int = 1
     shards: list[dict[Any, Any]] = []
     full = 2.0
     for unit, args in calls.items():
-        found = [] if many else refs(args)
-        share = 1 / SHARD if many else max(sum(ref.nbytes for ref in found) / SMALL, len(found) / FEW)
+        references = [] if many else refs(args)
+        share = 1 / SHARD if many else max(sum(ref.nbytes for ref in references) / SMALL, len(references) / FEW)
         if full + share > 1:
             shards.append({})
             full = 0.0
@@ -412,7 +412,7 @@ STEP_OPTIONS: dict[str, Any] = {
 def compute(key: str, number: int) -> dict[str, Any]:
     """Run the job of that number; a task with STEP_OPTIONS calls it if the cache has no result for the key.
 
-    Returns the job's value, with references, and the seconds that it took, sealed.
+    Returns the job's value, with references, and the seconds that it took, with a checksum.
     """
     job = _JOBS[number]
     job.ran = True

@@ -146,13 +146,13 @@ def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) ->
 def require_same(dataset: Dataset, schema: Schema) -> None:
     """Raise InputError, which names the column, if a model cannot read today's rows or knows other classes."""
     now = schema_of(dataset)
-    held, found = ({column.name: column.kind for column in one.columns} for one in (schema, now))
+    held, present = ({column.name: column.kind for column in one.columns} for one in (schema, now))
     for name in held:
-        if name not in found:
+        if name not in present:
             raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")
-        if held[name] != found[name]:
-            raise InputError(f"column {name!r} holds a {found[name]} today, for the champion it is a {held[name]}")
-    if (new := [name for name in found if name not in held]) and dataset.ids is None:
+        if held[name] != present[name]:
+            raise InputError(f"column {name!r} holds a {present[name]} today, for the champion it is a {held[name]}")
+    if (new := [name for name in present if name not in held]) and dataset.ids is None:
         raise InputError(f"column {new[0]!r} is new, which divides all rows anew (set data.id)")
     if not held and (now.shape, now.dtype) != (schema.shape, schema.dtype):
         raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")

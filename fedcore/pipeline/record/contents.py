@@ -25,7 +25,7 @@ def describe_final_fit(result: Result) -> str:
     """Say what a final fit is, on which rows, and which score stands for it."""
     final = result.final
     assert final is not None
-    kept = "" if "val" not in final.held_out else " but for validation rows, by which the method chooses"
+    limit = "" if "val" not in final.held_out else " but for validation rows, by which the method chooses"
     left = f" {final.left:,} rows of the shared test set stay out." if final.left else ""
     if final.left and "shared" in final.held_out:
         left = f" The shared test set stays out, {final.left:,} rows, as the method chooses by it."
@@ -35,7 +35,7 @@ def describe_final_fit(result: Result) -> str:
     )  # fmt: skip
     return (
         f"Final fit of version {final.version}: {result.row.label} once more, with the same settings, code and seed "
-        f"({result.seed}), on all labelled rows of each device{kept}: {sum(final.rows.values()):,} rows in place of "
+        f"({result.seed}), on all labelled rows of each device{limit}: {sum(final.rows.values()):,} rows in place of "
         f"{sum(final.before.values()):,}, those marked as test among them.{left} Nothing tests it: the "
         f"{result.metric.words} to expect is that of version {final.version}, measured by study {result.setting.study} "
         f"({result.size}), not its own.{threshold} Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts "

@@ -58,10 +58,10 @@ def relocate(uri: str, artifacts: Path) -> None:
         return
     with closing(sqlite3.connect(path)) as database, database:
         query = "select artifact_location from experiments where name = ?"
-        found = database.execute(query, [EXPERIMENT]).fetchone()
-        if found is None or found[0] == artifacts.as_uri() or not found[0].endswith(f"/{artifacts.name}"):
+        row = database.execute(query, [EXPERIMENT]).fetchone()
+        if row is None or row[0] == artifacts.as_uri() or not row[0].endswith(f"/{artifacts.name}"):
             return
-        old, new = found[0], artifacts.as_uri()
+        old, new = row[0], artifacts.as_uri()
         for table, column in PLACES.items():
             change = f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ?"
             database.execute(change, [new, len(old) + 1, old, f"{old}/%"])

@@ -37,7 +37,7 @@ NO_SECONDS = pd.DataFrame({"kind": [], "wall": [], "cpu": []})
 def record(played: Played) -> list[str]:
     """Write a run to the record, unless it is there, and propose its model; return lines about it."""
     setup, kept, label, study = played.setup, played.kept, played.label, played.setup.study
-    of_data = digest_of("".join(f"{name} {told['data']}\n" for name, told in sorted(kept.devices.items())).encode())
+    of_data = digest_of("".join(f"{name} {answer['data']}\n" for name, answer in sorted(kept.devices.items())).encode())
     result = digest_of(table_of(kept, setup, label).to_csv(index=False).encode())
     config = digest_of(f"field {of_data} {kept.plan.to_json()}".encode())
     metric = METRICS["accuracy" if study is None else study.metric]
@@ -51,7 +51,7 @@ def record(played: Played) -> list[str]:
     keeper = Record()
     if not keeper.is_complete(config, result):
         schema = schema_of(setup, kept)
-        rows = sum(told["examples"] for told in kept.devices.values())
+        rows = sum(answer["examples"] for answer in kept.devices.values())
         profile = {"examples": rows, "classes": list(schema.classes), "shape": list(schema.shape)}
         title = "On real devices" if study is None else f"On real devices: {study.title}"
         parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, profile)
@@ -66,7 +66,7 @@ def record(played: Played) -> list[str]:
             },
         )  # fmt: skip
         keeper.close(run, result)
-    return [told.line for told in keeper.propose([config], False, rule_of(read()))]
+    return [proposal.line for proposal in keeper.propose([config], False, rule_of(read()))]
 
 
 def find_answer(task: str) -> tuple[MethodConfig, int]:
@@ -85,13 +85,13 @@ def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) ->
     """Register the models of a run, or their recipe, once."""
     where, setup, kept = run.info.run_id, played.setup, played.kept
     task = "field" if setup.study is None else setup.study.task
-    found = models_of(kept, setup)
+    deployed = models_of(kept, setup)
     if keeper.client.search_model_versions(f"run_id = '{where}'"):
         return
-    if found is not None:
-        distinct = list({id(model): (model, net) for model, net in found.values()}.values())
+    if deployed is not None:
+        distinct = list({id(model): (model, net) for model, net in deployed.values()}.values())
         places = {id(model): number for number, (model, _) in enumerate(distinct)}
-        devices = {name: places[id(model)] for name, (model, _) in found.items()}
+        devices = {name: places[id(model)] for name, (model, _) in deployed.items()}
         with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
             what = models.log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
             logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", played.label), **what)

@@ -47,17 +47,17 @@ def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, decider: Dec
     known = table[table["value"].notna()]
     for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
         step, name = turns[stage, number], safe_name(str(metric))
-        found = tidy.over_devices(part, members)
+        means = tidy.over_devices(part, members)
         if split == "traffic":
             sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
             named = {name: sent[name]}
         elif split in PREFIX and metric == decider.column:
             key = f"{PREFIX[split]}{decider.name}"
-            named = {key: found.pop("mean"), **{f"{key}_{safe_name(word)}": value for word, value in found.items()}}
+            named = {key: means.pop("mean"), **{f"{key}_{safe_name(word)}": value for word, value in means.items()}}
         elif split in PREFIX and decider == ACCURACY:
-            named = {f"{PREFIX[split]}{name}": found["mean"]}
+            named = {f"{PREFIX[split]}{name}": means["mean"]}
         else:
-            named = {f"topic/{split}.{name}": found["mean"]}
+            named = {f"topic/{split}.{name}": means["mean"]}
         for key, value in named.items():
             yield Metric(key, float(value), start + step, step)
     for column, key in {"wall": "seconds", "cpu": "seconds_cpu"}.items():
@@ -74,8 +74,8 @@ def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
     last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
     order = dict.fromkeys([*last["column"][last["metric"] == decider.column], *last["column"]])
     wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
-    found = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
-    return json.dumps({"columns": list(found), "data": found.to_numpy().tolist()}).encode()
+    cells_of = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
+    return json.dumps({"columns": list(cells_of), "data": cells_of.to_numpy().tolist()}).encode()
 
 
 def read_device_table(content: bytes) -> pd.DataFrame:

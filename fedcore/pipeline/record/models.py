@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import fedcore
 from fedcore.api import serving
-from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, leaves_of
+from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, tensors_file
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
@@ -80,13 +80,13 @@ def write(
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     for i, (model, _) in enumerate(models):
-        (folder / leaves_of(i)).write_bytes(to_content(model)[0])
+        (folder / tensors_file(i)).write_bytes(to_content(model)[0])
 
 
-def share(store: Store, found: Sequence[Ref], place: Path) -> None:
+def share(store: Store, blobs: Sequence[Ref], place: Path) -> None:
     """Let the files of models that MLflow has logged at a place be the store's blobs of these models."""
-    for i, ref in enumerate(found):
-        store.share(ref, place / "data" / FOLDER / leaves_of(i))
+    for i, ref in enumerate(blobs):
+        store.share(ref, place / "data" / FOLDER / tensors_file(i))
 
 
 def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:
@@ -117,8 +117,8 @@ def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32
     """Return the inputs of a table's rows as they are loaded, (N, F); of arrays none, (N, 0)."""
     if not schema.columns:
         return np.empty((len(index), 0), np.float32)
-    found: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].numpy()
-    return found
+    inputs: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].numpy()
+    return inputs
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -163,8 +163,8 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     from mlflow.types.schema import AnyType
 
     if schema.columns:
-        given = [ColSpec(AnyType(), column.name) for column in schema.columns]
-        inputs = Columns(given + ([ColSpec(AnyType(), schema.device, required=False)] if schema.device else []))
+        input_columns = [ColSpec(AnyType(), column.name) for column in schema.columns]
+        inputs = Columns(input_columns + ([ColSpec(AnyType(), schema.device, required=False)] if schema.device else []))
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]

@@ -57,8 +57,8 @@ COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.va
 
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
     """Return the version that is a version's final fit, if there is one whose run is complete; of several the last."""
-    found = client.search_model_versions(f"name = '{version.name}'")
-    fits = [one for one in found if one.tags.get(STUDY_RUN) == version.run_id and is_complete(client, one)]
+    versions = client.search_model_versions(f"name = '{version.name}'")
+    fits = [one for one in versions if one.tags.get(STUDY_RUN) == version.run_id and is_complete(client, one)]
     return max(fits, key=lambda one: int(one.version), default=None)
 
 
@@ -82,8 +82,8 @@ def study_version(client: MlflowClient, version: ModelVersion) -> ModelVersion |
     """Return the version of the study's run whose score stands for a version; None if it is gone."""
     if FINAL_FIT_OF not in version.tags:
         return version
-    found = client.search_model_versions(f"run_id = '{study_run(version)}'")
-    return found[0] if found else None
+    versions = client.search_model_versions(f"run_id = '{study_run(version)}'")
+    return versions[0] if versions else None
 
 
 def propose(client: MlflowClient, version: ModelVersion, promote_better: bool, rule: Rule | None = None) -> str:
@@ -91,21 +91,21 @@ def propose(client: MlflowClient, version: ModelVersion, promote_better: bool, r
 
     promote_better: also promote it, if it is better than the champion or there is none.
     """
-    found = mark_candidate(client, version, rule)
-    if promote_better and found.accepted:
+    proposal = mark_candidate(client, version, rule)
+    if promote_better and proposal.accepted:
         promote(client, version)
-        return found.promoted
-    return found.advice
+        return proposal.promoted
+    return proposal.advice
 
 
 def mark_candidate(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
     """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep."""
-    found = compare(client, version, rule)
+    proposal = compare(client, version, rule)
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
-    against = "none" if found.champion is None else str(found.champion.version)
-    for tag, value in {PROPOSAL: str(found), BETTER: found.better, WHY: found.why, AGAINST: against}.items():
+    against = "none" if proposal.champion is None else str(proposal.champion.version)
+    for tag, value in {PROPOSAL: str(proposal), BETTER: proposal.better, WHY: proposal.why, AGAINST: against}.items():
         client.set_model_version_tag(version.name, version.version, tag, value)
-    return found
+    return proposal
 
 
 def last_comparison(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
@@ -159,8 +159,8 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
 
 def names(client: MlflowClient) -> list[str]:
     """Return the names of the registered models of this record."""
-    found = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
-    return sorted(one.name for one in found)
+    registered_models = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
+    return sorted(one.name for one in registered_models)
 
 
 def all_versions(client: MlflowClient) -> dict[str, Versions]:
@@ -179,10 +179,10 @@ def version_table(client: MlflowClient, task: str) -> list[list[str]]:
     named: dict[str, list[str]] = {}
     for word, number in all_versions(client)[task].aliases.items():
         named.setdefault(number, []).append(word)
-    found = client.search_model_versions(f"name = '{registered(task)}'")
+    versions = client.search_model_versions(f"name = '{registered(task)}'")
     return [
         _cells(client, one, ", ".join(sorted(named.get(str(one.version), []))))
-        for one in sorted(found, key=lambda one: int(one.version))
+        for one in sorted(versions, key=lambda one: int(one.version))
     ]
 
 

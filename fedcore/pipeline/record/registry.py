@@ -53,15 +53,15 @@ def read() -> dict[str, Versions] | None:
             names, versions, aliases, lines = (database.execute(query).fetchall() for query in QUERIES)
     except sqlite3.Error:
         return None
-    found = {name: Versions() for (name,) in names}
+    by_task = {name: Versions() for (name,) in names}
     for name, number in versions:
-        found[name].numbers.add(str(number))
+        by_task[name].numbers.add(str(number))
     for name, alias, number in aliases:
-        found[name].aliases[alias] = str(number)
+        by_task[name].aliases[alias] = str(number)
     for name, number, line in lines:
-        if str(number) == found[name].aliases.get(CANDIDATE):
-            found[name] = replace(found[name], challenge=line)
-    return {name.removeprefix(FAMILY): one for name, one in found.items() if name.startswith(FAMILY)}
+        if str(number) == by_task[name].aliases.get(CANDIDATE):
+            by_task[name] = replace(by_task[name], challenge=line)
+    return {name.removeprefix(FAMILY): one for name, one in by_task.items() if name.startswith(FAMILY)}
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ def locate(task: str, number: str) -> str | None:
     at = (registered(task), int(number))
     try:
         with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
-            found = database.execute(
+            row = database.execute(
                 "select storage_location from model_versions where name = ? and version = ?", at
             ).fetchone()
     except sqlite3.Error:
         return None
-    return None if found is None or found[0] is None else str(found[0])
+    return None if row is None or row[0] is None else str(row[0])
 
 
 def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:

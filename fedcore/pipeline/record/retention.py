@@ -54,8 +54,8 @@ def prune(days: float, dry_run: bool = False) -> Deleted | None:
         old, pages = split(runs, needed(client, versions), since)
         cleared = [*filter(None, (_remove(run.info.artifact_uri, dry_run) for run in pages))]
         nbytes = sum(cleared)
-        for name, mine in versions.items():
-            for version in mine:
+        for name, of_name in versions.items():
+            for version in of_name:
                 if version.run_id in old and not dry_run:
                     seals.forget(name, client.get_model_version_download_uri(name, version.version))
                     client.delete_model_version(name, version.version)
@@ -71,37 +71,37 @@ def prune(days: float, dry_run: bool = False) -> Deleted | None:
 
 def all_runs(record: Record) -> dict[str, Run]:
     """Return the runs of the record by their ids."""
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     token = None
     while True:
         page = record.client.search_runs([record.experiment], max_results=1000, page_token=token)
-        found |= {run.info.run_id: run for run in page}
+        runs |= {run.info.run_id: run for run in page}
         token = page.token
         if not token:
-            return found
+            return runs
 
 
 def all_versions(client: MlflowClient, name: str) -> list[ModelVersion]:
     """Return all versions of a registered model."""
-    found: list[ModelVersion] = []
+    versions: list[ModelVersion] = []
     token = None
     while True:
         page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
-        found += page
+        versions += page
         token = page.token
         if not token:
-            return found
+            return versions
 
 
 def needed(client: MlflowClient, versions: Mapping[str, Iterable[ModelVersion]]) -> set[str]:
     """Return the runs of all versions that have an alias, and of the studies' versions whose final fits they are."""
-    found: set[str] = set()
-    for name, mine in versions.items():
+    run_ids: set[str] = set()
+    for name, of_name in versions.items():
         aliased = {str(number) for number in client.get_registered_model(name).aliases.values()}
-        for version in mine:
+        for version in of_name:
             if str(version.version) in aliased:
-                found |= {version.run_id, proposals.study_run(version)}
-    return found
+                run_ids |= {version.run_id, proposals.study_run(version)}
+    return run_ids
 
 
 def split(runs: Mapping[str, Run], kept: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:

@@ -77,8 +77,8 @@ class Record:
             check_database(mlflow.get_tracking_uri())
             relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
             self.client = MlflowClient()
-            found = self.client.get_experiment_by_name(EXPERIMENT)
-            self.experiment = found.experiment_id if found else self._create()
+            experiment = self.client.get_experiment_by_name(EXPERIMENT)
+            self.experiment = experiment.experiment_id if experiment else self._create()
 
     def _create(self) -> str:
         place = environment.ARTIFACTS.as_uri()
@@ -199,12 +199,12 @@ class Record:
         words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
         files = {**(files or {}), **{path: text.encode() for path, text in words.items()}}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
-        for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
+        for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():
             path = "/".join(safe_name(part) for part in name.split("/"))
-            files[f"arrays/{path}.npy"] = to_npy(leaf.numpy())
-            if leaf.ndim == 1:
+            files[f"arrays/{path}.npy"] = to_npy(tensor.numpy())
+            if tensor.ndim == 1:
                 key = f"topic/{path.replace('/', '.')}"
-                points += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
+                points += [Metric(key, x, start + i, i) for i, x in enumerate(tensor.tolist()) if math.isfinite(x)]
         self._log_points(where, points)
         files |= {DEVICES: device_table(table, decider), TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
@@ -233,11 +233,11 @@ class Record:
             begun = logged.model_id
         named = {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         distinct, devices = distinct_models(result)
-        found = [(store.get(ref), net) for ref, net in distinct]
+        loaded = [(store.get(ref), net) for ref, net in distinct]
         # MLflow adds a model to the outputs of the active run, which must not have it yet.
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
         with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), active:
-            what = models.log_arguments(Path(folder), schema, result.setting.nets, found, devices, result.threshold)
+            what = models.log_arguments(Path(folder), schema, result.setting.nets, loaded, devices, result.threshold)
             models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         self.share(run, store, result)
@@ -352,12 +352,12 @@ class Record:
 
     def _versions(self, configs: Sequence[str]) -> list[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
-        found: dict[str, tuple[ModelVersion, str]] = {}
+        first: dict[str, tuple[ModelVersion, str]] = {}
         for config in configs:
             if run := self.find(config):
                 for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
-                    found.setdefault(version.name, (version, config))
-        return [*found.values()]
+                    first.setdefault(version.name, (version, config))
+        return [*first.values()]
 
     def describe(
         self,

@@ -65,8 +65,8 @@ def own_folder(uri: str, what: str) -> Path:
         raise InputError(f"{what}: not loaded, since its files are not in {environment.ARTIFACTS}: {uri}")
     above = [one for one in (resolved, *resolved.parents) if root in (one, *one.parents)]
     for path in (*above, *sorted(resolved.rglob("*"))):
-        found = path.lstat()
-        if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
+        status = path.lstat()
+        if status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode):
             raise InputError(f"{what}: not loaded, since {path} is a link or another user's")
     return resolved
 

@@ -214,7 +214,7 @@ def with_patience(use: Callable[[], T]) -> T:
 
     Raises Failed if the database stays locked or cannot be used.
     """
-    end, told = time.monotonic() + PATIENCE, False
+    end, announced = time.monotonic() + PATIENCE, False
     while True:
         try:
             return use()
@@ -226,8 +226,8 @@ def with_patience(use: Callable[[], T]) -> T:
                 damaged = "malformed" in fault or "not a database" in fault
                 aside = damaged or "unable to open" in fault
                 raise Failed(f"the record in MLflow: {fault}; {ASIDE if aside else CONTINUE}") from None
-        if not told:
-            told = True
+        if not announced:
+            announced = True
             sys.stderr.write(f"fedcore: waiting up to {PATIENCE:.0f} s for the record in MLflow: {fault}\n")
         time.sleep(1)
 

@@ -23,13 +23,13 @@ KEPT = 2
 def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[RoundResult]:
     """Yield a method's rounds, as fedcore.core.rounds.run does.
 
-    In a stage of one round each device is a step. In a stage of several rounds each segment is a step that writes
-    nothing before its end, so that a crash loses at most a segment. The last KEPT checkpoints stay, earlier ones are
-    deleted; a run whose segments are cached needs none, see `restore`. The state after the last round of all may go
-    too, unless it took long to compute: models are deployed by then, and a longer run computes its last segment again.
+    In a stage of one round each device is a step. In a stage of several rounds each chunk is a step that writes
+    nothing before its end, so that a crash loses at most a chunk. The last KEPT checkpoints stay, earlier ones are
+    deleted; a run whose chunks are cached needs none, see `restore`. The state after the last round of all may go
+    too, unless it took long to compute: models are deployed by then, and a longer run computes its last chunk again.
     """
     state = next_round(method, begin(method, fed, seed, steps))
-    starts: list[State] = []  # where this stage's segments began
+    starts: list[State] = []  # where this stage's chunks began
     written: list[State] = []  # checkpoints of this stage that this run has written and not deleted
     while state.stage < len(method.stages):
         starts = [*(starts if state.round else ()), state]
@@ -60,7 +60,7 @@ def _ends(method: Method, state: State) -> bool:
 
 
 def let_go(method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], end: State) -> None:
-    """Let memories at a method's end be deleted, if its last segment took at most CHUNK seconds.
+    """Let memories at a method's end be deleted, if its last chunk took at most CHUNK seconds.
 
     A step that needs them computes them again, from `starts`.
     """
@@ -88,35 +88,35 @@ def play_chunk(
 ) -> list[RoundResult]:
     """Run the next rounds of a stage, at most `left`, or find them in the cache.
 
-    starts: the states at the starts of the stage's segments, this one last. The number of remaining rounds is not part
-    of a segment's key, so that a longer run continues a shorter one. A segment of a longer run may go too far for a
+    starts: the states at the starts of the stage's chunks, this one last. The number of remaining rounds is not part
+    of a chunk's key, so that a longer run continues a shorter one. A chunk of a longer run may go too far for a
     shorter run, which then computes its own.
     """
     state, places = starts[-1], [place_of(one) for one in starts]
     last = _ends(method, replace(state, round=state.round + left))
 
-    def needed(found: Any) -> Any:
+    def needed(chunk: Any) -> Any:
         """The blobs that must exist: the reports, and the state at the stage's end; of the last stage the messages."""
-        _, messages, *_ = found["state"]
-        end = messages if last else found["state"]
-        return found["reports"], end if len(found["rounds"]) == left else ()
+        _, messages, *_ = chunk["state"]
+        end = messages if last else chunk["state"]
+        return chunk["reports"], end if len(chunk["rounds"]) == left else ()
 
-    found = steps.run_nested(compute_chunk, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
-    if len(found["rounds"]) > left:
-        found = steps.run_nested(
+    chunk = steps.run_nested(compute_chunk, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
+    if len(chunk["rounds"]) > left:
+        chunk = steps.run_nested(
             compute_chunk, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
         )
-    server, messages, memories, replays = found["state"]
-    reports = steps.store.get(found["reports"])
+    server, messages, memories, replays = chunk["state"]
+    reports = steps.store.get(chunk["reports"])
     nothing = dict.fromkeys(fed.devices, 0)
     made = []
-    for number, ((up, down, scores), report) in enumerate(zip(found["rounds"], reports, strict=True), 1):
+    for number, ((up, down, scores), report) in enumerate(zip(chunk["rounds"], reports, strict=True), 1):
         here = replace(state, round=state.round + number)
         round_info = sample_round(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
         made.append(RoundResult(round_info, here, nothing | up, nothing | down, scores, report))
     end = replace(
         made[-1].state, server=server, messages=messages, memories=memories, replays=replays,
-        delivered=frozenset(found["delivered"]),
+        delivered=frozenset(chunk["delivered"]),
     )  # fmt: skip
     made[-1] = replace(made[-1], state=end)
     return made
@@ -142,9 +142,9 @@ def compute_chunk(
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
 
-    places: the starts of the stage's segments, `place` last. execute: a fedcore.pipeline.orchestration.steps.InMemory.
+    places: the starts of the stage's chunks, `place` last. execute: a fedcore.pipeline.orchestration.steps.InMemory.
     The signature does not name this type: a step's key covers the source that its function uses, and the result does
-    not depend on how a segment is run.
+    not depend on how a chunk is run.
     """
     state = restore(execute, method, fed, seed, places)
     end = time.monotonic() + CHUNK

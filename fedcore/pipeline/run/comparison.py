@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.config.papers import Paper, Papers, of_study
+from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
-from fedcore.config.studies import Study, criterion_of, find_study, run_section, title_for
+from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
@@ -33,8 +33,8 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.figures import accuracy_along, png
-from fedcore.report.page import TREND, html
-from fedcore.report.plots import Plots, draw
+from fedcore.report.page import TREND, Comparison, html
+from fedcore.report.plots import draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
@@ -58,27 +58,6 @@ HEADLINE = {
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
-    drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
-    study's conditions and figures. answers: what to do in each setting. outcomes: of the last round's models, by study
-    and setting, then by method.
-    """
-
-    table: pd.DataFrame
-    summary: pd.DataFrame
-    groups: pd.DataFrame
-    questions: dict[str, str]
-    pictures: dict[tuple[str, str], dict[str, bytes]]
-    claims: pd.DataFrame
-    along: dict[str, bytes]
-    plots: Plots
-    papers: dict[str, Paper]
-    answers: dict[Place, Answer]
-    outcomes: dict[tuple[str, str], dict[str, Outcomes]]
-
-
-@dataclass(frozen=True)
 class Answered:
     """What results say. studies: by name. table: the results' rows, and those that the studies derive from them."""
 
@@ -92,14 +71,14 @@ def compare(
     params: Mapping[str, Any],
     results: Sequence[Path],
     seconds: Sequence[Path],
-    divisions: Iterable[Path],
+    partitions: Iterable[Path],
     papers: Papers | None = None,
     answered: Answered | None = None,
     trends: Mapping[tuple[str, str], bytes] | None = None,
 ) -> Comparison:
     """Compare results that are in some folders.
 
-    divisions: pictures of partitions. answered: what their tables say, if this command has just made them. trends: a
+    partitions: their pictures. answered: what their tables say, if this command has just made them. trends: a
     picture of earlier runs, by study and setting.
     """
     answered = answered or read_answered(params, results, seconds)
@@ -107,7 +86,7 @@ def compare(
     studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     names = {slug(name): name for name in table["setting"].unique()}
-    for path in divisions:
+    for path in partitions:
         place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
         pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
@@ -151,13 +130,13 @@ def compare(
 
 def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Outcomes]]:
     """Return the outcomes of each study, setting and method, summed over the seeds that are in some folders."""
-    found: dict[tuple[str, str], dict[str, Outcomes]] = {}
+    outcomes: dict[tuple[str, str], dict[str, Outcomes]] = {}
     for path in (folder / OUTCOMES for folder in results if (folder / OUTCOMES).is_file()):
         for one in json.loads(path.read_text()):
-            mine = found.setdefault((path.parent.name.rpartition("-")[0], one["setting"]), {})
+            by_method = outcomes.setdefault((path.parent.name.rpartition("-")[0], one["setting"]), {})
             of_seed = from_json(one)
-            mine[one["method"]] = mine[one["method"]] + of_seed if one["method"] in mine else of_seed
-    return found
+            by_method[one["method"]] = by_method[one["method"]] + of_seed if one["method"] in by_method else of_seed
+    return outcomes
 
 
 def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> Answered:
@@ -171,8 +150,8 @@ def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: S
 def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> Answered:
     """Return what results say that are not yet in folders."""
     found = list(results)
-    given = frozenset(result.row.label for result in found if result.control)
-    return answer(params, [result.table for result in found], [result.seconds for result in found], given)
+    control_labels = frozenset(result.row.label for result in found if result.control)
+    return answer(params, [result.table for result in found], [result.seconds for result in found], control_labels)
 
 
 def answer(
@@ -191,7 +170,7 @@ def answer(
 def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame) -> dict[Place, Criterion]:
     """Return what decides in each setting of a tidy table."""
     run = run_section(params)
-    return {place: criterion_of(run, studies[place[0]]) for place, _ in places(table)}
+    return {place: run.of(studies[place[0]]).criterion for place, _ in places(table)}
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
@@ -204,20 +183,20 @@ def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> fr
 def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.DataFrame]:
     """Yield what studies derive from their results: tuned rows, and the seconds of a transfer on a given link."""
     for name, study in studies.items():
-        mine = table[table["study"] == name]
-        more = [choose(mine, label, rows) for label, rows in study.tuned.items()]
+        rows_of = table[table["study"] == name]
+        more = [choose(rows_of, label, rows) for label, rows in study.tuned.items()]
         yield from more
         if study.link is not None:
-            yield transfer_seconds(pd.concat([mine, *more]), study.link)
+            yield transfer_seconds(pd.concat([rows_of, *more]), study.link)
 
 
 def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return study -> setting -> its point in the study's grid."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    points: dict[str, dict[str, dict[str, Any]]] = {}
     for folder in results:
         for run in json.loads((folder / RUNS).read_text()):
-            found.setdefault(run["study"], {})[run["setting"]] = run["point"]
-    return found
+            points.setdefault(run["study"], {})[run["setting"]] = run["point"]
+    return points
 
 
 def controls(results: Iterable[Path]) -> frozenset[str]:
@@ -226,43 +205,39 @@ def controls(results: Iterable[Path]) -> frozenset[str]:
     return frozenset(run["method"] for run in runs if run["control"])
 
 
-def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
+def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     """Write a comparison: tables and pictures to `versioned`, those with seconds and the page to `unversioned`."""
     versioned.mkdir(parents=True, exist_ok=True)
     unversioned.mkdir(parents=True, exist_ok=True)
-    found.table.to_parquet(versioned / TABLE, index=False)
+    compared.table.to_parquet(versioned / TABLE, index=False)
     (versioned / PLOTS).mkdir(exist_ok=True)
-    for (study, setting), picture in found.plots.comparisons.items():
+    for (study, setting), picture in compared.plots.comparisons.items():
         (versioned / PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
-    for place, picture in found.plots.courses.items():
+    for place, picture in compared.plots.courses.items():
         (versioned / PLOTS / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
-    for study, picture in found.along.items():
+    for study, picture in compared.along.items():
         (versioned / PLOTS / f"{study}.png").write_bytes(picture)
-    (versioned / BRIEF).write_text(brief(found.answers))
-    (versioned / METRICS).write_text(json.dumps(answer_numbers(found.answers), indent=1) + "\n")
-    (versioned / CLAIMS).write_text(csv(found.claims))
-    (unversioned / SUMMARY).write_text(csv(found.summary))
-    if len(found.groups):
-        (unversioned / GROUPS).write_text(csv(found.groups))
+    (versioned / BRIEF).write_text(brief(compared.answers))
+    (versioned / METRICS).write_text(json.dumps(answer_numbers(compared.answers), indent=1) + "\n")
+    (versioned / CLAIMS).write_text(csv(compared.claims))
+    (unversioned / SUMMARY).write_text(csv(compared.summary))
+    if len(compared.groups):
+        (unversioned / GROUPS).write_text(csv(compared.groups))
     else:
         (unversioned / GROUPS).unlink(missing_ok=True)
-    whole = html(
-        found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
-        found.plots, found.papers, found.answers, found.outcomes,
-    )  # fmt: skip
-    (unversioned / PAGE).write_text(whole)
+    (unversioned / PAGE).write_text(html(compared))
 
 
-def notes(summary: pd.DataFrame, found: Mapping[Place, Answer]) -> dict[str, str]:
+def notes(summary: pd.DataFrame, by_place: Mapping[Place, Answer]) -> dict[str, str]:
     """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
-    boxes = study_answers(found)
+    boxes = study_answers(by_place)
     return {
         str(study): markdown(boxes[str(study)], tables_of(rows)) for study, rows in summary.groupby("study", sort=False)
     }
 
 
 def describe(
-    found: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter, page: Path
+    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter, page: Path
 ) -> None:
     """Write each study to its runs in the record: the answer, its tables, headline numbers, the page and pictures.
 
@@ -270,24 +245,26 @@ def describe(
     """
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), one in studies.items() if one == of and study == of.study}
-        rows = found.summary[(found.summary["study"] == of.study) & found.summary["setting"].isin(settings)]
-        answered = {place: one for place, one in found.answers.items() if place[0] == of.study and place[2] in settings}
+        rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
+        answered = {
+            place: one for place, one in compared.answers.items() if place[0] == of.study and place[2] in settings
+        }
         if rows.empty:
             continue
         (text,) = notes(rows, answered).values()
         drawn = {
             f"pictures/{slug(f'{setting}.png')}": png
-            for (study, setting), png in found.plots.comparisons.items()
+            for (study, setting), png in compared.plots.comparisons.items()
             if study == of.study and setting in settings
         }
-        numbers = headline_numbers(rows) | new_device_numbers(found.table, of.study, answered)
-        writer.describe(of, found.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
+        numbers = headline_numbers(rows) | new_device_numbers(compared.table, of.study, answered)
+        writer.describe(of, compared.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
 
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
     """Return the tables of one study by their titles; none for more than FEW settings."""
-    found = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in places(summary)}
-    return found if len(found) <= FEW else {}
+    tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in places(summary)}
+    return tables if len(tables) <= FEW else {}
 
 
 def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
@@ -305,17 +282,17 @@ def new_device_numbers(
     table: pd.DataFrame, study: str, answers: Mapping[Place, Answer]
 ) -> dict[tuple[str, ...], float]:
     """Return the means over devices that took no part: (metric, row) -> value; in several settings, as above."""
-    mine = {place: one for place, one in answers.items() if place[0] == study}
-    found = {}
-    for place, one in mine.items():
+    its_answers = {place: one for place, one in answers.items() if place[0] == study}
+    numbers = {}
+    for place, one in its_answers.items():
         if one.new_device is None:
             continue
         rows = table[(table["study"] == study) & (table["setting"] == place[2])]
         criterion = one.criterion.of_table(rows)
         for row, values in values_of_new(rows, criterion).items():
-            name = (f"new_device_{criterion.metric.name}", *([place[2]] if len(mine) > 1 else []), row)
-            found[name] = criterion.metric.sign * float(values[list(one.new_device.measured.weights)].mean().mean())
-    return found
+            name = (f"new_device_{criterion.metric.name}", *([place[2]] if len(its_answers) > 1 else []), row)
+            numbers[name] = criterion.metric.sign * float(values[list(one.new_device.measured.weights)].mean().mean())
+    return numbers
 
 
 def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[str]:
@@ -324,15 +301,15 @@ def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[
     It is the row that the answer recommends, or if nothing can be said the one with the best mean over seeds on
     the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
     """
-    found: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    by_setting: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for folder in results:
         for run in json.loads((folder / RUNS).read_text()):
             if not run["control"]:
-                mine = found.setdefault((run["study"], run["setting"]), {})
-                mine.setdefault(run["method"], []).append(run)
+                by_method = by_setting.setdefault((run["study"], run["setting"]), {})
+                by_method.setdefault(run["method"], []).append(run)
     advised = {(study, setting): one.advised for (study, _, setting), one in answers.items()}
     chosen = []
-    for place, rows in found.items():
+    for place, rows in by_setting.items():
         scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
         known = [name for name, score in scores.items() if score is not None]
         name = advised.get(place) or max(known, key=lambda name: scores[name] or 0.0, default=None)

@@ -83,10 +83,10 @@ def require_same(session: Session, origin: Origin, study: PreparedData, name: st
     setting, row = origin.setting, origin.row
     fed = partitions.build_federation(session.steps, setting, study)
     method = row.build(fed.public.nets, count_examples(session.store, study))
-    found = config_digest(
+    digest_now = config_digest(
         setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.hardware
     )
-    if found != origin.config:
+    if digest_now != origin.config:
         raise InputError(
             f"{name}: code, packages or hardware have changed since its run; run its study again, or {advice}"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from statistics import median
@@ -56,25 +56,25 @@ class History:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """Median seconds by kind; those of rounds are of one device in one round."""
-        found: dict[str, list[float]] = defaultdict(list)
+        by_kind: dict[str, list[float]] = defaultdict(list)
         for line in self._lines:
             if line["step"] != "rounds":
-                found[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
+                by_kind[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
             elif (record := look_up(line["key"])) is not None:
                 played = unflatten(record["value"], {})["rounds"]
                 turns = sum(len({*up, *down}) for up, down, _ in played)
-                found["rounds"].append(float(line["wall"]) / max(1, turns))
-        return {kind: median(walls) for kind, walls in found.items()}
+                by_kind["rounds"].append(float(line["wall"]) / max(1, turns))
+        return {kind: median(walls) for kind, walls in by_kind.items()}
 
     @cached_property
     def disk(self) -> dict[str, float]:
         """Median bytes of blobs by kind."""
-        found: dict[str, list[float]] = defaultdict(list)
+        by_kind: dict[str, list[float]] = defaultdict(list)
         for line in self._lines:
             paths = [self.store.path(Ref(digest, 0)) for digest in line.get("blobs", ())]
             size = sum(path.stat().st_size for path in paths if path.is_file())
-            found[line["step"]].append(size / line.get("calls", 1))
-        return {kind: median(sizes) for kind, sizes in found.items()}
+            by_kind[line["step"]].append(size / line.get("calls", 1))
+        return {kind: median(sizes) for kind, sizes in by_kind.items()}
 
 
 class Lookup:
@@ -102,18 +102,18 @@ class Lookup:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
-        found: dict[Any, Any] = {}
+        values_of: dict[Any, Any] = {}
         if len(shards := into_shards(fn, calls, self.together)) < len(calls):
             if trains_together(fn, self.together):
                 placed = accelerate_all(fn, self.accelerator)
             for label, shard in shards.items():
                 nothing = partial(self._stand_ins, fn=fn, calls=shard)
                 values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing, calls=len(shard))
-                found |= zip(shard, values, strict=True)
-            return found
+                values_of |= zip(shard, values, strict=True)
+            return values_of
         for unit, args in calls.items():
-            found[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
-        return found
+            values_of[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
+        return values_of
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
         return self._find(fn, "", args, 1.0, lambda key: self.store.put(Inline().call(fn, *self.store.get(args))))
@@ -200,72 +200,106 @@ def forecast(
     look: Any = Lookup(store, workers, accelerator, together)
     sources: dict[str, Ref] = {}
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
-    for job in jobs:
-        for setting in job.settings:
-            if setting.source not in sources:
-                sources[setting.source] = partitions.read_dataset(store, setting.data)
-            divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
-            prepared = PreparedData(sources[setting.source], divided)
-            fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
-            job.criterion.require_task(fed.task)
-            before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
-            look.model = max(model_bytes(fed), 1)
-            largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
-            untried = (setting.study, setting.name) not in tuned
-            tried = tuned.setdefault((setting.study, setting.name), {})
-            rows = [
-                rates if tried.get(row.label) else rates[:1]
-                for row in setting.methods
-                for rates in each_rate(setting, row, untried)
-            ]
-            without, first = [], min(fed.devices)
-            if leaving := leaves_out(job.new_device, store, prepared):
-                rest, _ = federation_without(look, fed, prepared, setting.federation["scale"], first)
-            fits = job.name in promoting and setting.task not in fitted
-            finals: list[tuple[str, Expected, str]] = []
-            for row, *others in rows:
-                try:
-                    method = row.build(fed.public.nets, sizes, fed.task)
-                    look.sent = message_bytes(row, fed, sizes, store)
-                except InputError:
-                    if job.optional:
-                        continue
-                    raise
-                done = len(look.done)
-                one = expect(look, history, method, fed, job.seed, setting.every)
-                mine = look.done[done:]
-                for other in others if one.cached < one.steps else []:  # the best rate is that of the cached steps
-                    del look.done[done:]
-                    there = other.build(fed.public.nets, sizes)
-                    found = expect(look, history, there, fed, job.seed, setting.every)
-                    if found.cached == found.steps:
-                        row, one, mine = other, found, look.done[done:]
-                        break
-                look.done[done:] = mine
-                if untried:
-                    tried[row.label] = tried.get(row.label, True) and one.cached == one.steps
-                yield replace(
-                    one, study=job.study, method=row.label, traffic=before + one.traffic,
-                    worker=largest + one.worker,
-                )  # fmt: skip
-                if fits and not getattr(row.builder, "control", False):
-                    finals.append(("final", fit_finally(look, history, job.seed, setting, row, prepared), row.label))
-                    fitted.add(setting.task)
-                if leaving:
-                    with suppress(InputError):
-                        there = row.build(rest.public.nets, {name: sizes[name] for name in rest.devices})
-                        found = expect(look, history, there, rest, job.seed, NEVER, deploys=False)
-                        alone = trains_alone(there)
-                        control = getattr(row.builder, "control", False)
-                        without.append((row.label if control else "alone" if alone else "combines", found, row.label))
-            yield from (
-                replace(one, study=job.study, method=f"{label} without each device", worker=largest + one.worker)
-                for label, one in dearest(without, len(fed.devices))
-            )
-            yield from (
-                replace(one, study=job.study, method=f"{label}, final fit", worker=largest + one.worker)
-                for label, one in dearest(finals, 1)
-            )
+    for job, setting in ((one, setting) for one in jobs for setting in one.settings):
+        divided = divide(look, sources, job, setting)
+        untried = (setting.study, setting.name) not in tuned
+        tried = tuned.setdefault((setting.study, setting.name), {})
+        rows = [
+            rates if tried.get(row.label) else rates[:1]
+            for row in setting.methods
+            for rates in each_rate(setting, row, untried)
+        ]
+        fits = job.name in promoting and setting.task not in fitted
+        costs: list[Expected] = []
+        finals: list[tuple[str, Expected, str]] = []
+        without: list[tuple[str, Expected, str]] = []
+        for rates in rows:
+            try:
+                row, cost = best_rate(look, history, job, setting, divided, rates)
+            except InputError:
+                if job.optional:
+                    continue
+                raise
+            if untried:
+                tried[row.label] = tried.get(row.label, True) and cost.cached == cost.steps
+            costs.append(replace(cost, method=row.label, traffic=divided.before + cost.traffic))
+            if fits and not row.control:
+                finals.append(("final", fit_finally(look, history, job.seed, setting, row, divided.data), row.label))
+                fitted.add(setting.task)
+            if divided.rest is not None:
+                with suppress(InputError):
+                    without.append(leave_first_out(look, history, job.seed, divided, row))
+        for label, cost in dearest(without, len(divided.fed.devices)):
+            costs.append(replace(cost, method=f"{label} without each device"))
+        for label, cost in dearest(finals, 1):
+            costs.append(replace(cost, method=f"{label}, final fit"))
+        yield from (replace(cost, study=job.study, worker=divided.largest + cost.worker) for cost in costs)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A setting's data, divided among devices.
+
+    sizes: device -> its labelled training examples. before: bytes of all devices before the first round. largest: those
+    of the largest part of a device's examples. rest: the federation without the first device, where devices are left
+    out.
+    """
+
+    data: PreparedData
+    fed: Federation
+    sizes: Mapping[str, int]
+    before: float
+    largest: int
+    rest: Federation | None
+
+
+def divide(look: Any, sources: dict[str, Ref], job: Job, setting: Setting) -> Divided:
+    """Read a setting's data, unless `sources` has them, and divide them."""
+    if setting.source not in sources:
+        sources[setting.source] = partitions.read_dataset(look.store, setting.data)
+    scale = setting.federation["scale"]
+    made = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
+    data = PreparedData(sources[setting.source], made)
+    fed = partitions.build_federation(look, setting, data)
+    job.criterion.require_task(fed.task)
+    look.model = max(model_bytes(fed), 1)
+    before = len(fed.devices) * sum(prepared_bytes(look.store, data, scale).values())
+    largest = max(part.nbytes for part in refs([device.data for device in fed.devices.values()]))
+    leaving = leaves_out(job.new_device, look.store, data)
+    rest = federation_without(look, fed, data, scale, min(fed.devices))[0] if leaving else None
+    return Divided(data, fed, count_examples(look.store, data), before, largest, rest)
+
+
+def best_rate(
+    look: Any, history: History, job: Job, setting: Setting, divided: Divided, rates: list[MethodConfig]
+) -> tuple[MethodConfig, Expected]:
+    """Return a row with the learning rate whose steps are cached, which is the best; else with the first one.
+
+    Raises InputError where the data or the nets do not allow the method.
+    """
+    first = rates[0].build(divided.fed.public.nets, divided.sizes, divided.fed.task)
+    look.sent = message_bytes(rates[0], divided.fed, divided.sizes, look.store)
+    done = len(look.done)
+    cost = expect(look, history, first, divided.fed, job.seed, setting.every)
+    steps = look.done[done:]
+    for row in rates[1:] if cost.cached < cost.steps else []:
+        del look.done[done:]
+        method = row.build(divided.fed.public.nets, divided.sizes)
+        other = expect(look, history, method, divided.fed, job.seed, setting.every)
+        if other.cached == other.steps:
+            return row, other
+    look.done[done:] = steps
+    return rates[0], cost
+
+
+def leave_first_out(
+    look: Any, history: History, seed: int, divided: Divided, row: MethodConfig
+) -> tuple[str, Expected, str]:
+    """Return the row's kind, what it would cost without the first device, and its label, see `dearest`."""
+    assert divided.rest is not None
+    method = row.build(divided.rest.public.nets, {name: divided.sizes[name] for name in divided.rest.devices})
+    cost = expect(look, history, method, divided.rest, seed, NEVER, deploys=False)
+    return row.label if row.control else "alone" if trains_alone(method) else "combines", cost, row.label
 
 
 def each_rate(setting: Setting, row: MethodConfig, untried: bool) -> list[list[MethodConfig]]:
@@ -289,8 +323,8 @@ def fit_finally(
     before, rows = (sum(count_examples(look.store, one).values()) for one in (study, final))
     fed = partitions.build_federation(look, setting, final, final_fit=held_out)
     method = row.build(fed.public.nets, count_examples(look.store, final))
-    found = expect(look, history, method, fed, seed, max(stage.rounds for stage in method.stages))
-    return replace(found, seconds=found.seconds * rows / max(before, 1))
+    expected = expect(look, history, method, fed, seed, max(stage.rounds for stage in method.stages))
+    return replace(expected, seconds=expected.seconds * rows / max(before, 1))
 
 
 def expect(
@@ -322,9 +356,9 @@ def dearest(rows: Iterable[tuple[str, Expected, str]], devices: int) -> Iterator
     kinds: dict[str, list[tuple[Expected, str]]] = defaultdict(list)
     for kind, one, label in rows:
         kinds[kind].append((one, label))
-    for kind, mine in kinds.items():
+    for kind, candidates in kinds.items():
         if kind in (*GUESSES, "alone", "combines", "final"):
-            one, label = max(mine, key=lambda pair: (pair[0].steps == pair[0].cached, pair[0].seconds))
+            one, label = max(candidates, key=lambda pair: (pair[0].steps == pair[0].cached, pair[0].seconds))
             yield label, replace(
                 one, steps=one.steps * devices, cached=one.cached * devices, seconds=one.seconds * devices,
                 disk=one.disk * devices, traffic=one.traffic * devices,

@@ -6,7 +6,7 @@ date                            when the run ended, with the zone of this machin
 study, size, setting            what was asked
 dataset, task                   the data's name, and that of the registered model
 data, rows                      the digest of what was read, and its number of rows
-partition, devices              the digest of the divisions of all seeds, and the number of devices
+partition, devices              the digest of the partitions of all seeds, and the number of devices
 seeds                           of the run
 metric                          that decides
 action, method                  the answer, and the row that it recommends, if any
@@ -54,11 +54,11 @@ Line: TypeAlias = dict[str, Any]
 def lines_of(results: Iterable[Result], answers: Mapping[Place, Answer], store: Store) -> list[Line]:
     """Return a line for each study and setting of a run that ends now; `append` completes it."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    found: dict[tuple[str, str], list[Result]] = {}
+    by_setting: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        found.setdefault((result.setting.study, result.setting.name), []).append(result)
-    told = {(study, setting): answer for (study, _, setting), answer in answers.items()}
-    return [line_of(now, mine, told[place], store) for place, mine in found.items()]
+        by_setting.setdefault((result.setting.study, result.setting.name), []).append(result)
+    answer_of = {(study, setting): answer for (study, _, setting), answer in answers.items()}
+    return [line_of(now, of_place, answer_of[place], store) for place, of_place in by_setting.items()]
 
 
 def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) -> Line:
@@ -86,14 +86,14 @@ def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[st
     """Return device -> the value of a row's models on its own test data, mean over seeds."""
     from fedcore.results.summary import last_round  # imports pandas, which reading a history does not need
 
-    found: dict[str, list[float]] = {}
+    by_device: dict[str, list[float]] = {}
     for result in results:
         if result.row.label == row:
             last = last_round(result.table)
             own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.name)]
             for device, value in zip(own["device"], own["value"], strict=True):
-                found.setdefault(str(device), []).append(float(value))
-    return {device: fmean(values) for device, values in sorted(found.items())}
+                by_device.setdefault(str(device), []).append(float(value))
+    return {device: fmean(values) for device, values in sorted(by_device.items())}
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -120,7 +120,7 @@ def append(lines: Sequence[Line]) -> None:
 def read(path: Path | None = None) -> list[Line]:
     """Return the lines in their order, except damaged ones. path: of the file, HISTORY by default."""
     path = path or HISTORY
-    found = []
+    lines = []
     for text in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             line = json.loads(text)
@@ -128,8 +128,8 @@ def read(path: Path | None = None) -> list[Line]:
             _identity(line)
         except (ValueError, TypeError, LookupError, RecursionError):
             continue
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def _identity(line: Line) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
 @lru_cache(maxsize=1)
 def read(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
     """Return a dataset and its partition; the last ones are kept, since all that describes them is written in turn."""
-    found: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
-    return found
+    loaded: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
+    return loaded
 
 
 def dropped_line(store: Store, prepared: PreparedData, section: Mapping[str, Any]) -> str:

@@ -151,7 +151,7 @@ class Run:
     def _begin(self, ready: ReadySetting) -> None:
         """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
         place = ready.job.study, ready.setting.name
-        rows = [row for row in ready.setting.methods if not getattr(row.builder, "control", False)][:2]
+        rows = [row for row in ready.setting.methods if not row.control][:2]
         tried = any(len(run_method.rates_of(ready.setting, row)) > 1 for row in rows)
         if place in self._first or not tried or not self._says_so_far(ready):
             return
@@ -205,9 +205,9 @@ class Run:
             controls = {result.row.label for result in results if result.control}
             able = left_out.rows_with_model(self.session.steps, results) if ready.leave_out else None
             table = pd.concat([result.table for result in results], ignore_index=True)
-            self._stopped[place] = found = rows_that_cannot_win(table, controls, job.criterion, able)
-            if found:
-                names = join_words(sorted(found))
+            self._stopped[place] = stopped = rows_that_cannot_win(table, controls, job.criterion, able)
+            if stopped:
+                names = join_words(sorted(stopped))
                 self.session.print_line(f"  stopped after {STOPPED_AFTER} seeds (run.stop_rows): {names} cannot win")
         return self._stopped[place]
 
@@ -215,8 +215,8 @@ class Run:
         """Score the rows that the answer for a new device compares on each device, trained without it."""
         for one in {(one.job.study, one.setting.name): one for one in self._ready if one.leave_out}.values():
             jobs = [job.name for job in self.jobs if job.study == one.job.study]
-            mine = [r for job in jobs for r in self.results[job] if r.setting.name == one.setting.name]
-            scored = {r.config: r for r in left_out.leave_out(self.session, mine, one.job.criterion)} if mine else {}
+            runs = [r for job in jobs for r in self.results[job] if r.setting.name == one.setting.name]
+            scored = {r.config: r for r in left_out.leave_out(self.session, runs, one.job.criterion)} if runs else {}
             for job in jobs:
                 self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
 
@@ -225,9 +225,7 @@ class Run:
 
         A row that diverged is left out of any study that has another one beside controls.
         """
-        others = {
-            row.label for one in job.settings for row in one.methods if not getattr(row.builder, "control", False)
-        }
+        others = {row.label for one in job.settings for row in one.methods if not row.control}
         if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
         if (job.study, method.label) not in self._refusals:
@@ -283,12 +281,12 @@ def open_record() -> Iterator[RecordWriter]:
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
-    for told in writer.proposed:
-        print(told.line)
+    for proposal in writer.proposed:
+        print(proposal.line)
     tidy_up(settings.keep)
-    for told in writer.proposed:
-        if told.event is not None:
-            alerts.tell(settings.alerts, told.event, told.line)
+    for proposal in writer.proposed:
+        if proposal.event is not None:
+            alerts.tell(settings.alerts, proposal.event, proposal.line)
     alerts.tell_disk(settings.alerts)
 
 

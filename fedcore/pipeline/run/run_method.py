@@ -51,8 +51,8 @@ def run_method(
     with naming(f"in method {row.label}, seed {seed}"):
         played = list(rounds(method, fed, seed, session.steps, every))
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
-    told: list[Report] = session.store.get([one.report for one in played])
-    turn_reports = name_classes(session.store, prepared, told)
+    loaded_reports: list[Report] = session.store.get([one.report for one in played])
+    turn_reports = name_classes(session.store, prepared, loaded_reports)
     for warning in reports.words(turn_reports, reports.WARNING):
         session.print_line(f"  {row.label}: {warning}")
     models, counted = deploy_models(session.steps, method, fed, played[-1].state)
@@ -93,8 +93,8 @@ def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> 
     missed, alarm = (
         costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in ((label, other), (other, label))
     )
-    found = best_threshold(scores["scores"].numpy(), scores["positive"].numpy(), result.metric.name, (missed, alarm))
-    return None if found is None else Threshold(label, found)
+    best = best_threshold(scores["scores"].numpy(), scores["positive"].numpy(), result.metric.name, (missed, alarm))
+    return None if best is None else Threshold(label, best)
 
 
 def config_digest(
@@ -117,11 +117,11 @@ def embed_features(
 ) -> Ref | None:
     """Embed devices' examples as their shared parts represent them; prints the reason if that is impossible."""
     try:
-        found: Ref = session.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
+        embedded: Ref = session.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
     except InputError as error:
         session.print_line(f"  {row.label}: no picture of its features; {error}")
         return None
-    return found
+    return embedded
 
 
 def name_classes(store: Store, prepared: PreparedData, told: list[Report]) -> list[Report]:
@@ -173,8 +173,8 @@ def deploy_models(
         for first in range(0, len(names), TOGETHER)
     ]
     calls = {names[0]: (*what, {name: fed.devices[name] for name in names}, fed.classes) for names, what in groups}
-    found = steps.map(deploy, calls)
-    return {name: found[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in found.values())
+    models = steps.map(deploy, calls)
+    return {name: models[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in models.values())
 
 
 def save(results: Sequence[Result], folder: Path) -> None:
@@ -198,23 +198,23 @@ def save(results: Sequence[Result], folder: Path) -> None:
 
 def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
     """Write how the devices prepared a user's own data: setting -> schema."""
-    found = {}
+    schemas = {}
     for name, result in {result.setting.name: result for result in results}.items():
         dataset, made = read(store, result.prepared)
         if dataset.schema is not None:
-            found[name] = json.loads(to_json(result.schema(dataset, made)))
-    if found:
-        (folder / SCHEMA).write_text(json.dumps(found, indent=1) + "\n")
+            schemas[name] = json.loads(to_json(result.schema(dataset, made)))
+    if schemas:
+        (folder / SCHEMA).write_text(json.dumps(schemas, indent=1) + "\n")
 
 
 def save_outcomes(results: Iterable[Result], folder: Path) -> None:
     """Write which classes the models of the last round confuse, and how they are calibrated, on own test data."""
-    found = [
+    outcomes = [
         {"setting": r.setting.name, "method": r.row.label, "seed": r.seed, **r.outcomes.to_json()}
         for r in results
         if r.outcomes is not None
     ]
-    (folder / OUTCOMES).write_text(json.dumps(found) + "\n")
+    (folder / OUTCOMES).write_text(json.dumps(outcomes) + "\n")
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
@@ -234,9 +234,9 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
     settings: dict[str, list[Result]] = {}
     for result in results:
         settings.setdefault(result.setting.name, []).append(result)
-    for name, mine in settings.items():
-        for file, caption, picture in setting_pictures(store, mine):
-            path = Path(mine[0].setting.slug) / f"{file}.png"
+    for name, of_setting in settings.items():
+        for file, caption, picture in setting_pictures(store, of_setting):
+            path = Path(of_setting[0].setting.slug) / f"{file}.png"
             (folder / PICTURES / path).parent.mkdir(exist_ok=True)
             (folder / PICTURES / path).write_bytes(picture())
             drawn.append((name, path.as_posix(), caption))
@@ -318,8 +318,8 @@ def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Ste
 
 def count_by_kind(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
     """Return kind of step -> the numbers of computed steps and of cache hits."""
-    found: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for step in steps:
-        computed, cached = found.get(step.kind, (0, 0))
-        found[step.kind] = (computed + (not step.cached), cached + step.cached)
-    return found
+        computed, cached = counts.get(step.kind, (0, 0))
+        counts[step.kind] = (computed + (not step.cached), cached + step.cached)
+    return counts

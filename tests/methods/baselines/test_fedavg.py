@@ -43,7 +43,7 @@ def test_one_full_batch_step_is_gradient_descent_on_the_union():
     x = torch.cat([there.data.train.x for there in fed.devices.values()])
     y = torch.cat([there.data.train.y for there in fed.devices.values()])
     cross_entropy(module(x), y).backward()
-    union = {name: start[name] - 0.5 * leaf.grad for name, leaf in module.named_parameters()}
+    union = {name: start[name] - 0.5 * tensor.grad for name, tensor in module.named_parameters()}
     by_size = last(fedavg(training=step), fed).state.messages["a"].params
     evenly = last(fedavg(training=step, weights="even"), fed).state.messages["a"].params
     torch.testing.assert_close(by_size, union)
@@ -93,9 +93,9 @@ def test_a_masked_model_tells_nothing_and_no_mask_is_used_twice():
         for seed, number in ((1, 0), (1, 0), (1, 1))
     )
     assert bits(one) == bits(again)
-    numbers = torch.cat([leaf.flatten() for leaf in one.values()])
+    numbers = torch.cat([tensor.flatten() for tensor in one.values()])
     assert numbers.double().abs().median() > 2.0**60
-    assert not any(torch.equal(leaf, later[name]) for name, leaf in one.items())
+    assert not any(torch.equal(tensor, later[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change"), ("aggregation", "median")])

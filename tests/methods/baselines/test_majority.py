@@ -101,7 +101,7 @@ class Unbiased(torch.nn.Module):
 
 
 class Shuffled(torch.nn.Module):
-    """Its last leaf is a bias, but not that of the output."""
+    """Its last tensor is a bias, but not that of the output."""
 
     def __init__(self):
         super().__init__()

@@ -147,12 +147,12 @@ def test_a_report_has_the_plans_of_its_round_and_memory_has_none():
     fed, seen = federation(), set()
     for one in run(code_ot(rounds=3, rank_by="test"), fed, 3, Inline()):
         matrices = one.report.matrices
-        plans = {name: leaf for name, leaf in matrices.items() if name.startswith("plan/")}
+        plans = {name: tensor for name, tensor in matrices.items() if name.startswith("plan/")}
         folds = {name.split("/")[1] for name in plans}
         assert len(folds) == 2  # three models are folded twice, named by the model that is folded in
         shapes = {f"plan/{fold}/{label}": (n, n) for fold in folds for label, n in (("h1", 5), ("h2", 4))}
-        assert {name: tuple(leaf.shape) for name, leaf in plans.items()} == shapes
-        assert all(leaf.sum().item() == pytest.approx(1, abs=1e-5) for leaf in plans.values())
+        assert {name: tuple(tensor.shape) for name, tensor in plans.items()} == shapes
+        assert all(tensor.sum().item() == pytest.approx(1, abs=1e-5) for tensor in plans.values())
         assert matrices["solver/violation"].shape == (4,)
         assert matrices["solver/violation"].max() < 1e-7
         assert set(one.report.devices["transport"]) == folds
@@ -200,7 +200,7 @@ def mixed(**settings):
 def test_models_of_unequal_widths_fuse_and_return_in_each_devices_shapes():
     report, messages, updates = mixed()
     for name, message in messages.items():
-        shapes = {leaf: tuple(x.shape) for leaf, x in message.params.items()}
+        shapes = {key: tuple(x.shape) for key, x in message.params.items()}
         assert shapes == nets.shapes(WIDE if name in "bd" else NET)
     assert tuple(report.matrices["plan/c/h1"].shape) == (7, 5)
     assert messages["a"] is messages["c"]
@@ -237,7 +237,7 @@ def test_nets_of_unequal_depth_are_refused():
 
 
 @pytest.mark.parametrize("name", ["fedavg", "best_local", "half_best", "no_alignment"])
-def test_what_is_taken_leaf_by_leaf_needs_equal_nets(name):
+def test_what_is_taken_tensor_by_tensor_needs_equal_nets(name):
     memory = {"rounds": 1, "fraction": 1.0, "weights": "size"} if name == "fedavg" else {"rank_by": "validation"}
     with pytest.raises(InputError, match=r"^net\.variants: .*equal nets"):
         method(name, nets={"a": NET, "b": WIDE}, training=SGD, shared_init=False, **memory)

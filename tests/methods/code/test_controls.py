@@ -94,7 +94,7 @@ def normed():
 
 
 def halved(params):
-    return {leaf: x / 2 for leaf, x in params.items()}
+    return {name: x / 2 for name, x in params.items()}
 
 
 def test_half_best_sends_everyone_half_of_the_model_with_the_best_score():
@@ -112,7 +112,7 @@ def test_half_best_is_half_of_best_local_to_the_bit(rank_by):
     best = last(whole, fed, 1).state.messages["a"].params
     half = last(half_best(training=ADAM, rank_by=rank_by), fed, 1).state.messages["a"].params
     assert bits(half) == bits(halved(best))
-    torch.testing.assert_close({leaf: 2 * x for leaf, x in half.items()}, best, rtol=0, atol=0)
+    torch.testing.assert_close({name: 2 * x for name, x in half.items()}, best, rtol=0, atol=0)
 
 
 def test_half_best_of_one_device_is_half_of_it():
@@ -145,8 +145,8 @@ def geometric(models):
     shares = [0.5 ** max(1, len(models) - i - (i == 0)) for i in range(len(models))] if len(models) > 1 else [1.0]
     assert sum(shares) == 1
     return {
-        leaf: sum(share * params[leaf].double() for share, params in zip(shares, models, strict=True)).float()
-        for leaf in models[0]
+        name: sum(share * params[name].double() for share, params in zip(shares, models, strict=True)).float()
+        for name in models[0]
     }
 
 

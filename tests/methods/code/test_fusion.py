@@ -57,7 +57,7 @@ def mlp(params: Params, x: Tensor) -> Tensor:
 
 def cnn(params: Params, x: Tensor) -> Tensor:
     x = F.conv2d(x, params["conv1.weight"], params["conv1.bias"])
-    x = F.batch_norm(x, *(params[f"norm.{leaf}"] for leaf in ("running_mean", "running_var", "weight", "bias")))
+    x = F.batch_norm(x, *(params[f"norm.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
     x = F.conv2d(x.relu(), params["conv2.weight"], params["conv2.bias"]).relu().flatten(1)
     x = F.linear(x, params["fc1.weight"], params["fc1.bias"]).relu()
     return F.linear(x, params["fc2.weight"], params["fc2.bias"])
@@ -81,14 +81,14 @@ NETS = {"mlp": (MLP, mlp, (5,)), "cnn": (CNN, cnn, (2, 7, 7)), "residual": (RESI
 
 
 def network(axes: Axes, seed: int) -> Params:
-    """Random leaves of the table's shapes; None axes have the sizes in FIXED (3 classes, 5 features, ...)."""
+    """Random tensors of the table's shapes; None axes have the sizes in FIXED (3 classes, 5 features, ...)."""
     generator = torch.Generator().manual_seed(seed)
     params = {}
-    for leaf, names in axes.items():
-        fixed = iter(FIXED.get(leaf, (3,)))
+    for key, names in axes.items():
+        fixed = iter(FIXED.get(key, (3,)))
         pixels = 9 if names == ("h", "c2") else 1
         shape = [next(fixed) if name is None else WIDTHS[name] * (pixels if k else 1) for k, name in enumerate(names)]
-        params[leaf] = torch.randn(shape, generator=generator)
+        params[key] = torch.randn(shape, generator=generator)
     if "norm.running_var" in params:
         params["norm.running_var"] = params["norm.running_var"].abs() + 0.5
         params["norm.num_batches_tracked"] = torch.tensor(seed)
@@ -98,15 +98,15 @@ def network(axes: Axes, seed: int) -> Params:
 def gather(params: Params, axes: Axes, picks: dict[str, Tensor], share: bool = False) -> Params:
     """Take units by number on every axis that carries them; share: divide outgoing weights by a unit's copies."""
     out = dict(params)
-    for leaf, names in axes.items():
+    for key, names in axes.items():
         for axis, name in enumerate(names):
             if name is not None:
                 pick = picks[name]
                 copies = torch.bincount(pick, minlength=WIDTHS[name])[pick].float()
-                x = out[leaf].movedim(axis, 0).unflatten(0, (WIDTHS[name], -1))[pick]
+                x = out[key].movedim(axis, 0).unflatten(0, (WIDTHS[name], -1))[pick]
                 if share and axis:
                     x = x / copies.reshape(-1, *[1] * (x.dim() - 1))
-                out[leaf] = x.flatten(0, 1).movedim(0, axis)
+                out[key] = x.flatten(0, 1).movedim(0, axis)
     return out
 
 
@@ -129,7 +129,7 @@ def test_shuffled_network_fuses_back_to_itself(name: str, transport: Transport) 
     model = gather(target, axes, shuffles(axes, 1))
     x = inputs(shape)
     torch.testing.assert_close(forward(model, x), forward(target, x), rtol=1e-4, atol=1e-4)
-    assert not all(torch.equal(model[leaf], target[leaf]) for leaf in axes)
+    assert not all(torch.equal(model[key], target[key]) for key in axes)
     for fused in (code([model, target], axes, transport)[0], lmf([model, target], axes, transport, reference=1)[0]):
         torch.testing.assert_close(fused, target, rtol=0, atol=1e-6)
         torch.testing.assert_close(forward(fused, x), forward(target, x), rtol=1e-4, atol=1e-4)
@@ -141,15 +141,15 @@ def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
     target = network(MLP, 0)
     model = gather(target, MLP, shuffles(MLP, 1))
     aligned, plans = align(model, target, MLP, EXACT)
-    literal = {leaf: x.double() for leaf, x in model.items()}
-    for leaf, names in MLP.items():
+    literal = {key: x.double() for key, x in model.items()}
+    for key, names in MLP.items():
         for axis, name in enumerate(names):
             if name is not None:
-                literal[leaf] = carry(literal[leaf], axis, plans[name].plan / WIDTHS[name])
+                literal[key] = carry(literal[key], axis, plans[name].plan / WIDTHS[name])
     torch.testing.assert_close(aligned, target, rtol=0, atol=1e-6)
     assert literal["fc2.weight"].norm() < 1e-3 * target["fc2.weight"].norm()
     torch.testing.assert_close(
-        average_pair({leaf: x.float() for leaf, x in literal.items()}, target)["fc2.weight"],
+        average_pair({key: x.float() for key, x in literal.items()}, target)["fc2.weight"],
         target["fc2.weight"] / 2,
         rtol=0,
         atol=1e-3,
@@ -195,7 +195,7 @@ def test_unequal_widths_take_the_targets_shapes() -> None:
     other = network(MLP, 1)
     for model, target in ((wide, other), (other, wide)):
         aligned, plans = align(model, target, MLP, NEWTON)
-        assert {leaf: x.shape for leaf, x in aligned.items()} == {leaf: x.shape for leaf, x in target.items()}
+        assert {name: x.shape for name, x in aligned.items()} == {name: x.shape for name, x in target.items()}
         assert plans["h1"].plan.shape == (len(model["fc1.bias"]), len(target["fc1.bias"]))
         assert list(plans) == ["h1", "h2", "h3"]
 
@@ -206,10 +206,10 @@ def test_identity_alignment_is_the_geometric_fold_bit_for_bit(seed: int, count: 
     axes: Axes = {"in": ("h", None), "out": (None, "h")}
     generator = torch.Generator().manual_seed(seed)
     draw = [{"in": (width, 4), "out": (3, width)} for _ in range(count)]
-    models = [{leaf: torch.randn(shape, generator=generator) for leaf, shape in one.items()} for one in draw]
+    models = [{name: torch.randn(shape, generator=generator) for name, shape in one.items()} for one in draw]
     fused, plans = code(models, axes, IDENTITY)
     plain = fold_without_alignment(models)
-    assert all(torch.equal(fused[leaf], plain[leaf]) for leaf in axes)
+    assert all(torch.equal(fused[name], plain[name]) for name in axes)
     assert len(plans) == count - 1
     weights = [2.0 ** -max(count - 1, 0)] + [2.0 ** -(count - k) for k in range(1, count)]
     want = sum(w * model["in"] for w, model in zip(weights, models, strict=True))
@@ -237,12 +237,12 @@ def test_lmf_layer_by_layer_is_the_mean_of_aligned_models() -> None:
 
 def test_counters_are_the_targets_and_nothing_is_mutated() -> None:
     models = [network(CNN, seed) for seed in range(3)]
-    before = [{leaf: x.clone() for leaf, x in model.items()} for model in models]
+    before = [{name: x.clone() for name, x in model.items()} for model in models]
     fused, _ = code(models, CNN, NEWTON)
     assert fused["norm.num_batches_tracked"].item() == 2
     assert lmf(models, CNN, NEWTON, reference=1)[0]["norm.num_batches_tracked"].item() == 1
-    assert {leaf: (x.shape, x.dtype) for leaf, x in fused.items()} == {
-        leaf: (x.shape, x.dtype) for leaf, x in models[0].items()
+    assert {name: (x.shape, x.dtype) for name, x in fused.items()} == {
+        name: (x.shape, x.dtype) for name, x in models[0].items()
     }
     torch.testing.assert_close(models, before, rtol=0, atol=0)
 
@@ -258,12 +258,12 @@ def test_running_statistics_travel_and_do_not_count() -> None:
     target = network(CNN, 0)
     orders = shuffles(CNN, 1)
     model = gather(target, CNN, orders)
-    for k, leaf in enumerate(("norm.running_mean", "norm.running_var")):
-        model[leaf] = 100.0 * torch.arange(4) + k
+    for k, name in enumerate(("norm.running_mean", "norm.running_var")):
+        model[name] = 100.0 * torch.arange(4) + k
     found, plans = align(model, target, CNN, EXACT)
     torch.testing.assert_close(plans["c1"].plan.argmax(1), orders["c1"])
-    for leaf in ("norm.running_mean", "norm.running_var"):
-        torch.testing.assert_close(found[leaf][orders["c1"]], model[leaf])
+    for name in ("norm.running_mean", "norm.running_var"):
+        torch.testing.assert_close(found[name][orders["c1"]], model[name])
     torch.testing.assert_close(found["conv2.weight"], target["conv2.weight"], rtol=0, atol=1e-6)
 
 

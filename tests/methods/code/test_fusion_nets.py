@@ -17,29 +17,29 @@ EXACT, NEWTON = Transport("exact"), Transport(reg=1e-4, max_iterations=200)
 
 
 def network(net: Net, seed: int) -> Params:
-    """Initial leaves, with norms and biases that tell units apart as those of a trained net do."""
+    """Initial tensors, with norms and biases that tell units apart as those of a trained net do."""
     generator = seeded(seed)
     params = nets.init(net, generator)
-    for name, leaf in params.items():
-        if leaf.dim() == 1:
-            leaf.add_(0.1 * torch.randn(leaf.shape, generator=generator))
+    for name, tensor in params.items():
+        if tensor.dim() == 1:
+            tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
             if name.endswith("running_var"):
-                leaf.abs_().add_(0.1)
+                tensor.abs_().add_(0.1)
     return params
 
 
 def gather(params: Params, axes: Axes, picks: dict[str, Tensor]) -> Params:
     """Take units by number on every axis that carries them; outgoing weights are divided by a unit's copies."""
     widths, out = units(params, axes), dict(params)
-    for leaf, labels in axes.items():
+    for name, labels in axes.items():
         for axis, label in enumerate(labels):
             if label is not None:
                 pick = picks[label]
-                x = out[leaf].movedim(axis, 0).unflatten(0, (widths[label], -1))[pick]
+                x = out[name].movedim(axis, 0).unflatten(0, (widths[label], -1))[pick]
                 if axis:
                     copies = torch.bincount(pick, minlength=widths[label])[pick]
                     x = x / copies.reshape(-1, *[1] * (x.dim() - 1))
-                out[leaf] = x.flatten(0, 1).movedim(0, axis)
+                out[name] = x.flatten(0, 1).movedim(0, axis)
     return out
 
 
@@ -70,10 +70,10 @@ def test_shuffling_along_the_table_leaves_the_function(case: str, training: bool
     net, shape = narrow(case)
     params = network(net, 0)
     shuffled = gather(params, net.table, shuffles(params, net.table, 1))
-    moved = [leaf for leaf in net.table if not torch.equal(shuffled[leaf], params[leaf])]
+    moved = [name for name in net.table if not torch.equal(shuffled[name], params[name])]
     assert len(moved) == len(net.table) - 1  # all but the last layer's bias
     x = images(shape)
-    found, wanted = (outputs(net, leaves, x, training) for leaves in (shuffled, params))
+    found, wanted = (outputs(net, tensors, x, training) for tensors in (shuffled, params))
     torch.testing.assert_close(found / wanted.abs().max(), wanted / wanted.abs().max(), rtol=0, atol=1e-5)
 
 
@@ -113,7 +113,7 @@ def test_unequal_widths_take_the_targets_shapes(case: str) -> None:
     (net, shape), (wider, _) = narrow(case), narrow(case, 2)
     for own, other in ((net, wider), (wider, net)):
         fused, plans = code([network(own, 0), network(other, 1)], own.table, EXACT)
-        assert {leaf: tuple(x.shape) for leaf, x in fused.items()} == nets.shapes(other)
+        assert {name: tuple(x.shape) for name, x in fused.items()} == nets.shapes(other)
         assert bool(outputs(other, fused, images(shape)).isfinite().all())
         assert [*plans[0]] == [*units(fused, own.table)]
 
@@ -124,8 +124,8 @@ def test_a_mean_of_nets_with_norms_has_the_mean_statistics() -> None:
     for k, model in enumerate(models):
         model["stem.norm1.num_batches_tracked"] = torch.tensor(5 + k)
     found = mean(models, evenly(3))
-    for leaf in ("stem.norm1.running_mean", "stem.norm1.running_var", "stem.norm1.weight", "stem.conv1.weight"):
-        torch.testing.assert_close(found[leaf], sum(model[leaf] for model in models) / 3)
+    for name in ("stem.norm1.running_mean", "stem.norm1.running_var", "stem.norm1.weight", "stem.conv1.weight"):
+        torch.testing.assert_close(found[name], sum(model[name] for model in models) / 3)
     assert found["stem.norm1.num_batches_tracked"].item() == 5
     assert bool(outputs(net, found, images(shape)).isfinite().all())
     torch.testing.assert_close(mean([models[0]] * 3, torch.tensor([1.0, 0.0, 0.0])), models[0], rtol=0, atol=0)

@@ -82,11 +82,11 @@ def test_the_exam_decides_whose_units_are_kept():
 
 def test_every_plan_but_the_bests_is_reported():
     one = last(sending(lmf(), ranked(model("x"), model("y"), model("z"))), federation())
-    plans = {name: leaf for name, leaf in one.report.matrices.items() if name.startswith("plan/")}
-    assert {name: tuple(leaf.shape) for name, leaf in plans.items()} == {
+    plans = {name: tensor for name, tensor in one.report.matrices.items() if name.startswith("plan/")}
+    assert {name: tuple(tensor.shape) for name, tensor in plans.items()} == {
         f"plan/{name}/{label}": (n, n) for name in "ab" for label, n in (("h1", 5), ("h2", 4))
     }
-    assert all(torch.allclose(leaf.sum(0), torch.full((len(leaf),), 1 / len(leaf))) for leaf in plans.values())
+    assert all(torch.allclose(tensor.sum(0), torch.full((len(tensor),), 1 / len(tensor))) for tensor in plans.values())
     assert one.report.matrices["solver/violation"].max() < 1e-7
 
 

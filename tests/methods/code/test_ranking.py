@@ -22,7 +22,7 @@ from fedcore.types import Data, Device, Splits, StepId, Update
 
 def biased(guess):
     """A model that says the same class to everything."""
-    params = {name: torch.zeros_like(leaf) for name, leaf in model().items()}
+    params = {name: torch.zeros_like(tensor) for name, tensor in model().items()}
     params["fc3.bias"][guess] = 1.0
     return params
 

@@ -86,7 +86,7 @@ def test_changes_and_models_average_to_the_same_but_for_rounding(weights):
 
 def by_a_plain_loop(fed, seed, turns, rhos, temperature):
     """Algorithms 1 and 2 by autograd in double precision; a label that nobody has keeps its row."""
-    w = {leaf: x.double() for leaf, x in nets.init(NET, generator(seed, "init")).items()}
+    w = {key: x.double() for key, x in nets.init(NET, generator(seed, "init")).items()}
     table, seen = torch.zeros(3, 3).double(), torch.zeros(3, dtype=torch.bool)
     for number, (names, rho) in enumerate(zip(turns, rhos, strict=True)):
         models, sizes, sums, counts = [], [], torch.zeros(3, 3).double(), torch.zeros(3).double()
@@ -109,7 +109,7 @@ def by_a_plain_loop(fed, seed, turns, rhos, temperature):
                     counts[y] += 1
             models.append(module.state_dict())
             sizes.append(len(examples))
-        w = {leaf: sum(n * m[leaf] for n, m in zip(sizes, models, strict=True)) / sum(sizes) for leaf in w}
+        w = {key: sum(n * m[key] for n, m in zip(sizes, models, strict=True)) / sum(sizes) for key in w}
         table = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], table)
         seen |= counts > 0
     return w, table, seen
@@ -204,7 +204,7 @@ def test_a_label_that_no_device_has_stays_one_hot_and_does_no_harm():
     for weighting in ("counts", "examples"):
         one = last(dfl(weighting=weighting, temperature=3.0), fed)
         assert one.report.matrices["soft_targets"][2].tolist() == [0, 0, 1]
-        assert all(bool(leaf.isfinite().all()) for leaf in one.state.messages["a"].params.values())
+        assert all(bool(tensor.isfinite().all()) for tensor in one.state.messages["a"].params.values())
 
 
 def test_every_round_reports_its_soft_targets_and_numbers():

@@ -47,12 +47,12 @@ def device_update(
     x, y = examples
     received = w
     for batch in order:
-        w = {leaf: value.detach().requires_grad_() for leaf, value in w.items()}
+        w = {name: value.detach().requires_grad_() for name, value in w.items()}
         gradients = torch.autograd.grad(loss(prediction(module, w, x[batch]), y[batch], table, rho), list(w.values()))
         w = {
-            leaf: value - SGD.lr * logit_grad for (leaf, value), logit_grad in zip(w.items(), gradients, strict=True)
+            name: value - SGD.lr * logit_grad for (name, value), logit_grad in zip(w.items(), gradients, strict=True)
         }  # (4)
-    w = {leaf: value.detach() for leaf, value in w.items()}
+    w = {name: value.detach() for name, value in w.items()}
     averages, counts = torch.zeros(CLASSES, CLASSES).double(), torch.zeros(CLASSES).double()
     z = prediction(module, w, x)
     for label in range(CLASSES):
@@ -60,7 +60,7 @@ def device_update(
         counts[label] = len(mine)
         if len(mine):
             averages[label] = mine.mean(0)
-    return {leaf: w[leaf] - received[leaf] for leaf in w}, averages, counts  # (5)
+    return {name: w[name] - received[name] for name in w}, averages, counts  # (5)
 
 
 def program(
@@ -80,8 +80,8 @@ def program(
         ]
         sizes = [len(devices[name][1]) for name in names]
         w = {
-            leaf: value + sum(n * change[leaf] for n, (change, _, _) in zip(sizes, sent, strict=True)) / sum(sizes)
-            for leaf, value in w.items()
+            key: value + sum(n * change[key] for n, (change, _, _) in zip(sizes, sent, strict=True)) / sum(sizes)
+            for key, value in w.items()
         }  # (1)
         for label in range(CLASSES):
             weights = sizes if weighting == "examples" else [float(counts[label]) for _, _, counts in sent]
@@ -116,7 +116,7 @@ def test_five_rounds_of_five_devices_are_the_programs_to_rounding(kind, weightin
     selected = [one.round_info.units for one in rounds]
     assert {len(set(names)) for names in selected} == {max(int(FRACTION * 5), 1)}
     assert len(set(selected)) > 1
-    first = {leaf: x.double() for leaf, x in nets.init(net, generator(SEED, "init")).items()}
+    first = {key: x.double() for key, x in nets.init(net, generator(SEED, "init")).items()}
     devices = {name: (there.data.train.x.double(), there.data.train.y) for name, there in fed.devices.items()}
     w, table = program(net.build().double(), first, devices, selected, order, weighting)
     message = rounds[-1].state.messages["a"]

@@ -80,7 +80,7 @@ def test_a_devices_step_is_the_gradient_of_both_losses_by_autograd():
     z = maker().make(made, y, noise).detach()
     loss = cross_entropy(module(there.data.train.x), there.data.train.y)
     (loss + 2.5 * cross_entropy(module.fc3(z), y)).backward()
-    expected = {leaf: (x - training.lr * x.grad).detach() for leaf, x in module.named_parameters()}
+    expected = {name: (x - training.lr * x.grad).detach() for name, x in module.named_parameters()}
     torch.testing.assert_close(flat.params(), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -198,7 +198,7 @@ def test_a_net_without_a_bias_there_learns_as_well():
     net = Net(unbiased)
     assert classifier(net) == ("3.weight", None)
     one = last(fedgen(nets=dict.fromkeys("abcde", net)), federation("abcde", net))
-    assert all(bool(leaf.isfinite().all()) for leaf in one.state.messages["a"].params.values())
+    assert all(bool(tensor.isfinite().all()) for tensor in one.state.messages["a"].params.values())
 
 
 @pytest.mark.parametrize("name", ["lenet", "dfl_cnn", "mcmahan_cnn", "resnet20", "mobilenet_v2"])

@@ -29,13 +29,13 @@ def fedavg(**changes):
 
 
 def zeros():
-    return {leaf: torch.zeros(shape) for leaf, shape in nets.shapes(NET).items()}
+    return {name: torch.zeros(shape) for name, shape in nets.shapes(NET).items()}
 
 
 def by_a_plain_loop(fed, seed, turns, training):
     """Algorithm 1, option II, with autograd in double precision; turns: who takes part in each round."""
-    x = {leaf: number.double() for leaf, number in nets.init(NET, generator(seed, "init")).items()}
-    c = {leaf: number.double() for leaf, number in zeros().items()}
+    x = {key: number.double() for key, number in nets.init(NET, generator(seed, "init")).items()}
+    c = {key: number.double() for key, number in zeros().items()}
     memory = dict.fromkeys(fed.devices, c)
     for number, names in enumerate(turns):
         models, changes = [], []
@@ -55,15 +55,15 @@ def by_a_plain_loop(fed, seed, turns, training):
                 module.zero_grad()
                 cross_entropy(module(examples.x[index].double()), examples.y[index]).backward()
                 with torch.no_grad():
-                    for leaf, y in module.named_parameters():
-                        y -= rate * (y.grad + training.weight_decay * y - memory[name][leaf] + c[leaf])
-            y = {leaf: number.detach() for leaf, number in module.named_parameters()}
-            new = {leaf: memory[name][leaf] - c[leaf] + (x[leaf] - y[leaf]) / sum(rates) for leaf in y}
-            changes.append({leaf: new[leaf] - memory[name][leaf] for leaf in y})
+                    for key, y in module.named_parameters():
+                        y -= rate * (y.grad + training.weight_decay * y - memory[name][key] + c[key])
+            y = {key: number.detach() for key, number in module.named_parameters()}
+            new = {key: memory[name][key] - c[key] + (x[key] - y[key]) / sum(rates) for key in y}
+            changes.append({key: new[key] - memory[name][key] for key in y})
             models.append(y)
             memory = {**memory, name: new}
-        x = {leaf: sum(y[leaf] for y in models) / len(models) for leaf in x}
-        c = {leaf: c[leaf] + sum(change[leaf] for change in changes) / len(fed.devices) for leaf in c}
+        x = {key: sum(y[key] for y in models) / len(models) for key in x}
+        c = {key: c[key] + sum(change[key] for change in changes) / len(fed.devices) for key in c}
     return x, c, memory
 
 
@@ -100,7 +100,7 @@ def test_after_one_step_a_variate_is_the_gradient():
         module = NET.build()
         module.load_state_dict(nets.init(NET, generator(1, "init")))
         cross_entropy(module(there.data.train.x), there.data.train.y).backward()
-        gradient = {leaf: y.grad for leaf, y in module.named_parameters()}
+        gradient = {key: y.grad for key, y in module.named_parameters()}
         torch.testing.assert_close(state.memories[name], gradient, rtol=1e-3, atol=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_the_servers_variate_stays_the_mean_of_the_devices_own():
         assert set(one.state.memories) == seen
         assert all(one.state.memories[name] is memory[name] for name in memory if name not in one.round_info.units)
         memory = one.state.memories
-        average = {leaf: sum(mine[leaf] for mine in one.state.memories.values()) / 10 for leaf in zeros()}
+        average = {key: sum(mine[key] for mine in one.state.memories.values()) / 10 for key in zeros()}
         torch.testing.assert_close(one.state.server, average, rtol=1e-4, atol=1e-5)
     assert one.state.server["fc3.bias"].abs().max() > 1e-3
 
@@ -162,7 +162,7 @@ def test_a_device_without_examples_changes_no_variate():
     idle = replace(TEN.devices["b"], data=Splits(none, none, none))
     fed = replace(TEN, devices={"a": TEN.devices["a"], "b": idle})
     state = last(scaffold(fraction=1.0, rounds=2), fed).state
-    assert all(not bool(leaf.any()) for leaf in state.memories["b"].values())
+    assert all(not bool(tensor.any()) for tensor in state.memories["b"].values())
     assert bool(state.memories["a"]["fc1.weight"].any())
 
 

@@ -16,12 +16,12 @@ from fedcore.types import Message, Model, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}
 ditto = partial(method, "ditto", **GIVEN, strength=0.5)
-LEAVES = tuple(nets.shapes(NET))
+NAMES = tuple(nets.shapes(NET))
 KEPT = replace(ADAM, optimiser_state="keep")
 
 
 def personal(state, name):
-    return {leaf: state.memories[name][leaf] for leaf in LEAVES}
+    return {key: state.memories[name][key] for key in NAMES}
 
 
 @pytest.mark.slow
@@ -67,8 +67,8 @@ def test_a_plain_loop_on_the_printed_objective():
                     module.zero_grad()
                     cross_entropy(module(examples.x[index]), examples.y[index]).backward()
                     with torch.no_grad():
-                        for leaf, v in module.named_parameters():
-                            v -= SGD.lr * (v.grad + strength * (v - sent[leaf]))
+                        for key, v in module.named_parameters():
+                            v -= SGD.lr * (v.grad + strength * (v - sent[key]))
         torch.testing.assert_close(personal(rounds[1].state, name), dict(module.state_dict()), rtol=1e-4, atol=1e-6)
         run_by = Model((personal(rounds[1].state, name),))
         assert rounds[1].scores[name]["test"] == evaluate(run_by, NET, there.data.test)

@@ -26,7 +26,7 @@ from fedcore.methods import method
 from fedcore.methods.fedasa.distances import distances, report_distances
 from fedcore.methods.fedasa.fedasa import depths_within, mix, shorten, train_auxiliary
 from fedcore.nets.copies import load
-from fedcore.nets.parts import features, leaves_up_to, max_depth, parts
+from fedcore.nets.parts import features, max_depth, names_up_to, parts
 from fedcore.results.reports import devices
 from fedcore.types import Data, InputError, Message, Report, RoundInfo, StepId, Update, generator
 
@@ -36,10 +36,10 @@ GIVEN = {
     "cell": None, "distance": "printed", "budget": None, "personal_lr": None,
 }  # fmt: skip
 fedasa = partial(method, "fedasa", **GIVEN)
-LEAVES = tuple(nets.shapes(NET))
+NAMES = tuple(nets.shapes(NET))
 PRIVATE = parts(NET)["head"]
 M = max_depth(NET)
-COSTS = [4 * sum(torch.Size(nets.shapes(NET)[leaf]).numel() for leaf in leaves_up_to(NET, m)) for m in range(M + 1)]
+COSTS = [4 * sum(torch.Size(nets.shapes(NET)[name]).numel() for name in names_up_to(NET, m)) for m in range(M + 1)]
 GENTLE = replace(ADAM, lr=1e-4)
 """So small a rate that after a round every model is still about the common initial one."""
 
@@ -48,8 +48,8 @@ def round_info(names="abc"):
     return RoundInfo(0, 1, 0, tuple(names), tuple(names))
 
 
-def filled(leaves, number):
-    return {leaf: torch.full(nets.shapes(NET)[leaf], float(number)) for leaf in leaves}
+def filled(names, number):
+    return {name: torch.full(nets.shapes(NET)[name], float(number)) for name in names}
 
 
 def play(method, fed, seed):
@@ -69,19 +69,19 @@ def test_three_devices_with_unequal_depths_by_hand():
     """Sizes 1, 2, 3 at depths 0, 1, 2: the stem is everyone's, cell 2 one device's, and nobody uses cell 3."""
     sizes, numbers = {"a": 1, "b": 2, "c": 3}, {"a": 6.0, "b": 12.0, "c": 18.0}
     updates = {
-        name: Update(filled(leaves_up_to(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)
+        name: Update(filled(names_up_to(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)
     }
-    before = {f"hyper/{leaf}": x for leaf, x in filled(LEAVES, -1).items()}
+    before = {f"hyper/{key}": x for key, x in filled(NAMES, -1).items()}
     server, messages = mix(before, updates, round_info())
     expected = {"stem": (1 * 6 + 2 * 12 + 3 * 18) / 6, "cell1": (2 * 12 + 3 * 18) / 5, "cell2": 18, "cell3": -1}
-    for part, leaves in parts(NET).items():
-        for leaf, x in filled(leaves, expected.get(part, -1)).items():
-            torch.testing.assert_close(server[f"hyper/{leaf}"], x)
+    for part, names in parts(NET).items():
+        for key, x in filled(names, expected.get(part, -1)).items():
+            torch.testing.assert_close(server[f"hyper/{key}"], x)
             for name in numbers:
-                if leaf in updates[name].params:
-                    torch.testing.assert_close(messages[name].params[leaf], x)
+                if key in updates[name].params:
+                    torch.testing.assert_close(messages[name].params[key], x)
                 else:
-                    assert leaf not in messages[name].params
+                    assert key not in messages[name].params
     assert {name: [*message.params] for name, message in messages.items()} == {
         name: [*update.params] for name, update in updates.items()
     }
@@ -96,7 +96,7 @@ def everyone_at_full_depth(**changes):
 
 @pytest.mark.slow
 def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
-    state, fed, shared = everyone_at_full_depth(), signals(), leaves_up_to(NET, M)
+    state, fed, shared = everyone_at_full_depth(), signals(), names_up_to(NET, M)
     memory, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
     for stage, number in ((0, 0), (1, 0), (1, 1)):
         with one_thread():
@@ -104,13 +104,13 @@ def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
                 step = StepId(2, stage, number, name)
                 memory[name], update = train(memory[name], Message(params[name]), there, step, training=GENTLE)
                 params[name] = update.params
-        base = mean([{leaf: params[name][leaf] for leaf in shared} for name in params], by_size([6, 9, 12]))
+        base = mean([{key: params[name][key] for key in shared} for name in params], by_size([6, 9, 12]))
         params = {name: mine | base for name, mine in params.items()}
     for name in fed.devices:
         assert bits(state.messages[name].params) == bits(base)
         deployed = fedasa().deploy(state.memories[name], state.messages[name]).members[0]
         assert bits(deployed) == bits(params[name])
-        assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in shared}) == bits(base)
+        assert bits({key: state.server[f"hyper/{key}"] for key in shared}) == bits(base)
 
 
 @pytest.mark.parametrize("shared_init", [True, False])
@@ -134,20 +134,20 @@ def test_what_is_private_is_untouched_by_the_server_and_never_sent():
     depths = alignment(rounds)
     for one in rounds:
         for name, message in one.state.messages.items():
-            assert [*message.params] == [*leaves_up_to(NET, depths[name])]
+            assert [*message.params] == [*names_up_to(NET, depths[name])]
             assert not message.extra
             deployed = fedasa().deploy(one.state.memories[name], message).members[0]
-            for leaf in set(LEAVES) - set(message.params):
-                assert deployed[leaf] is one.state.memories[name][leaf]
-        assert not any(leaf.startswith("moments/") for leaf in one.state.server)
+            for key in set(NAMES) - set(message.params):
+                assert deployed[key] is one.state.memories[name][key]
+        assert not any(key.startswith("moments/") for key in one.state.server)
 
 
-def test_the_initial_models_private_leaves_reach_nobody_a_second_time():
+def test_the_initial_models_private_tensors_reach_nobody_a_second_time():
     """A head in the server's memory stays the initial one: there is nothing to change it by."""
     state = last(fedasa(), signals(), 1).state
     start = nets.init(NET, generator(1, "init"))
-    for leaf in PRIVATE:
-        assert torch.equal(state.server[f"hyper/{leaf}"], start[leaf])
+    for name in PRIVATE:
+        assert torch.equal(state.server[f"hyper/{name}"], start[name])
 
 
 # Alignment (8)
@@ -171,14 +171,13 @@ def test_a_planted_depth_is_found(distance):
     cells = {m: parts(NET)[f"cell{m}"] for m in (1, 2, 3)}
 
     def planted(step_id, number=1):
-        moved = params | {leaf: 9 * params[leaf] for m in cells if m > step_id for leaf in cells[m]}
+        moved = params | {key: 9 * params[key] for m in cells if m > step_id for key in cells[m]}
         for m in range(1, step_id):
-            moved |= {leaf: torch.zeros_like(moved[leaf]) for leaf in cells[m]}
-        return moved | dict(zip(cells[step_id], (params[leaf] * number for leaf in cells[1]), strict=True))
+            moved |= {key: torch.zeros_like(moved[key]) for key in cells[m]}
+        return moved | dict(zip(cells[step_id], (params[key] * number for key in cells[1]), strict=True))
 
     models = {
-        name: {leaf: planted(m)[leaf] for leaf in leaves_up_to(NET, M)}
-        for name, m in zip("abc", (1, 2, 3), strict=True)
+        name: {key: planted(m)[key] for key in names_up_to(NET, M)} for name, m in zip("abc", (1, 2, 3), strict=True)
     }
     found = distances(NET, models, (NET, planted(2)), 2, data(40, "aux"), distance)
     for name, m in zip("abc", (1, 2, 3), strict=True):
@@ -225,7 +224,7 @@ def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     assert [one.up for one in rounds[:2]] == [most, most]
     assert [one.up for one in rounds[2:]] == 2 * [{name: COSTS[m] for name, m in depths.items()}]
     assert rounds[2].report == rounds[3].report == Report()
-    kept = [{leaf.partition("/")[0] for leaf in one.state.server} for one in rounds]
+    kept = [{key.partition("/")[0] for key in one.state.server} for one in rounds]
     assert kept == 2 * [{"auxiliary", "hyper"}] + 2 * [{"hyper"}]
     assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).round_info.stage == 0
 
@@ -239,7 +238,7 @@ def test_after_a_second_alignment_a_device_keeps_its_deeper_cells():
     known = one.state.memories["a"] | one.state.messages["a"].params
     with one_thread():
         _, update = train(known, Message(), there, StepId(1, 0, 1, "a"), training=GENTLE)
-    assert bits({leaf: two.state.memories["a"][leaf] for leaf in LEAVES}) == bits(update.params)
+    assert bits({name: two.state.memories["a"][name] for name in NAMES}) == bits(update.params)
 
 
 # The auxiliary model
@@ -287,9 +286,9 @@ def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
         x, y = SERVER.x[rest[index]], SERVER.y[rest[index]]
         torch.nn.functional.cross_entropy(module(x), y).backward()
         optimiser.step()
-    trained = {leaf: state.server[f"auxiliary/{leaf}"] for leaf in LEAVES}
+    trained = {name: state.server[f"auxiliary/{name}"] for name in NAMES}
     torch.testing.assert_close(trained, dict(module.state_dict()), rtol=1e-4, atol=1e-6)
-    assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in LEAVES}) == bits(shared_init)
+    assert bits({name: state.server[f"hyper/{name}"] for name in NAMES}) == bits(shared_init)
     assert bits(state.messages["a"].params) == bits(shared_init)
 
 
@@ -324,11 +323,11 @@ def test_a_step_beyond_the_target_is_shortened():
     target = (before.accuracy + beyond.accuracy) / 2
     found = auxiliary_model(data=examples, target=target, steps=3)
     assert abs(found.accuracy - target) < beyond.accuracy - target == pytest.approx(0.05)
-    step = {leaf: beyond.params[leaf] - before.params[leaf] for leaf in LEAVES}
+    step = {name: beyond.params[name] - before.params[name] for name in NAMES}
     share = (found.params[PRIVATE[0]] - before.params[PRIVATE[0]]).norm() / step[PRIVATE[0]].norm()
     assert 0.1 < share < 0.9
-    for leaf in LEAVES:
-        torch.testing.assert_close(found.params[leaf], before.params[leaf] + share * step[leaf], rtol=1e-4, atol=1e-6)
+    for name in NAMES:
+        torch.testing.assert_close(found.params[name], before.params[name] + share * step[name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_auxiliary_models_accuracy_is_reported_for_every_device():
@@ -356,7 +355,7 @@ def test_the_auxiliary_model_has_the_papers_accuracy_on_cwru(seed, noise, width,
 
 
 def on_bearings(name, seed, *, width, lr, **settings):
-    """The auxiliary model as the studies train it, from leaves of its own."""
+    """The auxiliary model as the studies train it, from tensors of its own."""
     server = load_data(name, seed=seed, **settings).server
     net = nets.net("cells", shape=(1, 512), classes=10, width=width)
     training, start = Training("adam", lr, batch=32), nets.init(net, generator(seed, "auxiliary", "init"))
@@ -371,7 +370,7 @@ def test_a_shorter_auxiliary_model():
     assert alignment(rounds) == dict.fromkeys("abc", 1)
     start = nets.init(NET, generator(4, "init"))
     same = auxiliary_model(
-        {leaf: start[leaf] for leaf in nets.shapes(short)}, net=short, training=GENTLE, steps=1
+        {name: start[name] for name in nets.shapes(short)}, net=short, training=GENTLE, steps=1
     ).params
     torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
 
@@ -469,8 +468,8 @@ def test_other_losses_train_all_of_it(loss):
 def test_a_rate_of_its_own_for_what_is_private():
     state = last(fedasa(rounds=1, personal_lr=1e-12), signals(), 1).state
     start = nets.init(NET, generator(1, "init"))
-    for leaf in LEAVES:
-        assert torch.allclose(state.memories["a"][leaf], start[leaf]) == (leaf in PRIVATE)
+    for name in NAMES:
+        assert torch.allclose(state.memories["a"][name], start[name]) == (name in PRIVATE)
 
 
 @pytest.mark.slow

@@ -22,12 +22,12 @@ from fedcore.types import InputError, Message, Method, Model, Stage, StepId, gen
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3}
 fedper = partial(method, "fedper", **GIVEN, personal_lr=None)
 HEAD = ("fc3.weight", "fc3.bias")
-BODY = [leaf for leaf in nets.shapes(NET) if leaf not in HEAD]
+BODY = [name for name in nets.shapes(NET) if name not in HEAD]
 KEPT = replace(ADAM, optimiser_state="keep")
 
 
 def part(params, names):
-    return {leaf: params[leaf] for leaf in names}
+    return {name: params[name] for name in names}
 
 
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])

@@ -42,12 +42,12 @@ def test_a_plain_loop_on_the_printed_objective():
             for _ in range(SGD.epochs):
                 for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
                     module.zero_grad()
-                    near = sum(((leaf - sent[at]) ** 2).sum() for at, leaf in module.named_parameters())
+                    near = sum(((tensor - sent[at]) ** 2).sum() for at, tensor in module.named_parameters())
                     (cross_entropy(module(examples.x[index]), examples.y[index]) + mu / 2 * near).backward()
                     with torch.no_grad():
-                        for leaf in module.parameters():
-                            leaf -= SGD.lr * leaf.grad
-            members.append({at: leaf.detach().clone() for at, leaf in module.named_parameters()})
+                        for tensor in module.parameters():
+                            tensor -= SGD.lr * tensor.grad
+            members.append({at: tensor.detach().clone() for at, tensor in module.named_parameters()})
         sent = mean(members, by_size([6, 9, 12]))
     found = last(fedprox(rounds=2, mu=mu), fed, 1).state.messages["a"].params
     torch.testing.assert_close(found, sent, rtol=1e-4, atol=1e-6)
@@ -58,7 +58,7 @@ def test_a_strong_pull_keeps_everyone_where_it_was():
     start = nets.init(NET, generator(0, "init"))
 
     def moved(params):
-        return sum((params[leaf] - start[leaf]).square().sum().item() for leaf in start) ** 0.5
+        return sum((params[name] - start[name]).square().sum().item() for name in start) ** 0.5
 
     freely = [moved(update.params) for update in trained(fed, SGD, 0, start).values()]
     distances = [moved(last(fedprox(rounds=1, mu=mu), fed).state.messages["a"].params) for mu in (0.0, 2.0, 9.0)]

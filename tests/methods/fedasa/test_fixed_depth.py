@@ -15,7 +15,7 @@ from fedcore.core.training import train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.fixed_depth import draw_depth
-from fedcore.nets.parts import leaves_up_to, max_depth
+from fedcore.nets.parts import max_depth, names_up_to
 from fedcore.types import InputError, Message, StepId, generator
 
 GIVEN = {"nets": NETS, "training": ADAM, "shared_init": True, "rounds": 2, "personal_lr": None}
@@ -35,7 +35,7 @@ def test_uplink_bytes_are_shared_parameters_times_four():
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", range(4))
 def test_a_plain_loop(depth):
-    fed, shared = signals(), leaves_up_to(NET, depth)
+    fed, shared = signals(), names_up_to(NET, depth)
     memory = {name: {} for name in fed.devices}
     params = {name: nets.init(NET, generator(2, "init")) for name in fed.devices}
     for number in range(2):
@@ -45,7 +45,7 @@ def test_a_plain_loop(depth):
                     memory[name], Message(params[name]), there, StepId(2, 0, number, name), training=ADAM
                 )
                 params[name] = update.params
-        base = mean([{leaf: params[name][leaf] for leaf in shared} for name in params], by_size([6, 9, 12]))
+        base = mean([{key: params[name][key] for key in shared} for name in params], by_size([6, 9, 12]))
         params = {name: mine | base for name, mine in params.items()}
     built = fixed_depth(depth=depth)
     state = last(built, fed, 2).state
@@ -82,11 +82,11 @@ def test_random_depths_are_drawn_by_seed_and_name():
     depths = {name: draw_depth(NET, 5, name) for name in "abcdefghijklmnopqrst"}
     assert set(depths.values()) == set(range(max_depth(NET) + 1))
     assert depths != {name: draw_depth(NET, 6, name) for name in depths}
-    weights = [sum(nets.init(NET, generator(0))[leaf].numel() for leaf in leaves_up_to(NET, m)) for m in range(4)]
+    weights = [sum(nets.init(NET, generator(0))[key].numel() for key in names_up_to(NET, m)) for m in range(4)]
     for one in run(fixed_depth(depth="random"), signals("abcd"), 5, Inline()):
         assert one.up == {name: 4 * weights[depths[name]] for name in "abcd"}
         for name in "abcd":
-            assert [*one.state.messages[name].params] == [*leaves_up_to(NET, depths[name])]
+            assert [*one.state.messages[name].params] == [*names_up_to(NET, depths[name])]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, draw_batches, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, close, draw_batches, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
 from torch import Tensor
 from torch.func import functional_call
@@ -35,32 +35,32 @@ def test_a_plain_loop(rate: float):
         models = {}
         for name in one.round_info.units:
             data, w = FED.devices[name].data.train, module_of(sent)
-            v = {leaf: x.clone() for leaf, x in own.get(name, sent).items()}
+            v = {key: x.clone() for key, x in own.get(name, sent).items()}
             for count, batch in enumerate(draw_batches(FED.devices[name], number, SGD)):
                 x, y = data.x[batch], data.y[batch]
-                mine = {leaf: value.requires_grad_() for leaf, value in v.items()}
+                mine = {key: value.requires_grad_() for key, value in v.items()}
                 share = torch.tensor(alpha[name], requires_grad=True)
-                mixed = {leaf: share * mine[leaf] + (1 - share) * p.detach() for leaf, p in w.named_parameters()}
+                mixed = {key: share * mine[key] + (1 - share) * p.detach() for key, p in w.named_parameters()}
                 slopes = torch.autograd.grad(
                     cross_entropy(functional_call(w, mixed, x), y), [*mine.values(), share], retain_graph=True
                 )
                 w.zero_grad()
                 cross_entropy(w(x), y).backward()
                 with torch.no_grad():
-                    for leaf in w.parameters():
-                        leaf -= SGD.lr * leaf.grad
-                    v = {leaf: mine[leaf] - SGD.lr * g for leaf, g in zip(mine, slopes, strict=False)}
+                    for tensor in w.parameters():
+                        tensor -= SGD.lr * tensor.grad
+                    v = {key: mine[key] - SGD.lr * g for key, g in zip(mine, slopes, strict=False)}
                 if count == 0:
                     alpha[name] = min(max(alpha[name] - rate * float(slopes[-1]), 0.0), 1.0)
-            own[name], models[name] = {leaf: value.detach() for leaf, value in v.items()}, leaves_of(w)
+            own[name], models[name] = {key: value.detach() for key, value in v.items()}, params_of(w)
             kept = one.state.memories[name]
-            close({leaf: kept[f"own/{leaf}"] for leaf in v}, own[name])
+            close({key: kept[f"own/{key}"] for key in v}, own[name])
             assert float(kept["alpha"]) == pytest.approx(alpha[name], abs=1e-6)
         sent = mean_by_size(FED, models)
         close(one.state.messages["a"].params, sent)
     for name in own:
         found = built.deploy(turns[-1].state.memories[name], turns[-1].state.messages[name]).members[0]
-        close(found, {leaf: alpha[name] * own[name][leaf] + (1 - alpha[name]) * x for leaf, x in sent.items()})
+        close(found, {key: alpha[name] * own[name][key] + (1 - alpha[name]) * x for key, x in sent.items()})
     assert len(set(alpha.values())) == (1 if rate == 0 else 1 + len(own))
 
 
@@ -79,7 +79,7 @@ def test_alone_with_the_whole_share_it_is_local_training_in_rounds():
     one = last(apfl(alpha=1.0, fraction=1.0), FED).state
     alone = last(method("fixed_depth", **GIVEN | {"fraction": 1.0}, depth=None), FED).state
     for name in FED.devices:
-        close({leaf.removeprefix("own/"): x for leaf, x in one.memories[name].items() if leaf != "alpha"},
+        close({key.removeprefix("own/"): x for key, x in one.memories[name].items() if key != "alpha"},
               alone.memories[name])  # fmt: skip
 
 

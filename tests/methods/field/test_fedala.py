@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, descend_by_hand, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
 from torch import Tensor
 from torch.func import functional_call
@@ -31,7 +31,7 @@ def test_a_plain_loop(top: int):
     sent = fedala().begin(FED.public, 0)[1]["a"].params
     own: dict[str, dict[str, Tensor]] = {}
     learnt: dict[str, dict[str, Tensor]] = {}
-    weighed = {leaf for names in LAYERS[:top] for leaf in names}
+    weighed = {key for names in LAYERS[:top] for key in names}
     for number, one in enumerate(turns):
         models = {}
         for name in one.round_info.units:
@@ -40,21 +40,21 @@ def test_a_plain_loop(top: int):
                 data, draws = device.data.train, StepId(0, 0, number, name).generator("weights")
                 chosen = torch.randperm(len(data), generator=draws)[: round(share * len(data))]
                 epochs = 1 if name in learnt else first
-                w = learnt.setdefault(name, {leaf: torch.ones_like(sent[leaf]) for leaf in weighed})
+                w = learnt.setdefault(name, {key: torch.ones_like(sent[key]) for key in weighed})
                 orders = [torch.randperm(len(chosen), generator=draws) for _ in range(epochs)]
 
                 def mixed(w=w, mine=own[name], sent=sent):
                     return {n: mine[n] + (x - mine[n]) * w[n] if n in w else x for n, x in sent.items()}
 
                 for index in (chosen[part] for order in orders for part in order.split(SGD.batch)):
-                    hat = {leaf: x.clone().requires_grad_() for leaf, x in mixed().items()}
+                    hat = {key: x.clone().requires_grad_() for key, x in mixed().items()}
                     loss = cross_entropy(functional_call(module_of(sent), hat, data.x[index]), data.y[index])
-                    for leaf, slope in zip(hat, torch.autograd.grad(loss, [*hat.values()]), strict=True):
-                        if leaf in w:
-                            w[leaf] = (w[leaf] - rate * slope * (sent[leaf] - own[name][leaf])).clamp(0, 1)
+                    for key, slope in zip(hat, torch.autograd.grad(loss, [*hat.values()]), strict=True):
+                        if key in w:
+                            w[key] = (w[key] - rate * slope * (sent[key] - own[name][key])).clamp(0, 1)
                 start = mixed()
-            models[name] = leaves_of(descend_by_hand(module_of(start), device, number, SGD))
-            close({f"last/{leaf}": x for leaf, x in models[name].items()},
+            models[name] = params_of(descend_by_hand(module_of(start), device, number, SGD))
+            close({f"last/{key}": x for key, x in models[name].items()},
                   {n: x for n, x in one.state.memories[name].items() if n.startswith("last/")})  # fmt: skip
         own |= models
         sent = mean_by_size(FED, models)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from by_hand import CHAIN, close, descend_by_hand, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, federation
 
 from fedcore import nets
@@ -31,10 +31,10 @@ def test_a_plain_loop_trains_the_body_alone(training):
         models = {}
         for name in one.round_info.units:
             module = module_of(model)
-            descend_by_hand(module, FED.devices[name], number, training, trains=lambda leaf: leaf not in HEAD)
-            models[name] = leaves_of(module)
+            descend_by_hand(module, FED.devices[name], number, training, trains=lambda key: key not in HEAD)
+            models[name] = params_of(module)
         model = mean_by_size(FED, models)
-        close({leaf: model[leaf] for leaf in HEAD}, {leaf: start[leaf] for leaf in HEAD})
+        close({key: model[key] for key in HEAD}, {key: start[key] for key in HEAD})
         for name in FED.devices:
             close(built.deploy(one.state.memories.get(name) or {}, one.state.messages[name]).params[0], model)
     for name, device in FED.devices.items():
@@ -55,7 +55,7 @@ def test_the_head_never_travels_up_nor_moves():
     turns = list(run(fedbabu(fraction=1.0, training=training), FED, 0, Inline()))
     assert [one.up for one in turns] == [dict.fromkeys("abcd", 4 * (5 * 4 + 5))] * 3 + [dict.fromkeys("abcd", 0)]
     start = nets.init(CHAIN, generator(0, "init"))
-    close({leaf: turns[2].state.memories["a"][leaf] for leaf in HEAD}, {leaf: start[leaf] for leaf in HEAD})
+    close({name: turns[2].state.memories["a"][name] for name in HEAD}, {name: start[name] for name in HEAD})
 
 
 def test_a_net_of_one_layer_is_refused():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from by_hand import CHAIN, NORMED, close, descend_by_hand, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
 
 from fedcore.core.rounds import run
@@ -27,20 +27,20 @@ def test_a_plain_loop_leaves_batch_norms_out():
     turns = list(run(fedbn(), FED, 0, Inline()))
     start = fedbn().begin(FED.public, 0)[1]["a"].params
     models = dict.fromkeys(FED.devices, start)
-    shared = {leaf: x for leaf, x in start.items() if leaf not in OWN}
+    shared = {key: x for key, x in start.items() if key not in OWN}
     for number, one in enumerate(turns):
         new = {}
         for name in one.round_info.units:
             module = module_of(models[name] | shared, NORMED)
-            new[name] = leaves_of(descend_by_hand(module, FED.devices[name], number, WHOLE))
+            new[name] = params_of(descend_by_hand(module, FED.devices[name], number, WHOLE))
         models = models | new
-        shared = mean_by_size(FED, {name: {leaf: model[leaf] for leaf in shared} for name, model in new.items()})
+        shared = mean_by_size(FED, {name: {key: model[key] for key in shared} for name, model in new.items()})
         for name in FED.devices:
             memory = one.state.memories.get(name, {})
-            close({leaf: one.state.messages[name].params[leaf] for leaf in shared}, shared)
-            for leaf in OWN:
-                close({leaf: (memory or one.state.messages[name].params)[leaf]}, {leaf: models[name][leaf]})
-                assert not memory or leaf not in one.state.messages[name].params
+            close({key: one.state.messages[name].params[key] for key in shared}, shared)
+            for key in OWN:
+                close({key: (memory or one.state.messages[name].params)[key]}, {key: models[name][key]})
+                assert not memory or key not in one.state.messages[name].params
 
 
 @pytest.mark.parametrize("training", [SGD, replace(ADAM, optimiser_state="keep")], ids=["sgd", "kept"])

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, leaves_of, module_of
+from by_hand import CHAIN, NORMED, close, descend_by_hand, module_of, params_of
 from federations import ADAM, NBYTES, SGD, bits, federation, last
 from torch.nn.functional import cross_entropy
 
@@ -26,25 +26,25 @@ def test_a_plain_loop_on_the_printed_objective(training):
     """Acar et al. 2021, Algorithm 1, with half of the devices in each round."""
     alpha, turns = 0.3, list(run(feddyn(alpha=0.3, training=training), FED, 0, Inline()))
     sent = feddyn().begin(FED.public, 0)[1]["a"].params
-    zero = {leaf: torch.zeros_like(x) for leaf, x in sent.items()}
+    zero = {key: torch.zeros_like(x) for key, x in sent.items()}
     h, gradients = zero, dict.fromkeys(FED.devices, zero)
     for number, one in enumerate(turns):
         models = {}
         for name in one.round_info.units:
 
             def loss(module, x, y, g=gradients[name], sent=sent):
-                leaves = dict(module.named_parameters())
-                linear = sum((g[leaf] * w).sum() for leaf, w in leaves.items())
-                near = sum(((w - sent[leaf]) ** 2).sum() for leaf, w in leaves.items())
+                params = dict(module.named_parameters())
+                linear = sum((g[key] * w).sum() for key, w in params.items())
+                near = sum(((w - sent[key]) ** 2).sum() for key, w in params.items())
                 return cross_entropy(module(x), y) - linear + alpha / 2 * near
 
-            models[name] = leaves_of(descend_by_hand(module_of(sent), FED.devices[name], number, training, loss))
+            models[name] = params_of(descend_by_hand(module_of(sent), FED.devices[name], number, training, loss))
         for name, model in models.items():
-            mine = {leaf: g - alpha * (model[leaf] - sent[leaf]) for leaf, g in gradients[name].items()}
+            mine = {key: g - alpha * (model[key] - sent[key]) for key, g in gradients[name].items()}
             gradients = gradients | {name: mine}
-        moved = {leaf: sum(model[leaf] - sent[leaf] for model in models.values()) for leaf in sent}
-        h = {leaf: h[leaf] - alpha / len(FED.devices) * moved[leaf] for leaf in sent}
-        sent = {leaf: sum(model[leaf] for model in models.values()) / len(models) - h[leaf] / alpha for leaf in sent}
+        moved = {key: sum(model[key] - sent[key] for model in models.values()) for key in sent}
+        h = {key: h[key] - alpha / len(FED.devices) * moved[key] for key in sent}
+        sent = {key: sum(model[key] for model in models.values()) / len(models) - h[key] / alpha for key in sent}
         close(one.state.messages["a"].params, sent)
     assert len({one.round_info.units for one in turns}) > 1
     for name, memory in one.state.memories.items():

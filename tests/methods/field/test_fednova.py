@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, draw_batches, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, NORMED, close, descend_by_hand, draw_batches, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, data, federation, last
 
 from fedcore.core.training import Training
@@ -35,12 +35,12 @@ def test_a_plain_loop(training):
     for number in range(3):
         directions, norms = {}, {}
         for name, device in FED.devices.items():
-            y = leaves_of(descend_by_hand(module_of(x), device, number, training))
+            y = params_of(descend_by_hand(module_of(x), device, number, training))
             norms[name] = l1_norm(len(draw_batches(device, number, training)), training.momentum)
-            directions[name] = {leaf: (x[leaf] - y[leaf]) / norms[name] for leaf in x}
+            directions[name] = {key: (x[key] - y[key]) / norms[name] for key in x}
         effective = sum(SIZES[name] / total * norms[name] for name in SIZES)
         d = mean_by_size(FED, directions)
-        x = {leaf: x[leaf] - effective * d[leaf] for leaf in x}
+        x = {key: x[key] - effective * d[key] for key in x}
     assert len({*norms.values()}) > 1
     close(last(built, FED).state.messages["a"].params, x)
 
@@ -97,8 +97,8 @@ def test_buffers_move_by_their_mean_change():
     built = fednova(nets=fed.public.nets, rounds=1)
     found = last(built, fed).state.messages["a"].params
     plain = last(method("fedavg", **GIVEN | {"nets": fed.public.nets, "rounds": 1}), fed).state.messages["a"].params
-    for leaf in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
-        close({leaf: found[leaf]}, {leaf: plain[leaf]})
+    for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
+        close({name: found[name]}, {name: plain[name]})
 
 
 def test_an_optimiser_whose_path_is_not_known_is_refused():

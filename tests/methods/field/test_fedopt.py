@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import SGD, federation, last
 
 from fedcore.core.rounds import run
@@ -26,12 +26,12 @@ def test_a_rule_is_that_of_the_paper(rule):
     built = fedopt(rule=rule, server_lr=0.05, beta1=0.7, beta2=0.9, tau=0.01, fraction=0.75)
     turns = list(run(built, FED, 0, Inline()))
     x = built.begin(FED.public, 0)[1]["a"].params
-    m = {name: np.zeros(leaf.shape) for name, leaf in x.items()}
-    v = {name: np.full(leaf.shape, 0.01**2) for name, leaf in x.items()}
+    m = {name: np.zeros(tensor.shape) for name, tensor in x.items()}
+    v = {name: np.full(tensor.shape, 0.01**2) for name, tensor in x.items()}
     for number, one in enumerate(turns):
         names = one.round_info.units
         assert len(names) == 3
-        models = {n: leaves_of(descend_by_hand(module_of(x), FED.devices[n], number, SGD)) for n in names}
+        models = {n: params_of(descend_by_hand(module_of(x), FED.devices[n], number, SGD)) for n in names}
         average = mean_by_size(FED, models)
         for name in x:
             delta = (average[name] - x[name]).double().numpy()
@@ -67,8 +67,8 @@ def test_buffers_become_their_mean():
     built = fedopt(nets=fed.public.nets, rounds=1, server_lr=1e-12)
     start, end = built.begin(fed.public, 0)[1]["a"].params, last(built, fed).state.messages["a"].params
     plain = last(method("fedavg", **GIVEN | {"nets": fed.public.nets, "rounds": 1}), fed).state.messages["a"].params
-    for leaf in end:
-        close({leaf: end[leaf]}, {leaf: (plain if leaf.startswith("1.run") or "num" in leaf else start)[leaf]})
+    for name in end:
+        close({name: end[name]}, {name: (plain if name.startswith("1.run") or "num" in name else start)[name]})
 
 
 def test_devices_must_begin_alike():

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, descend_by_hand, leaves_of, module_of
+from by_hand import CHAIN, close, descend_by_hand, module_of, params_of
 from federations import ADAM, NET, SGD, bits, federation, last, trained
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -44,7 +44,7 @@ def test_a_plain_loop(fraction):
                 return cross_entropy(module[-1](z), y) + 0.7 * sum(apart) / len(y)
 
             module = descend_by_hand(module_of(models[name]), FED.devices[name], number, SGD, loss)
-            models = models | {name: leaves_of(module)}
+            models = models | {name: params_of(module)}
             data = FED.devices[name].data.train
             for x, k in zip(data.x, data.y.tolist(), strict=True):
                 seen.setdefault(k, []).append(module[:-1](x[None])[0].detach())

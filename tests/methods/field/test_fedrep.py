@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, federation, last
 
 from fedcore import nets
@@ -30,17 +30,17 @@ def test_a_plain_loop_trains_the_parts_in_turn(training):
     """Collins et al. 2021, Algorithm 1, with half of the devices in each round."""
     turns = list(run(fedrep(head_epochs=3, training=training), FED, 0, Inline()))
     start = fedrep().begin(FED.public, 0)[1]["a"].params
-    heads = {key: {leaf: start[leaf] for leaf in HEAD} for key in FED.devices}
-    base = {leaf: x for leaf, x in start.items() if leaf not in HEAD}
+    heads = {device: {key: start[key] for key in HEAD} for device in FED.devices}
+    base = {key: x for key, x in start.items() if key not in HEAD}
     for number, one in enumerate(turns):
         models = {}
         for name in one.round_info.units:
             module, device = module_of(base | heads[name]), FED.devices[name]
-            descend_by_hand(module, device, number, replace(training, epochs=3), trains=lambda leaf: leaf in HEAD)
-            descend_by_hand(module, device, number, training, trains=lambda leaf: leaf not in HEAD)
-            models[name] = leaves_of(module)
-        heads = heads | {name: {leaf: model[leaf] for leaf in HEAD} for name, model in models.items()}
-        base = mean_by_size(FED, {name: {leaf: model[leaf] for leaf in base} for name, model in models.items()})
+            descend_by_hand(module, device, number, replace(training, epochs=3), trains=lambda key: key in HEAD)
+            descend_by_hand(module, device, number, training, trains=lambda key: key not in HEAD)
+            models[name] = params_of(module)
+        heads = heads | {name: {key: model[key] for key in HEAD} for name, model in models.items()}
+        base = mean_by_size(FED, {name: {key: model[key] for key in base} for name, model in models.items()})
         for name, device in FED.devices.items():
             close(one.state.messages[name].params, base | (heads[name] if name not in one.state.memories else {}))
             expected = evaluate(Model((base | heads[name],)), CHAIN, device.data.test)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, descend_by_hand, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
 from torch.nn.functional import cosine_similarity, cross_entropy
 
@@ -37,7 +37,7 @@ def test_a_plain_loop_on_the_printed_loss():
                 same, other = (cosine_similarity(z, of).div(0.4).exp() for of in (good, bad))
                 return cross_entropy(module[-1](z), y) - 2 * (same / (same + other)).log().mean()
 
-            models[name] = leaves_of(descend_by_hand(module_of(sent), FED.devices[name], number, SGD, loss))
+            models[name] = params_of(descend_by_hand(module_of(sent), FED.devices[name], number, SGD, loss))
         before, sent = before | models, mean_by_size(FED, models)
         close(one.state.messages["a"].params, sent)
     assert sum(len(one.round_info.units) for one in turns) > len(before)

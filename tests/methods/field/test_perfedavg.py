@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, draw_batches, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, close, draw_batches, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, federation
 from torch.nn.functional import cross_entropy
 
@@ -43,7 +43,7 @@ def test_a_plain_loop(training, alpha):
                 for w, there in zip(here.values(), moved.parameters(), strict=True):
                     w.grad = there.grad
                 optimiser.step()
-            models[name] = leaves_of(module)
+            models[name] = params_of(module)
         sent = mean_by_size(FED, models)
         close(one.state.messages["a"].params, sent)
     for name, device in FED.devices.items():

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, draw_batches, leaves_of, mean_by_size, module_of
+from by_hand import CHAIN, close, draw_batches, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
 from torch.nn.functional import cross_entropy
 
@@ -35,12 +35,12 @@ def test_a_plain_loop():
             for batch in draw_batches(FED.devices[name], number, SGD):
                 for _ in range(steps):
                     optimiser.zero_grad()
-                    near = sum(((x - w[leaf]) ** 2).sum() for leaf, x in theta.named_parameters())
+                    near = sum(((x - w[key]) ** 2).sum() for key, x in theta.named_parameters())
                     (cross_entropy(theta(data.x[batch]), data.y[batch]) + strength / 2 * near).backward()
                     optimiser.step()
-                w = {leaf: w[leaf] - eta * strength * (w[leaf] - x) for leaf, x in leaves_of(theta).items()}
+                w = {key: w[key] - eta * strength * (w[key] - x) for key, x in params_of(theta).items()}
             models[name] = w
-            close(one.state.memories[name], leaves_of(theta))
+            close(one.state.memories[name], params_of(theta))
         sent = mean_by_size(FED, models)
         close(one.state.messages["a"].params, sent)
 

@@ -170,7 +170,7 @@ def test_the_sums_of_an_example_move_by_no_more_than_is_assumed():
         one = Data(100 * POOL.x[example : example + 1], POOL.y[example : example + 1])
         alone = replace(fed, devices={"a": Device("a", NET, Splits(one, data(3), data(3)))})
         extra = sent(alone, clip=2.0)[2]["a"].extra
-        moved = sum(leaf.square().sum() for leaf in extra.values()).sqrt()
+        moved = sum(tensor.square().sum() for tensor in extra.values()).sqrt()
         assert moved <= (2.0**4 + 2.0**2) ** 0.5 + 1e-9
 
 

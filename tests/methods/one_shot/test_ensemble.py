@@ -138,7 +138,7 @@ def test_nets_that_differ_vote_like_any_others():
     mixed /= mixed.sum(1, keepdims=True)
     for name, found in deployed(built, fed, one).items():
         np.testing.assert_allclose(outputs(found, fed.devices[name].net, x).exp(), mixed, rtol=1e-5, atol=1e-7)
-    sizes = [4 * sum(leaf.numel() for leaf in params.values()) for params in models]
+    sizes = [4 * sum(tensor.numel() for tensor in params.values()) for params in models]
     assert one.down == dict.fromkeys("abc", sum(sizes) + 9 * 4 + 3 * 8)
     personal = last(ensemble(nets=fed.public.nets, personal=True), fed, 4)
     assert all(0 <= score["test"]["accuracy"] <= 1 for score in personal.scores.values())

@@ -55,8 +55,8 @@ def test_with_hard_targets_alone_the_models_do_not_matter():
             extra = {"labels/counts": torch.tensor([9, 9, 0])}
             for k in (0, 1):
                 extra |= {
-                    f"gaussian/{k}/{part}": leaf
-                    for part, leaf in vars(gaussian(torch.randn(9, 4, generator=generator(name, k)), 2)).items()
+                    f"gaussian/{k}/{part}": tensor
+                    for part, tensor in vars(gaussian(torch.randn(9, 4, generator=generator(name, k)), 2)).items()
                 }
             found[name] = Update(model(name, i), extra, 18)
     sent = [distillation(hard=1.0).stages[1].combine({}, found, round_info)[1]["a"].params for found in updates]
@@ -108,7 +108,7 @@ def test_nets_that_differ_get_a_net_each():
     fed = replace(FED, devices=FED.devices | {"b": replace(FED.devices["b"], net=wide)})
     one = last(distillation(nets=fed.public.nets), fed, 1)
     assert nbytes(one.state.messages["a"].params) == nbytes(one.state.messages["c"].params) == NBYTES
-    assert {name: tuple(leaf.shape) for name, leaf in one.state.messages["b"].params.items()} == nets.shapes(wide)
+    assert {name: tuple(tensor.shape) for name, tensor in one.state.messages["b"].params.items()} == nets.shapes(wide)
 
 
 def test_a_device_with_few_examples_or_no_labels_takes_part():
@@ -159,4 +159,4 @@ def test_signals_are_examples_like_any_others(name):
     one = last(method(name, nets=fed.public.nets, training=SGD, shared_init=False, **settings), fed)
     assert all(0 <= score["shared"]["accuracy"] <= 1 for score in one.scores.values())
     if name == "personal_distillation":
-        assert {leaf: tuple(x.shape) for leaf, x in one.state.messages["a"].params.items()} == nets.shapes(signals.NET)
+        assert {part: tuple(x.shape) for part, x in one.state.messages["a"].params.items()} == nets.shapes(signals.NET)

@@ -99,7 +99,7 @@ def test_each_device_gets_the_order_of_the_one_with_most_examples():
     updates = {name: Update(one, size=9 + (name == "b")) for name, one in mixed.items()}
     _, messages = built.stages[1].combine({}, updates, RoundInfo(0, 1, 0, names, names))
     for name, message in messages.items():
-        orders = {leaf.removeprefix("order/"): x for leaf, x in message.extra.items()}
+        orders = {key.removeprefix("order/"): x for key, x in message.extra.items()}
         torch.testing.assert_close(reorder(mixed[name], orders, NET.table), mixed["b"])
 
 

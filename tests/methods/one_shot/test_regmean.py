@@ -82,8 +82,8 @@ def test_with_equal_inputs_it_is_the_even_mean():
     one = update("a", models[0], LINEAR)
     given = {name: replace(one, params=params) for name, params in zip("abc", models, strict=True)}
     found = merged(regmean(nets=dict.fromkeys("abc", LINEAR)), given)
-    for leaf, x in found.items():
-        torch.testing.assert_close(x, torch.stack([params[leaf] for params in models]).mean(0), rtol=1e-4, atol=1e-5)
+    for key, x in found.items():
+        torch.testing.assert_close(x, torch.stack([params[key] for params in models]).mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_share_0_weighs_each_input_by_its_own_sum_of_squares():
@@ -154,7 +154,7 @@ class Mixed(torch.nn.Module):
         return self.out(self.norm(self.grouped(x.unsqueeze(2)).squeeze(2)))
 
 
-def test_leaves_of_other_layers_are_averaged_by_size():
+def test_tensors_of_other_layers_are_averaged_by_size():
     net = replace(NET, build=Mixed, axes=None)
     given = {}
     for name, count in (("a", 6), ("b", 18)):
@@ -230,7 +230,7 @@ def test_repair_takes_three_numbers_of_each_unit_above_the_first_layer():
     first, second = run(built, federation(), 0, Inline())
     hidden = NET.build().fc2.out_features
     assert set(second.up.values()) == {8 * 3 * hidden}
-    layer = 4 * sum(leaf.numel() for name, leaf in NET.build().state_dict().items() if name.startswith("fc2"))
+    layer = 4 * sum(tensor.numel() for name, tensor in NET.build().state_dict().items() if name.startswith("fc2"))
     assert set(first.down.values()) == {NBYTES}
     assert set(second.down.values()) == {NBYTES + layer}
     assert [*second.state.server] == ["goal/fc2", "fc2.weight", "fc2.bias"]

@@ -62,11 +62,11 @@ def test_the_intercept_has_no_penalty():
 def test_sums_of_another_shape_name_the_device():
     round_info, server = RoundInfo(0, 2, 0, ("a", "b"), ("a", "b")), {VOTERS: torch.tensor([2, 3])}
     whole = Update(extra={GRAM: torch.ones(28).double(), CROSS: torch.ones(7, 3).double()})
-    for leaf, wrong, words in (
+    for name, wrong, words in (
         (CROSS, torch.ones(6, 3), r"stack/cross has shape \(6, 3\), must be \(7, 3\)"),
         (GRAM, torch.ones(27), r"stack/gram has shape \(27,\), must be \(28,\)"),
     ):
-        other = replace(whole, extra=whole.extra | {leaf: wrong})
+        other = replace(whole, extra=whole.extra | {name: wrong})
         with pytest.raises(InputError, match=f"^update of b: {words}$"):
             solve_head(server, {"a": whole, "b": other}, round_info, examples="training", reg=1e-3)
 

@@ -128,25 +128,25 @@ def test_a_step_descends_the_loss_as_written(aim, labelled, judges):
     """One step on all examples against autograd on the formula, and identifiers stay as they are."""
     there, params = device_of("a"), model("a")
     rivals = [model("rival", k, net=RIVAL) for k in range(judges)]
-    modules = [load_identifier(RIVAL, leaves) for leaves in rivals]
+    modules = [load_identifier(RIVAL, tensors) for tensors in rivals]
     one = replace(ALIGNMENT, steps=1, batch=100)
     found = train_against(params, NET, there.data.train, modules, aim, labelled, generator("draws"), one)
-    leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
+    tensors = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     x, y = there.data.train.inputs(), there.data.train.y
     hidden = x
     for layer in ("fc1", "fc2"):
-        hidden = torch.relu(hidden @ leaves[f"{layer}.weight"].T + leaves[f"{layer}.bias"])
+        hidden = torch.relu(hidden @ tensors[f"{layer}.weight"].T + tensors[f"{layer}.bias"])
     said = [
         torch.relu(hidden @ rival["fc1.weight"].T + rival["fc1.bias"]) @ rival["fc2.weight"].T + rival["fc2.bias"]
         for rival in rivals
     ]
     loss = 0.5 * sum(-each.log_softmax(1)[:, aim].mean() for each in said) / judges
     if labelled:
-        loss = loss + cross_entropy(hidden @ leaves["fc3.weight"].T + leaves["fc3.bias"], y)
+        loss = loss + cross_entropy(hidden @ tensors["fc3.weight"].T + tensors["fc3.bias"], y)
     loss.backward()
-    expected = {name: leaf - 0.1 * (0 if leaf.grad is None else leaf.grad) for name, leaf in leaves.items()}
-    torch.testing.assert_close(found, {name: leaf.detach() for name, leaf in expected.items()})
-    assert [bits(dict(module.state_dict())) for module in modules] == [bits(leaves) for leaves in rivals]
+    expected = {name: tensor - 0.1 * (0 if tensor.grad is None else tensor.grad) for name, tensor in tensors.items()}
+    torch.testing.assert_close(found, {name: tensor.detach() for name, tensor in expected.items()})
+    assert [bits(dict(module.state_dict())) for module in modules] == [bits(tensors) for tensors in rivals]
 
 
 def told(rival, seen):

@@ -46,17 +46,17 @@ def everywhere(given, names):
 
 def stepped(params, sets):
     """One step of the gradient of the mean over sets of their mean cross-entropies, written out."""
-    leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
+    tensors = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
     loss = 0
     for data in sets:
         x = data.inputs()
         for layer in ("fc1", "fc2"):
-            x = torch.relu(x @ leaves[f"{layer}.weight"].T + leaves[f"{layer}.bias"])
-        loss = loss + cross_entropy(x @ leaves["fc3.weight"].T + leaves["fc3.bias"], data.y) / len(sets)
-    gradients = torch.autograd.grad(loss, [*leaves.values()])
+            x = torch.relu(x @ tensors[f"{layer}.weight"].T + tensors[f"{layer}.bias"])
+        loss = loss + cross_entropy(x @ tensors["fc3.weight"].T + tensors["fc3.bias"], data.y) / len(sets)
+    gradients = torch.autograd.grad(loss, [*tensors.values()])
     return {
-        name: leaf - ALIGNED["lr"] * logit_grad
-        for (name, leaf), logit_grad in zip(params.items(), gradients, strict=True)
+        name: tensor - ALIGNED["lr"] * logit_grad
+        for (name, tensor), logit_grad in zip(params.items(), gradients, strict=True)
     }
 
 
@@ -154,8 +154,8 @@ def test_where_everyone_is_a_source_it_is_local_training():
 def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
     one, other = last(fada(), half(), seed), last(method("st_lf", **GIVEN), half(), seed)
     mine, its = one.state.server, other.state.server
-    for leaf in ("psi", "energy"):
-        assert bits(mine[leaf]) == bits(its[leaf])
+    for name in ("psi", "energy"):
+        assert bits(mine[name]) == bits(its[name])
     psi, alpha = mine["psi"], mine["alpha"]
     assert torch.equal(one.report.matrices["alpha"], alpha)
     torch.testing.assert_close(alpha.sum(0), psi)
@@ -236,22 +236,22 @@ def test_updates_hold_features_weights_and_models_but_no_examples():
     hidden, steps = 4, aligned(fada())
     assert len(steps) == 4 * (2 * ALIGNED["rounds"] + 2)
     for unit, _, sent in steps:
-        leaves = {name.split("/")[0] for name in sent.extra}
+        kinds = {name.split("/")[0] for name in sent.extra}
         shown = [x for name, x in sent.extra.items() if name.startswith("features")]
         assert all(x.shape == (min(ALIGNED["shown"], len(x)), hidden) for x in shown)
         if unit in "cd":
             assert not sent.params
-            assert leaves in (set(), {"features", "attention"})
+            assert kinds in (set(), {"features", "attention"})
         elif sent.params:
-            assert leaves == {"features"}
+            assert kinds == {"features"}
         else:
-            assert leaves in (set(), {"features", "model"})
+            assert kinds in (set(), {"features", "model"})
 
 
 @pytest.mark.slow
 def test_the_server_ends_without_features_and_with_empty_messages():
     one = last(fada(), half(), 1)
-    assert not [leaf for leaf in one.state.server if leaf.startswith(("features", "identifier", "model"))]
+    assert not [name for name in one.state.server if name.startswith(("features", "identifier", "model"))]
     assert all(message == Message() for message in one.state.messages.values())
 
 

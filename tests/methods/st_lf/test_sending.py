@@ -36,7 +36,7 @@ def linked(how):
 def test_targets_get_the_weighted_mean_and_sources_keep_their_own_model():
     _, messages, _, updates = linked("parameters")
     mine = {name: protocol.deploy_received(sent()[name].params, messages[name]) for name in NAMES}
-    by_hand = {leaf: 0.3 * x + 0.7 * updates["b"].params[leaf] for leaf, x in updates["a"].params.items()}
+    by_hand = {key: 0.3 * x + 0.7 * updates["b"].params[key] for key, x in updates["a"].params.items()}
     torch.testing.assert_close(mine["c"].members[0], by_hand)
     assert bits(mine["d"].members[0]) == bits(updates["a"].params)  # one source: its model, bit by bit
     for name in "ab":

@@ -74,10 +74,10 @@ def test_only_linked_sources_send_models_and_reports_are_three_numbers():
     for (fn, unit), update in updates.items():
         if fn is protocol.report_errors:
             assert not update.params
-            assert {leaf: x.shape for leaf, x in update.extra.items()} == {"report": (3,)}
+            assert {name: x.shape for name, x in update.extra.items()} == {"report": (3,)}
         elif fn is divergence.estimate:
             assert not update.params
-            assert {leaf: x.numel() for leaf, x in update.extra.items()} == {"errors": 2, "sent": 1}
+            assert {name: x.numel() for name, x in update.extra.items()} == {"errors": 2, "sent": 1}
         elif fn is protocol.offer_model:
             assert not update.extra
             assert unit not in "cd" or not update.params
@@ -137,8 +137,8 @@ def test_pretraining_is_federated_averaging_and_then_local_training(length: dict
         models = {name: train({}, Message(start), fed.devices[name], StepId(4, stage, 0, name),
                               training=replace(SGD, **length))[1] for name in "ab"}  # fmt: skip
         counts = {name: update.size for name, update in models.items()}
-        start = {leaf: sum(counts[name] / sum(counts.values()) * models[name].params[leaf] for name in "ab")
-                 for leaf in start}  # fmt: skip
+        start = {key: sum(counts[name] / sum(counts.values()) * models[name].params[key] for name in "ab")
+                 for key in start}  # fmt: skip
     built = st_lf(pretrain=3, **{f"pretrain_{key}": value for key, value in length.items()})
     reached = [one.state for one in run(built, fed, 4, Inline())]
     torch.testing.assert_close(reached[2].messages["d"].params, start)

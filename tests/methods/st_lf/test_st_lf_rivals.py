@@ -14,7 +14,7 @@ from links import BOUNDS, COSTS, GIVEN, REPORTS, ROUND_INFO, planted, reported
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
-from fedcore.methods import is_control, method
+from fedcore.methods import builder, method
 from fedcore.methods.st_lf.heuristics import (
     average_degree,
     match_sources,
@@ -165,8 +165,8 @@ def told(built):
 @pytest.mark.parametrize("name", WITH_PSI)
 def test_sources_targets_and_energies_are_st_lfs(name):
     mine, its = (matrices(told(method(what, **GIVEN))) for what in (name, "st_lf"))
-    for leaf in ("psi", "energy", "divergence", "objective"):
-        assert bits(mine[leaf]) == bits(its[leaf])
+    for key in ("psi", "energy", "divergence", "objective"):
+        assert bits(mine[key]) == bits(its[key])
     feasible(mine["psi"].numpy(), mine["alpha"].numpy())
 
 
@@ -198,7 +198,7 @@ def test_the_ceiling_is_the_best_single_source_of_each_target():
             assert one.scores[name]["test"]["accuracy"] == max(reached)
         else:
             assert one.scores[name] == its.scores[name]
-    assert is_control("best_source")
+    assert hasattr(builder("best_source"), "control")
     feasible(psi.numpy(), one.state.server["alpha"].numpy())
 
 
@@ -227,8 +227,8 @@ def test_without_divergence_and_energy_the_optimum_is_the_control():
             bounds = replace(BOUNDS, phi_e=phi_e)
             settings = {"bounds": bounds, "costs": COSTS, "solver": solver, "weights": weigh}
             found[name, how] = plan_links(reports, planted(d), ROUND_INFO, **settings)[0]
-    for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
-        assert bits(found["least_error", "free"][leaf]) == bits(found["st_lf", "free"][leaf])
+    for key in ("psi", "alpha", "theorem_2", "corollary_1"):
+        assert bits(found["least_error", "free"][key]) == bits(found["st_lf", "free"][key])
     assert found["st_lf", "free"]["alpha"][1, 3] == 1
     assert found["st_lf", "far"]["alpha"][2, 3] == 1
     assert found["least_error", "far"]["alpha"][1, 3] == 1

@@ -368,7 +368,7 @@ ALIGNED = {"fada": 3, "psi_fada": 2}
 VOTING = {"ensemble", "gaussian_distillation", "pleas", "personal_distillation", "stack"}
 """Methods whose devices keep what they train in a first stage and send something of it in the second."""
 DISTILLED = {"gaussian_distillation receive 1", "personal_distillation receive 1"}
-FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "stretch")}
+FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "chunk")}
 UNTRAINED = ("analytic", "majority", "majority_per_device")
 """Methods that train nothing on devices."""
 
@@ -388,7 +388,7 @@ def moved(found: dict[str, Any], edit: str) -> set[str]:
 @pytest.mark.slow
 def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert found["again"] == found[""]
-    assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "stretch")} <= {*found[""]}
+    assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "chunk")} <= {*found[""]}
     assert {
         f"{name} receive 0"
         for name in {*METHODS} - TRANSFERS - VOTING - {*ALIGNED, "local_only", "majority_per_device"}
@@ -413,8 +413,8 @@ def test_every_step_of_a_method_has_a_plain_word(found: dict[str, Any]):
 
 @pytest.mark.slow
 def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
-    assert moved(found, "fedcore/methods/code/fusion.py:code") == {"code_ot receive 0", "code_ot stretch"}
-    assert moved(found, "fedcore/methods/code/fusion.py:lmf") == {"lmf receive 0", "lmf stretch"}
+    assert moved(found, "fedcore/methods/code/fusion.py:code") == {"code_ot receive 0", "code_ot chunk"}
+    assert moved(found, "fedcore/methods/code/fusion.py:lmf") == {"lmf receive 0", "lmf chunk"}
     assert moved(found, "fedcore/methods/code/transport.py:newton") == FUSED
 
 
@@ -423,7 +423,7 @@ def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any
     averaging = {f"{name} receive 0" for name in ("fedavg", "regmean", *IN_ROUNDS) if name not in UNAVERAGED}
     averaging.add("fedasa receive 1")
     rounds = {"fedavg", "regmean", *IN_ROUNDS, *TRANSFERS, *ALIGNED} - UNAVERAGED
-    played = {f"{name} stretch" for name in rounds}
+    played = {f"{name} chunk" for name in rounds}
     sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
     sending.add("best_source receive 3")  # of all models, before the last one of the best
     hearing = {f"{name} local {k}" for name, first in ALIGNED.items() for k in (first, first + 1)}
@@ -433,8 +433,8 @@ def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any
 @pytest.mark.slow
 def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str, Any]):
     """What is combined after it depends on what was trained, by its digest, not on how."""
-    trained = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
-    expected = trained - {f"{name} {step}" for name in UNTRAINED for step in ("train", "stretch")}
+    trained = {name for name in found[""] if name.split(" ")[-1] in ("train", "chunk")}
+    expected = trained - {f"{name} {step}" for name in UNTRAINED for step in ("train", "chunk")}
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 6, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
@@ -444,7 +444,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
 
 @pytest.mark.slow
 def test_editing_the_evaluation_repeats_only_evaluation(found: dict[str, Any]):
-    expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
+    expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "chunk")}
     assert moved(found, "fedcore/core/evaluation.py:metrics") == expected
     assert moved(found, "fedcore/report/figures/drawing.py:png") == set()
 

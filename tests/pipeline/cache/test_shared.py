@@ -177,7 +177,7 @@ def elsewhere(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 def double(message: Message) -> Message:
-    return Message({name: 2 * leaf for name, leaf in message.params.items()})
+    return Message({name: 2 * tensor for name, tensor in message.params.items()})
 
 
 def test_a_step_elsewhere_is_repeated_with_the_blobs_that_it_missed(machine: Machine, elsewhere: Any):

@@ -219,7 +219,7 @@ def test_a_stored_model_may_have_a_net_of_the_library(tmp_path: Path):
 
 
 def test_values_that_share_memory(tmp_path: Path):
-    """A leaf under two names, views of one tensor, and a tensor that repeats itself are kept as what they read as."""
+    """A tensor under two names, views of one tensor, and a tensor that repeats itself are kept as what they read as."""
     x = torch.arange(12.0).reshape(3, 4)
     store = Store(tmp_path)
     for value in (
@@ -253,9 +253,9 @@ def test_the_same_message_to_many_devices_is_written_and_read_once(tmp_path: Pat
 
 
 @settings(max_examples=40, deadline=None)
-@given(leaves=st.dictionaries(names, tensors(), min_size=1, max_size=3))
-def test_a_file_has_the_bytes_that_safetensors_writes_for_pytorch(leaves: dict[str, torch.Tensor]):
-    whole = {name: leaf.contiguous() for name, leaf in leaves.items()}
+@given(params=st.dictionaries(names, tensors(), min_size=1, max_size=3))
+def test_a_file_has_the_bytes_that_safetensors_writes_for_pytorch(params: dict[str, torch.Tensor]):
+    whole = {name: tensor.contiguous() for name, tensor in params.items()}
     assert _to_bytes(whole, {"fedcore": "{}"}) == save(whole, {"fedcore": "{}"})
 
 

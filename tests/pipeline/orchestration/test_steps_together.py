@@ -1,4 +1,4 @@
-"""Devices train together in the repeated rounds of a segment as well."""
+"""Devices train together in the repeated rounds of a chunk as well."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
     found = compute_chunk(execute, built, fed, 0, place, 1, 3, [place])
     assert sizes == [2, 2, 2]
     expected = [*run(built, fed, 0, Inline())][-1].state.messages["a"].params
-    for name, leaf in store.get(found["state"][1]["a"]).params.items():
-        torch.testing.assert_close(leaf, expected[name], rtol=1e-4, atol=1e-5)
+    for name, tensor in store.get(found["state"][1]["a"]).params.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_segments_key_knows_how_many_train_together():
+def test_a_chunks_key_knows_how_many_train_together():
     steps = [nested_on(compute_chunk, kind, most) for kind, most in ((None, 1), ("cpu", 1), ("cpu", 2), ("cpu", 3))]
     assert len({Digest().of(step) for step in steps}) == 4
     assert {word_of(step) for step in steps} == {"rounds"}

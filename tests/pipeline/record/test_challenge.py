@@ -82,16 +82,16 @@ def study(night: int, hold_out: str = "stable") -> Night:
     made = partition(data, name="by_device", shared_test=0.05, seed=0, hold_out=hold_out)
     net = nets.net("mlp", shape=(4,), classes=2, widths=[8])
     rows = torch.from_numpy(np.concatenate([own["train"] for own in made.devices.values()]))
-    leaves = nets.init(net, torch.Generator().manual_seed(0))
-    leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
-    descent = torch.optim.Adam(leaves.values(), 0.05)
+    params = nets.init(net, torch.Generator().manual_seed(0))
+    params = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
+    descent = torch.optim.Adam(params.values(), 0.05)
     for _ in range(60):
         descent.zero_grad()
         cross_entropy(
-            torch.func.functional_call(net.build(), leaves, (data.train.x[rows],)), data.train.y[rows]
+            torch.func.functional_call(net.build(), params, (data.train.x[rows],)), data.train.y[rows]
         ).backward()
         descent.step()
-    model = Model(({name: leaf.detach() for name, leaf in leaves.items()},))
+    model = Model(({name: tensor.detach() for name, tensor in params.items()},))
     schema = fit_schema(data, training(made), "none")
     served = ServedModels(schema, ((model, net),), dict.fromkeys(made.names, 0))
     return Night(night, data, made, served, trained_keys(data, made))
@@ -164,9 +164,9 @@ def test_a_category_or_a_row_order_of_today_changes_no_answer():
         now.data, train=Data(now.data.train.x[:, order], now.data.train.y), schema=replace(SCHEMA, columns=turned)
     )
     model, net = now.served.models[0]
-    first = next(name for name, leaf in model.members[0].items() if leaf.ndim == 2 and leaf.shape[1] == 4)
-    leaves = {**model.members[0], first: model.members[0][first][:, order]}
-    served = replace(now.served, schema=schema, models=((Model((leaves,)), net),))
+    first = next(name for name, tensor in model.members[0].items() if tensor.ndim == 2 and tensor.shape[1] == 4)
+    params = {**model.members[0], first: model.members[0][first][:, order]}
+    served = replace(now.served, schema=schema, models=((Model((params,)), net),))
     assert judge(data, now.made, before.trained, served, before.served, CRITERION) == said
 
 

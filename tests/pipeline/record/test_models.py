@@ -104,16 +104,16 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path, rows: Any, dev
 
 @pytest.mark.slow
 def test_the_files_are_read_without_their_package(tmp_path: Path):
-    """The reader of the leaves equals that of safetensors, for each type and an empty leaf."""
+    """The reader of the tensors equals that of safetensors, for each type and an empty tensor."""
     from safetensors.torch import load_file, save_file
 
-    leaves = {f"{dtype}": (torch.arange(6).reshape(2, 3) % 2).to(dtype) for dtype in DTYPES.values()} | {
+    tensors = {f"{dtype}": (torch.arange(6).reshape(2, 3) % 2).to(dtype) for dtype in DTYPES.values()} | {
         "empty": torch.zeros(0, 3),
         "scalar": torch.tensor(2.5),
     }
-    save_file(leaves, tmp_path / "leaves", {"about": "nothing"})
-    for name, leaf in load_file(tmp_path / "leaves").items():
-        torch.testing.assert_close(serving.read_safetensors(tmp_path / "leaves")[name], leaf, rtol=0, atol=0)
+    save_file(tensors, tmp_path / "tensors", {"about": "nothing"})
+    for name, tensor in load_file(tmp_path / "tensors").items():
+        torch.testing.assert_close(serving.read_safetensors(tmp_path / "tensors")[name], tensor, rtol=0, atol=0)
 
 
 BARE = """
@@ -223,14 +223,14 @@ def test_arrays_are_predicted_as_they_were_loaded(tmp_path: Path):
 
 def test_all_that_a_model_holds_is_packed():
     """Nested tuples, lists and dicts, nothing, and a net; but no function of another package."""
-    leaves: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     net = nets.net("cnn", shape=(1, 8, 8), classes=3)
     value = {"a": ((1.5, 2), [None, "x"], {}), "net": net, "model": Model((member(0, 1), member(0, 2)), (0.5, 0.5))}
-    packed = json.loads(json.dumps(serving.pack(value, "0", leaves)))
-    found = serving.unpack(packed, leaves)
+    packed = json.loads(json.dumps(serving.pack(value, "0", tensors)))
+    found = serving.unpack(packed, tensors)
     assert found["a"] == value["a"]
     assert found["model"].weights == (0.5, 0.5)
-    assert [list(leaves) for leaves in found["model"].members] == [list(member(0, 1))] * 2
+    assert [list(params) for params in found["model"].members] == [list(member(0, 1))] * 2
     assert nets.shapes(found["net"]) == nets.shapes(net)
     with pytest.raises(ValueError, match="not a net of the library: os:system"):
         serving.unpack({"net": "os:system", "arguments": [["ls"], {"dict": {}}]}, {})

@@ -44,7 +44,7 @@ def register(record: Record, where: str, **tags: str) -> Any:
         made = mlflow.initialize_logged_model(name="net")
     place = Path(made.artifact_location.removeprefix("file://"))
     place.mkdir(parents=True, exist_ok=True)
-    (place / "leaves").write_text(where)
+    (place / "tensors").write_text(where)
     mlflow.finalize_logged_model(made.model_id, "READY")
     seals.seal("fedcore-state", made.artifact_location)
     return record.client.create_model_version(

@@ -1,8 +1,8 @@
-"""A net's leaves: their shapes, fresh ones, and those of a module.
+"""A net's parameters and buffers: their shapes, fresh ones, and those of a module.
 
-A frozen parameter (`requires_grad` False) is no leaf: it belongs to the architecture, as `build` makes it. It is the
-same on every device, is neither trained nor sent, and counts as no traffic. The same holds for the buffers of a layer
-whose parameters are all frozen, such as a norm's, which stays in evaluation mode.
+A frozen parameter (`requires_grad` False) is none of them: it belongs to the architecture, as `build` makes it. It is
+the same on every device, is neither trained nor sent, and counts as no traffic. The same holds for the buffers of a
+layer whose parameters are all frozen, such as a norm's, which stays in evaluation mode.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ KEY = "_key"
 
 
 def shapes(net: Net) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every leaf, trainable parameters and buffers, in the order of the state_dict."""
+    """Return the shape of every trainable parameter and buffer, in the order of the state_dict."""
     return dict(_shapes(key(net)))
 
 
 def parameters(net: Net) -> tuple[str, ...]:
-    """Return the names of the trainable parameters: the leaves without the buffers."""
+    """Return the names of the trainable parameters, without the buffers."""
     with use_generator(torch.Generator()):
         module = net.build()
-    return tuple(name for name, leaf in module.named_parameters() if leaf.requires_grad)
+    return tuple(name for name, tensor in module.named_parameters() if tensor.requires_grad)
 
 
 def init(net: Net, generator: torch.Generator) -> Params:
-    """Return fresh leaves by PyTorch's default initialisation, drawn from `generator`."""
+    """Return fresh parameters and buffers by PyTorch's default initialisation, drawn from `generator`."""
     with use_generator(generator):
-        return leaves(net.build())
+        return params_of(net.build())
 
 
-def leaves(module: torch.nn.Module) -> Params:
+def params_of(module: torch.nn.Module) -> Params:
     """Return a copy of a module's trainable parameters and buffers."""
     return {
-        name: leaf.detach().clone(memory_format=torch.contiguous_format) for name, leaf in _trainable(module).items()
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in _trainable(module).items()
     }
 
 
 def frozen(module: torch.nn.Module) -> Params:
     """Return a module's frozen parameters and the buffers of frozen layers by name, not copied."""
-    fixed = {name for name, leaf in module.named_parameters() if not leaf.requires_grad}
+    fixed = {name for name, tensor in module.named_parameters() if not tensor.requires_grad}
     if not fixed:
         return {}
     for prefix, layer in module.named_modules():
         if is_frozen(layer):
             fixed |= {f"{prefix}.{name}" if prefix else name for name, _ in layer.named_buffers(recurse=False)}
-    return {name: leaf.detach() for name, leaf in module.state_dict().items() if name in fixed}
+    return {name: tensor.detach() for name, tensor in module.state_dict().items() if name in fixed}
 
 
 def is_frozen(layer: torch.nn.Module) -> bool:
@@ -66,7 +67,7 @@ def is_frozen(layer: torch.nn.Module) -> bool:
 
 def _trainable(module: torch.nn.Module) -> Params:
     fixed = frozen(module)
-    return {name: leaf for name, leaf in module.state_dict().items() if name not in fixed}
+    return {name: tensor for name, tensor in module.state_dict().items() if name not in fixed}
 
 
 def key(net: Net) -> bytes:
@@ -104,12 +105,12 @@ copyreg.pickle(Net, _reduce)
 def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
     with use_generator(torch.Generator()):
         module = pickle.loads(key)()
-    return {name: tuple(leaf.shape) for name, leaf in _trainable(module).items()}
+    return {name: tuple(tensor.shape) for name, tensor in _trainable(module).items()}
 
 
 def require_equal(nets: Mapping[str, Net]) -> None:
     """Raise InputError if the nets differ."""
     if len({key(net) for net in nets.values()}) > 1:
         raise InputError(
-            "net.variants: this method combines models leaf by leaf and needs equal nets; drop variants or this row"
+            "net.variants: this method combines models tensor by tensor and needs equal nets; drop variants or this row"
         )

@@ -1,4 +1,4 @@
-"""A segment of rounds stores the server's report of each."""
+"""A chunk of rounds stores the server's report of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedcore.pipeline.orchestration.steps import InMemory
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
 
-def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
+def test_a_chunks_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
     fed, store = federation(), Store(tmp_path)
     built = method(
         "dfl", nets=NETS, training=SGD, shared_init=True, rounds=3, fraction=1.0, ratio="dynamic", threshold=0.5,

@@ -1,4 +1,4 @@
-"""A method's rounds as cached steps: equal to the library's loop for any segments, and never repeated."""
+"""A method's rounds as cached steps: equal to the library's loop for any chunks, and never repeated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REPEATED = {"many rounds": 5, "some devices per round": 5, "few shots": 2}
 
 @pytest.fixture
 def found(probed: dict[str, Any]) -> dict[str, Any]:
-    return probed["probe_segments"]
+    return probed["probe_chunks"]
 
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_steps_give_the_results_of_the_library(found: dict[str, Any], name: str):
-    """Traffic and models to the last bit, scores except a last bit; the same bits for any segments."""
+    """Traffic and models to the last bit, scores except a last bit; the same bits for any chunks."""
     one = found[f"{name}, every 1"]
-    assert one == {"any segments": True, "the library's": True, "evaluated": [True] * ROUNDS[name], "models": True}
+    assert one == {"any chunks": True, "the library's": True, "evaluated": [True] * ROUNDS[name], "models": True}
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ def test_steps_give_the_results_of_the_library(found: dict[str, Any], name: str)
 def test_rounds_are_evaluated_at_the_given_interval(found: dict[str, Any], name: str, evaluated: list[bool]):
     """After every second round of a stage, and at the end."""
     one = found[f"{name}, every 2"]
-    assert one == {"any segments": True, "the library's": True, "evaluated": evaluated, "models": True}
+    assert one == {"any chunks": True, "the library's": True, "evaluated": evaluated, "models": True}
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_repeated_rounds_are_a_step_per_segment(found: dict[str, Any], name: str):
-    """Steps computed and asked for: all rounds are one if they take less than a segment, one each if they take more."""
+def test_repeated_rounds_are_a_step_per_chunk(found: dict[str, Any], name: str):
+    """Steps computed and asked for: all rounds are one if they take less than a chunk, one each if they take more."""
     rounds = REPEATED.get(name, 0)
-    assert found[f"{name}, every 1, segments of 30"] == [min(rounds, 1)] * 2
-    assert found[f"{name}, every 1, segments of 0"] == [rounds] * 2
+    assert found[f"{name}, every 1, chunks of 30"] == [min(rounds, 1)] * 2
+    assert found[f"{name}, every 1, chunks of 0"] == [rounds] * 2
 
 
-def test_an_interrupted_run_continues_at_the_last_segment(found: dict[str, Any]):
+def test_an_interrupted_run_continues_at_the_last_chunk(found: dict[str, Any]):
     first, second, same = found["interrupted"]
     assert first == [2, 2]
     assert second == [3, 5]
@@ -58,7 +58,7 @@ def test_a_shorter_run_is_not_misled_by_a_longer_one(found: dict[str, Any]):
     same, (stretches, scores) = found["shorter"]
     assert same
     assert stretches == [0, 2]  # the one that goes too far, then its own
-    assert scores == [0, 0]  # its segment has scored its last round, which is not done again
+    assert scores == [0, 0]  # its chunk has scored its last round, which is not done again
 
 
 def test_methods_share_their_training(found: dict[str, Any]):

@@ -22,7 +22,7 @@ from fedcore.nets import net
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store, refs
 from fedcore.pipeline.orchestration.steps import Steps
-from fedcore.pipeline.run import chunks as segments
+from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.run_method import deploy_models
 from fedcore.types import Data, Device, Federation, Method, Splits
 
@@ -104,7 +104,7 @@ def models(chosen: Method, fed: Federation, last: RoundResult, store: Store) -> 
     found = {}
     for names, (deploy, memory, message) in deployments(chosen, fed, last.state):
         made = deploy(store.get(memory), store.get(message))
-        found |= {n: [{k: leaf.tolist() for k, leaf in part.items()} for part in made.members] for n in names}
+        found |= {n: [{k: tensor.tolist() for k, tensor in part.items()} for part in made.members] for n in names}
     return json.dumps(dict(sorted(found.items())))
 
 
@@ -116,16 +116,16 @@ class Play:
 
     def rounds(self, chosen: Method, seed: int, every: int = 1) -> Iterator[RoundResult]:
         self.steps = Steps(self.store, self.pool)
-        return segments.rounds(chosen, self.fed, seed, self.steps, every)
+        return chunks.rounds(chosen, self.fed, seed, self.steps, every)
 
     def whole(self, one: RoundResult) -> bool:
         """Tell whether all of a round's state is stored."""
-        return all(self.store.holds(ref) for ref in refs(segments.stored_parts(one.state)))
+        return all(self.store.holds(ref) for ref in refs(chunks.stored_parts(one.state)))
 
     def forget(self, one: RoundResult) -> None:
         """Delete a round's state, except the parts that existed before the first round."""
-        begun = refs(segments.stored_parts(library.begin(scaffold(1), self.fed, one.round_info.seed, self.steps)))
-        Steps(self.store, self.pool).drop(segments.stored_parts(one.state), but=[*begun])
+        begun = refs(chunks.stored_parts(library.begin(scaffold(1), self.fed, one.round_info.seed, self.steps)))
+        Steps(self.store, self.pool).drop(chunks.stored_parts(one.state), but=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]
@@ -146,12 +146,15 @@ def let_go(play: Play, plain: Federation) -> dict[str, Any]:
         last = list(library.run(personal(rounds), plain, 9, Inline()))[-1]
         made = [store.get(store.put(deploy(memory, message))) for _, (deploy, memory, message) in
                 deployments(personal(rounds), plain, last.state)]  # fmt: skip
-        return repr([sorted((name, leaf.tolist()) for name, leaf in one.members[0].items()) for one in made])
+        return repr([sorted((name, tensor.tolist()) for name, tensor in one.members[0].items()) for one in made])
 
     def deployed(last: RoundResult) -> str:
         made, _ = deploy_models(play.steps, personal(0), play.fed, last.state)
         return repr(
-            [sorted((name, leaf.tolist()) for name, leaf in store.get(one).members[0].items()) for one in made.values()]
+            [
+                sorted((name, tensor.tolist()) for name, tensor in store.get(one).members[0].items())
+                for one in made.values()
+            ]
         )
 
     store = play.store
@@ -164,7 +167,7 @@ def let_go(play: Play, plain: Federation) -> dict[str, Any]:
     play.steps.drop_brief()
     last = ended(5)
     found["longer"] = [play.computed("rounds"), deployed(last) == exact(5)]
-    segments.CHUNK = 0.0
+    chunks.CHUNK = 0.0
     long = ended(2)
     play.steps.drop_brief()
     found["long"] = play.whole(long)
@@ -172,7 +175,7 @@ def let_go(play: Play, plain: Federation) -> dict[str, Any]:
 
 
 def kept(play: Play, plain: Federation) -> dict[str, Any]:
-    """Five rounds of scaffold, a segment each: which checkpoints stay, and which steps run without them."""
+    """Five rounds of scaffold, a chunk each: which checkpoints stay, and which steps run without them."""
     chosen, longer = scaffold(5), scaffold(8)
     first = list(play.rounds(chosen, 7))
     found: dict[str, Any] = {"whole": [play.whole(one) for one in first]}
@@ -226,14 +229,14 @@ def find() -> dict[str, Any]:
         for name, chosen in METHODS.items():
             for every in (1, 2) if name in ("many rounds", "few shots") else (1,):
                 runs = []
-                for segment in (30.0, 0.0):  # all rounds in one segment; a segment for each
-                    segments.CHUNK = segment
+                for chunk in (30.0, 0.0):  # all rounds in one chunk; a chunk for each
+                    chunks.CHUNK = chunk
                     shutil.rmtree(environment.STEPS, ignore_errors=True)
                     runs.append(list(play.rounds(chosen, 1, every)))
-                    found[f"{name}, every {every}, segments of {segment:g}"] = play.computed("rounds")
+                    found[f"{name}, every {every}, chunks of {chunk:g}"] = play.computed("rounds")
                 reference = plainly(chosen, 1, every)
                 found[f"{name}, every {every}"] = {
-                    "any segments": said(runs[0]) == said(runs[1]),
+                    "any chunks": said(runs[0]) == said(runs[1]),
                     "the library's": near(runs[0], reference),
                     "evaluated": [one.scores is not None for one in runs[0]],
                     "models": len(
@@ -242,7 +245,7 @@ def find() -> dict[str, Any]:
                     ) == 1,
                 }  # fmt: skip
 
-        segments.CHUNK = 0.0
+        chunks.CHUNK = 0.0
         # Interrupted: the run stops after two of five rounds and starts again.
         interrupted = play.rounds(fedavg(5), 3)
         next(interrupted), next(interrupted)
@@ -252,13 +255,13 @@ def find() -> dict[str, Any]:
         second = play.computed("rounds")
         found["interrupted"] = [first, second, near(whole, plainly(fedavg(5), 3))]
 
-        segments.CHUNK = 30.0
+        chunks.CHUNK = 30.0
         # A longer run continues a shorter one.
         list(play.rounds(fedavg(2), 4))
         longer = list(play.rounds(fedavg(6), 4))
         counts = play.computed("rounds")
         found["longer"] = [counts, near(longer, plainly(fedavg(6), 4))]
-        # A shorter run cannot use a segment that goes too far.
+        # A shorter run cannot use a chunk that goes too far.
         list(play.rounds(fedavg(6), 5))
         shorter = list(play.rounds(fedavg(3), 5))
         found["shorter"] = [near(shorter, plainly(fedavg(3), 5))]
@@ -267,7 +270,7 @@ def find() -> dict[str, Any]:
 
         found["let go"] = let_go(play, plain)
 
-        segments.CHUNK = 0.0
+        chunks.CHUNK = 0.0
         found["kept"] = kept(play, plain)
 
         # One-shot methods share their training, whatever follows it.
