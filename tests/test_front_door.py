@@ -546,6 +546,17 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.from_arrays(np.zeros((4, 2)), [*"abab"], test=(np.zeros((1, 2)), ["c"])),
         "from_arrays.test: label 'c' is in no other example",
     ),
+    "a column": (
+        lambda data: fc.from_arrays(np.zeros((2, 2)), [[0], [1]]),
+        "y (2, 1) is a column: give y[:, 0]; task=",
+    ),
+    "one-hot": (lambda data: fc.from_arrays(np.zeros((3, 2)), np.eye(3)), "exactly one 1, as classes are written for"),
+    "two types": (lambda data: fc.from_arrays(np.zeros((2, 2)), np.array([1, "b"], object)), "types, int and str; "),
+    "text nan": (lambda data: fc.from_arrays(np.zeros((2, 2)), ["a", "nan"]), "y[1] = nan: a label is missing"),
+    "no device": (
+        lambda data: fc.from_arrays(np.zeros((2, 2)), [0, 1], device=["a", np.nan]),
+        "device[1] = nan: a device is missing",
+    ),
     "no way": (lambda data: fc.federate(data, 0.5), "federate.partitioner = 0.5: must be one of iid, dirichlet, "),
     "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
     "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),

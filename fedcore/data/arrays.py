@@ -60,6 +60,10 @@ def from_arrays(
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
         return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
     inputs, labels = np.asarray(x), np.asarray(y)
+    if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
+        raise InputError(
+            f"from_arrays: y {labels.shape} is a column: give y[:, 0]; task='multilabel' takes it as a label"
+        )
     several, steps = task == "multilabel" or (task == "auto" and labels.ndim == 2), task == "sequence_labelling"
     if inputs.ndim < 2 or labels.ndim != 1 + (several or steps) or len(labels) != len(inputs):
         wanted = "(N, K)" if several else "(N, T)" if steps else "(N,)"
@@ -72,10 +76,12 @@ def from_arrays(
         inputs = inputs.astype(np.float32)
         if not np.isfinite(inputs).all():
             raise InputError("from_arrays: x has values that are not finite numbers")
-    owners = None if device is None else tuple(map(str, device))
+    owners = None if device is None else _owners(device)
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
     if several:
         labelled = _zeros_and_ones(labels)
+        if task == "auto":
+            _require_several(labelled)
         names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
         return Dataset(Data(examples, torch.from_numpy(labelled)), None, names, owners)
     if steps:
@@ -85,7 +91,11 @@ def from_arrays(
         _require_numbers(labels)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float32))), None, ("y",), owners)
     _require_classes(labels)
-    classes, numbers = np.unique(labels, return_inverse=True)
+    try:
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in labels.tolist()})
+        raise InputError(f"from_arrays: y has labels of several types, {' and '.join(kinds)}; give one") from None
     data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
 
@@ -108,7 +118,7 @@ def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any
     if whole.task.has_classes and (new := {*whole.train.y[count:].tolist()} - {*whole.train.y[:count].tolist()}):
         raise InputError(f"from_arrays.test: label {whole.classes[min(new)]!r} is in no other example")
     train, shared = (Data(whole.train.x[part], whole.train.y[part]) for part in (slice(count), slice(count, None)))
-    owners = None if device is None else tuple(map(str, device))
+    owners = None if device is None else _owners(device)
     if owners is not None and len(owners) != count:
         raise InputError(f"from_arrays: device names {len(owners)} of {count} examples")
     return replace(
@@ -161,6 +171,23 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     )  # fmt: skip
 
 
+def _owners(device: Sequence[object]) -> tuple[str, ...]:
+    """Return the names of devices; refuses a missing one."""
+    for number, name in enumerate(device):
+        if name is None or name != name:
+            raise InputError(f"from_arrays: device[{number}] = {name}: a device is missing; name it")
+    return tuple(map(str, device))
+
+
+def _require_several(found: NDArray[np.float32]) -> None:
+    """Refuse what is more likely one label for each example, as 0 and 1 for each class."""
+    if (found.sum(1) == 1).all():
+        raise InputError(
+            "from_arrays: each row of y has exactly one 1, as classes are written for one output each: give "
+            "y.argmax(1); task='multilabel' takes them as labels apart"
+        )
+
+
 def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
     """Return several labels of each example as numbers, (N, K); refuses what is missing, or neither 0 nor 1."""
     for number, label in enumerate(cells := labels.ravel().tolist()):
@@ -211,7 +238,7 @@ def _require_classes(labels: NDArray[Any]) -> None:
     """Refuse labels that are missing, or quantities."""
     numeric = labels.dtype.kind in "fiu"
     for number, label in enumerate(labels.tolist()):
-        if label is None or label != label or (numeric and label == -1):
+        if label is None or label != label or (numeric and label == -1) or label == "nan":
             raise InputError(
                 f"from_arrays: y[{number}] = {label}: a label is missing; leave the example out, or name it"
             )

@@ -76,6 +76,8 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
     """
     if rank and not frozen:
         raise InputError(f"net.rank = {rank}: adapters are for frozen layers; set net.frozen = true")
+    if net.misplaced:
+        raise InputError(net.misplaced)
     path = Path(weights)
     try:
         digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
