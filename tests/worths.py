@@ -116,7 +116,7 @@ def dfl() -> dict[str, list[str]]:
     return {
         "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", *points(printed[0]), "3", unequal, equal, larger],
         "says": ["1", *points(printed[0]), dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", "3", equal,
-                 unequal, larger, "3"],
+                 unequal, larger, "3", *points(lead(end, "dfl", "label_smoothing")[0])],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
         "note 5": [],
     }  # fmt: skip
