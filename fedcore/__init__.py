@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from fedcore.types import Model as Model
     from fedcore.types import Net as Net
     from fedcore.types import Positive as Positive
+    from fedcore.types import Report as Report
     from fedcore.types import RoundInfo as RoundInfo
     from fedcore.types import Share as Share
     from fedcore.types import Splits as Splits
@@ -95,7 +96,7 @@ _PLACES = {
     "results.claims": ["Claim", "Gate"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",
-        "Net", "Positive", "Share", "Splits", "Stage", "StepId", "RoundInfo", "Update",
+        "Net", "Positive", "Report", "RoundInfo", "Share", "Splits", "Stage", "StepId", "Update",
     ],
 }  # fmt: skip
 _PLACE = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
