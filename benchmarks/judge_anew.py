@@ -128,11 +128,18 @@ def dfl_thresholds(name: str, study: Study) -> Numbers:
     return Numbers(tidy(whole, "shared.accuracy", "value"), points)
 
 
-def code_growth(name: str, study: Study) -> Numbers:
-    rows = by_seed(name, "epochs", "alpha")
-    rows["setting"] = "epochs=" + rows["epochs"].astype(str) + " alpha=" + rows["alpha"].map("{:g}".format)
-    pairs = rows[["setting", "epochs", "alpha"]].drop_duplicates().itertuples(index=False)
-    points = {one.setting: {"training.epochs": one.epochs, "federation.alpha": one.alpha} for one in pairs}
+def code_by_seed(name: str, study: Study) -> Numbers:
+    """Return the numbers of a file with a column for each key of the grid, named as in :data:`KEYS`."""
+    keys = [key for key in KEYS if key in pd.read_csv(RESULTS / name)]
+    rows = by_seed(name, *keys)
+    rows["setting"] = [
+        " ".join(
+            f"{key}={value:g}" if key == "alpha" else f"{key}={value}" for key, value in zip(keys, one, strict=True)
+        )
+        for one in rows[keys].itertuples(index=False)
+    ]
+    settings = rows[["setting", *keys]].drop_duplicates().to_dict("records")
+    points = {one["setting"]: {KEYS[key]: one[key] for key in keys} for one in settings}
     return Numbers(tidy(rows, "shared.accuracy", "value"), points)
 
 
@@ -232,7 +239,8 @@ def st_lf(name: str, study: Study) -> Numbers:
 
 BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "code-fig6-digits": code_fig6,
-    "code-fig9-growth": code_growth,
+    "code-fig9-growth": code_by_seed,
+    "code-fig9-mnist-sgd": code_by_seed,
     "dfl-mnist": dfl_rounds,
     "dfl-table2-mnist-part": dfl_rounds,
     "dfl-fig4-digits": dfl_rounds,
@@ -254,7 +262,11 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "st-lf-table1-plain-net": st_lf,
     "st-lf-table2-as-published": st_lf,
 }
-FILES = {"dfl-mnist": "dfl-mnist-rounds", "dfl-controls-cnn": "dfl-controls"}
+FILES = {
+    "code-fig9-mnist-sgd": "code-fig9-mnist-sgd-seeds",
+    "dfl-mnist": "dfl-mnist-rounds",
+    "dfl-controls-cnn": "dfl-controls",
+}
 """Claims file -> its numbers, where the names differ."""
 
 BY_MEAN = ("code-fig8-mnist", "code-fig9-mnist")

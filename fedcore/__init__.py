@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
+    from fedcore.data.arrays import with_devices as with_devices
     from fedcore.data.inputs import side_by_side as side_by_side
     from fedcore.nets.parts import layers as layers
     from fedcore.nets.weights import write_weights as write_weights
@@ -89,7 +90,7 @@ _PLACES = {
     ],
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
-    "data.arrays": ["from_arrays"],
+    "data.arrays": ["from_arrays", "with_devices"],
     "data.inputs": ["side_by_side"],
     "nets.parts": ["layers"],
     "nets.weights": ["write_weights"],
