@@ -189,8 +189,10 @@ def fig8(file: str, devices: int, alpha: str, method: str, optimiser: str = "ada
 
 
 def fig9(epochs: int, alpha: str, method: str, optimiser: str = "adam") -> float:
-    file = "fig9-mnist" if optimiser == "adam" else "fig9-mnist-sgd"
-    return mean(file, f"epochs={epochs} alpha={alpha} optimiser={optimiser}", method)
+    if optimiser == "adam":
+        return mean("fig9-mnist", f"epochs={epochs} alpha={alpha} optimiser=adam", method)
+    by_seed = read("results/code-fig9-mnist-sgd-seeds.csv").set_index(["epochs", "alpha", "method"])
+    return float(by_seed.loc[(epochs, float(alpha), method), ["seed_0", "seed_1", "seed_2"]].mean())
 
 
 def gains(method: str, optimiser: str) -> list[float]:
