@@ -79,15 +79,20 @@ def code() -> dict[str, list[str]]:
     assert (fused - rows["lmf"])[even].min() > -0.03
     excess = read("code-fig6-mnist").query("`lambda` == 0.01").set_index("epsilon")["excess"]
     best = claim("code-fig8-mnist", "code_ot > best_local")
+    sgd, worst = "code-fig8-mnist-sgd", claim("code-fig8-mnist-sgd", "code_ot > best_local")
     return {
         "holds": [*counts(claim("code-fig8-mnist", "code_ot > fedavg_1", "adam")), very(16, "code_ot"),
                   very(16, "fedavg_1"), "16", guess, ahead("best_local"), settings, str(best["contradicted_in"])],
         "instead": [ahead("fedavg_10_epoch"), very(16, "fedavg_10_epoch"), very(16, "code_ot"), "16"],
         "says": [dot(with_many("fedavg_1", 8).max()), guess, *ends(with_many("no_alignment", 4)),
                  *ends(with_many("fedavg_1", 4)), *these, very(4, "no_alignment"), very(4, "code_ot"),
-                 *counts(claim("code-fig8-mnist", "code_ot > lmf")), ahead("best_local"), settings,
+                 *counts(claim("code-fig8-mnist", "code_ot > lmf")),
+                 *counts(claim(sgd, "code_ot > lmf")), ahead("best_local"), settings,
                  ahead("fedavg_10_epoch")],
-        "note 1": ["9", *re.findall(r"in \d+ of (\d+)", by_length)[:1], *re.findall(r"in (\d+) of", by_length)[1:]],
+        "note 0": counts(claim(sgd, "code_ot > fedavg_1")),
+        "note 5": [*counts(claim(sgd, "code_ot > best_local")), dot(worst["contradicted_in"], 0)],
+        "note 1": [*counts(claim(sgd, "code_ot > lmf")), "9",
+                   *re.findall(r"in \d+ of (\d+)", by_length)[:1], *re.findall(r"in (\d+) of", by_length)[1:]],
         "note 4": [".01", dot(excess.min(), 4)],
     }  # fmt: skip
 
@@ -116,7 +121,7 @@ def dfl() -> dict[str, list[str]]:
     return {
         "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", *points(printed[0]), "3", unequal, equal, larger],
         "says": ["1", *points(printed[0]), dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", "3", equal,
-                 unequal, larger, "3"],
+                 unequal, larger, "3", *points(lead(end, "dfl", "label_smoothing")[0])],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
         "note 5": [],
     }  # fmt: skip

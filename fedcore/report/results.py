@@ -221,16 +221,16 @@ def word(rows: pd.DataFrame) -> str:
 
 def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     """Return the numbers of a few claims; of many which have which verdict, and the numbers of one that fails."""
-    note = f"<br>{cell(line.note)}" if line.note else ""
+    note = BREAK + cell(line.note) if line.note else ""
     if "judged" in rows and rows["judged"].str.startswith("means").any():
-        note += f"<br>({AS_INDEPENDENT})"
+        note += f"{BREAK}({AS_INDEPENDENT})"
     mixed = len(set(rows["verdict"])) > 1
     if len(rows) <= SHOWN:
         each = (
             (f"{PLAIN[str(row['verdict'])]}: " if mixed else "") + measured(row, names, line.unit)
             for _, row in rows.iterrows()
         )
-        return "<br>".join(each) + note
+        return BREAK.join(each) + note
     groups = [(verdict, rows[rows["verdict"] == verdict]) for verdict in COUNTED if verdict in set(rows["verdict"])]
     parts = [
         f"{PLAIN[verdict]}: {join([said(row, names, line.unit) for _, row in some.iterrows()])}"
@@ -240,8 +240,11 @@ def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     ]
     against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
     first = (against if len(against) else rows).iloc[0]
-    return "<br>".join([*parts, f"For example {measured(first, names, line.unit)}"]) + note
+    return BREAK.join([*parts, f"For example {measured(first, names, line.unit)}"]) + note
 
+
+BREAK = "<br>"
+"""A new line in a cell of a Markdown table, which has no other."""
 
 AS_INDEPENDENT = "Values by seed were not kept: the interval takes both sides as independent, most often too wide."
 PLAIN = {verdict: "could not be tested" if verdict == "not tested" else verdict for verdict in COUNTED}
