@@ -378,7 +378,7 @@ def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column
     gaps = {column.name: sum(int(frame[column.name].isna().sum()) for frame in frames.values()) for column in columns}
     several = {name: count for name, count in gaps.items() if count}
     advice = (
-        f" ({sum(several.values()):,} in {len(several)} columns); set data.missing=median or data.missing=drop, or "
+        f" ({sum(several.values()):,} in {len(several)} columns); set data.missing=median, common_median or drop, or "
         "fill them in"
     )
     for file, frame in frames.items():

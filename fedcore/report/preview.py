@@ -38,6 +38,9 @@ COLUMNS, LEFT, CLASSES = 13, 3, 6
 DEVICES = 20
 """The most devices that are listed; of more of them three are, and all are counted by problem."""
 
+RARE = 0.05
+"""A class with a smaller share of the rows is pointed out, unless there are so many that half of an even share is."""
+
 FEW = 10
 """A device with fewer training examples is pointed out."""
 
@@ -290,7 +293,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if schema.dropped:
         lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
     if gaps and refusing:
-        lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median or data.missing=drop")
+        lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median, common_median or drop")
     elif gaps:
         whose = (
             "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
@@ -315,13 +318,16 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
         return []
     y = dataset.train.y.numpy()
     counts_of = np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
-    largest = counts_of.max() / max(counts_of.sum(), 1)
-    if largest <= LARGEST:
-        return []
-    rare = dataset.classes[int(counts_of.argmin())]
+    shares = counts_of / max(counts_of.sum(), 1)
+    rare, least = dataset.classes[int(counts_of.argmin())], shares.min()
+    if shares.max() <= LARGEST:
+        if least >= min(RARE, 1 / len(shares) / 2):
+            return []
+        others = "balanced_accuracy, macro_f1, or recall"
+        return [f"{rare}: {least:.1%} of the rows, which accuracy hardly shows; run.metric={others} (run.positive={rare})"]
     decided = "the answer goes by balanced accuracy" if setting.study == USER_STUDY else "run.metric=auto goes by that"
     return [
-        f"{rare}: {counts_of.min() / counts_of.sum():.1%} of the rows, so that accuracy says little; {decided}. "
+        f"{rare}: {least:.1%} of the rows, so that accuracy says little; {decided}. "
         f"Others: run.metric=recall run.positive={rare}, or run.costs"
     ]
 

@@ -43,6 +43,20 @@ def test_what_no_project_can_be_made_of_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+def test_it_says_how_much_a_run_is_and_what_to_choose_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
+    main(["init", "own", "--data", "t.csv", "--label", "y"])
+    said = capsys.readouterr().out
+    assert " methods with 10 seeds each" in said
+    assert init.LOOK in said
+    assert "data.missing in params.yaml: median, common_median or drop" in said
+    (tmp_path / "full.csv").write_text("x,y\n1,2\n")
+    assert not init.has_gaps(tmp_path / "full.csv")
+
+
 def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     main(["init", "empty"])

@@ -95,6 +95,7 @@ class Lookup:
         self.work: dict[str, float] = defaultdict(float)
         self.model = 0
         self.sent: dict[int, int] = {}  # stage -> bytes of a message; models where it is not known
+        self._keys: set[str] = set()
         self._digest = Digest()
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
@@ -138,6 +139,16 @@ class Lookup:
     def let_go(self, value: Any, but: Any, again: Any, brief: bool) -> None:
         pass
 
+    def note(self, steps: list[Step]) -> None:
+        """Count steps that no method has needed yet."""
+        self.done += steps
+        self._keys |= {step.key for step in steps}
+
+    def forget(self, count: int) -> None:
+        """Forget all steps but the first ones."""
+        self._keys -= {step.key for step in self.done[count:]}
+        del self.done[count:]
+
     def _find(
         self,
         fn: Any,
@@ -152,8 +163,8 @@ class Lookup:
         record = look_up(key)
         value = None if record is None else unflatten(record["value"], {})
         cached = record is not None and all(self.store.holds(ref) for ref in refs(needed(value)))
-        if key not in {step.key for step in self.done}:  # methods share steps
-            self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, (), calls))
+        if key not in self._keys:  # methods share steps
+            self.note([Step(kind, str(unit), key, cached, 0.0, 0.0, (), calls)])
             self.work[kind] += 0 if cached else work
         return value if cached else stand_in(key)
 
@@ -226,7 +237,7 @@ def forecast(
             if fits and not row.control:
                 finals.append(("final", fit_finally(look, history, job.seed, setting, row, divided.data), row.label))
                 fitted.add(setting.task)
-            if divided.rest is not None:
+            if divided.rest is not None and (not row.control or row.label in GUESSES):
                 with suppress(InputError):
                     without.append(leave_first_out(look, history, job.seed, divided, row))
         for label, cost in dearest(without, len(divided.fed.devices)):
@@ -283,12 +294,13 @@ def best_rate(
     cost = expect(look, history, first, divided.fed, job.seed, setting.every)
     steps = look.done[done:]
     for row in rates[1:] if cost.cached < cost.steps else []:
-        del look.done[done:]
+        look.forget(done)
         method = row.build(divided.fed.public.nets, divided.sizes)
         other = expect(look, history, method, divided.fed, job.seed, setting.every)
         if other.cached == other.steps:
             return row, other
-    look.done[done:] = steps
+    look.forget(done)
+    look.note(steps)
     return rates[0], cost
 
 

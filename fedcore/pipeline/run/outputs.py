@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from rich.progress import track as progress
 
 from fedcore.config.papers import read_papers
 from fedcore.config.params import read
@@ -110,9 +113,10 @@ def write_run(
 ) -> list[str]:  # fmt: skip
     """Write, compare and print the results of a run outside of `dvc repro`; returns the configurations to propose."""
     everything = [result for job in jobs for result in results[job.name]]
+    print_summary(answered.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
     places = []
-    for job in jobs:
+    for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         place = folder / job.name
         places.append(place)
         _save(store, results[job.name], place, place / METRICS, place / CURVES, place)
@@ -127,7 +131,6 @@ def write_run(
     comparison.write(made, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
     comparison.describe(made, studies, writer, folder / PAGE)
-    print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
     return comparison.proposals(places, made.answers)

@@ -162,7 +162,7 @@ class Run:
                 self._first[place][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
-            leader = run_method.leader_of(result)
+            leader = run_method.leader_of(result, ready.job.criterion)
             if leader and (line := provisional.add(leader, run_method.combines(result))):
                 line = f"{line}, and learning rates are still to be tried"
                 self.session.print_line(line, terminal=not self.request.prepared)
@@ -239,13 +239,13 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
+        self.session.print_line(run_method.summary_line(result, ready.job.criterion), terminal=not self.request.prepared)
         if line := self._say_so_far(ready, result):
             self.session.print_line(line, terminal=not self.request.prepared)
 
     def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
         """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
-        leader = None if result.control else run_method.leader_of(result)
+        leader = None if result.control else run_method.leader_of(result, ready.job.criterion)
         if leader is None or not self._says_so_far(ready):
             return None
         place = ready.job.study, ready.setting.name
