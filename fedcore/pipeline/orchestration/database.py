@@ -1,73 +1,75 @@
-"""Prefect's database of a new project, from a file with the schema that Prefect's own migrations make.
+"""Prefect's database of a new project: a copy of the empty one that Prefect made for the user's first project.
 
 Prefect makes a database by more than a hundred migrations, which takes 3 s of a processor while a first run waits.
-`database.sql` is their result, with its revision. A Prefect that has this revision among its migrations takes such a
-database for one of an earlier start, and upgrades it if it is newer itself. Any other Prefect finds no database, and
-makes its own.
-
-    python -m fedcore.pipeline.orchestration.database OUT       write the file anew, by the installed Prefect
+Their result is kept in the user's cache folder ($XDG_CACHE_HOME or ~/.cache), by Prefect's version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sqlite3
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.state import write_atomic
 
-SCHEMA = Path(__file__).with_suffix(".sql")
-HEADER = """\
--- The database that the migrations of Prefect {version} make (https://github.com/PrefectHQ/prefect, Apache-2.0),
--- written by python -m fedcore.pipeline.orchestration.database
-"""
-REVISION = re.compile(r"""INSERT INTO "alembic_version" VALUES\('(\w+)'\);""")
-
 
 def create(database: Path) -> None:
-    """Create a project's database, unless there is one, or Prefect uses another or does not know its revision.
+    """Create a project's database, unless there is one, or Prefect uses another.
 
-    Whatever goes wrong is noted on stderr, the server's log: Prefect then makes the database itself.
+    Whatever goes wrong is noted on stderr, the server's log: Prefect then makes the database itself or goes on with it.
     """
     try:
-        if not any(database.parent.glob(f"{database.name}*")) and _is_known(database, schema := SCHEMA.read_text()):
-            with closing(sqlite3.connect(":memory:")) as made:
-                made.executescript(schema)
-                write_atomic(database, made.serialize())
-    except (ImportError, AttributeError, OSError, sqlite3.Error, Failed) as error:
-        sys.stderr.write(f"fedcore: Prefect makes its database itself ({error})\n")
+        if any(database.parent.glob(f"{database.name}*")) or not _is_used(database):
+            return
+        if is_usable(ready := ready_file()):
+            write_atomic(database, ready.read_bytes())
+            return
+        asyncio.run(_play_migrations())
+        database.chmod(0o600)
+        ready.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(sqlite3.connect(database)) as made:
+            write_atomic(ready, made.serialize())
+    except (ImportError, AttributeError, OSError, RuntimeError, sqlite3.Error, Failed) as error:
+        sys.stderr.write(f"fedcore: a new project's database is left to Prefect ({error})\n")
 
 
-def _is_known(database: Path, schema: str) -> bool:
-    """Tell whether the installed Prefect uses this database, and has its schema's revision among its migrations."""
+def ready_file() -> Path:
+    """Return the place of the empty database of the installed Prefect."""
+    import prefect
+
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "fedcore" / f"prefect-{prefect.__version__}.db"
+
+
+def is_usable(ready: Path) -> bool:
+    """Tell whether a file is a whole database at a revision that the installed Prefect has among its migrations."""
     from prefect.server.database import provide_database_interface
 
-    prefect, revision = provide_database_interface(), REVISION.search(schema)
-    ours = prefect.database_config.connection_url == f"sqlite+aiosqlite:///{database}"
-    return ours and revision is not None and any(prefect.orm.versions_dir.glob(f"*_{revision[1]}_*.py"))
+    try:
+        with closing(sqlite3.connect(f"file:{ready}?mode=ro&immutable=1", uri=True)) as opened:
+            ((check,),) = opened.execute("pragma quick_check(1)")
+            ((revision,),) = opened.execute("select version_num from alembic_version")
+            ((flows,),) = opened.execute("select count(*) from flow_run")
+    except (sqlite3.Error, ValueError):
+        return False
+    known = provide_database_interface().orm.versions_dir.glob(f"*_{revision}_*.py")
+    return check == "ok" and flows == 0 and any(known)
 
 
-def dump(database: Path) -> str:
-    """Return the statements that make a database."""
-    with closing(sqlite3.connect(database)) as opened:
-        return "\n".join(opened.iterdump()) + "\n"
+def _is_used(database: Path) -> bool:
+    from prefect.server.database import provide_database_interface
+
+    url: str = provide_database_interface().database_config.connection_url
+    return url == f"sqlite+aiosqlite:///{database}"
 
 
-def main(out: Path) -> None:
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["PREFECT_HOME"] = home
-        import prefect
-        from prefect.server.database import provide_database_interface
+async def _play_migrations() -> None:
+    from prefect.server.database import provide_database_interface
 
-        asyncio.run(provide_database_interface().create_db())
-        out.write_text(HEADER.format(version=prefect.__version__) + dump(Path(home, "prefect.db")))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    prefect = provide_database_interface()
+    await prefect.create_db()
+    await (await prefect.engine()).dispose()

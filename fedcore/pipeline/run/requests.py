@@ -239,7 +239,9 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        self.session.print_line(run_method.summary_line(result, ready.job.criterion), terminal=not self.request.prepared)
+        self.session.print_line(
+            run_method.summary_line(result, ready.job.criterion), terminal=not self.request.prepared
+        )
         if line := self._say_so_far(ready, result):
             self.session.print_line(line, terminal=not self.request.prepared)
 

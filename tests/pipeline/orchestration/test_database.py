@@ -49,17 +49,25 @@ def content(path: Path) -> tuple[dict[tuple[str, str], list[str]], dict[str, lis
     return {(kind, name): sorted(line.strip(", ") for line in sql.splitlines()) for kind, name, sql in made}, rows
 
 
+@pytest.fixture(autouse=True)
+def caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("caches")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
 @pytest.mark.slow
-def test_the_ready_database_is_the_migrated_one(tmp_path: Path):
-    """If this fails with another version of Prefect: `python -m fedcore.pipeline.orchestration.database OUT`."""
-    ready, migrated = tmp_path / "ready.db", tmp_path / "migrated.db"
-    with used_by_prefect(ready):
-        database.create(ready)
-    assert ready.stat().st_mode & 0o777 == 0o600
-    before = content(ready)
-    upgrade(ready)
+def test_a_second_project_has_a_copy_of_the_migrated_database(tmp_path: Path):
+    first, second, migrated = (tmp_path / f"{name}.db" for name in ("first", "second", "migrated"))
+    for path in (first, second):
+        with used_by_prefect(path):
+            database.create(path)
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert second.read_bytes() == database.ready_file().read_bytes()
+    before = content(second)
+    upgrade(second)
     upgrade(migrated)
-    assert before == content(ready) == content(migrated)
+    assert content(first) == before == content(second) == content(migrated)
 
 
 def test_a_database_that_is_there_or_half_there_is_left_alone(tmp_path: Path):
@@ -80,23 +88,57 @@ def test_a_database_elsewhere_is_not_made(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    "statements",
     [
-        (None, "No such file"),
-        ("INSERT INTO \"alembic_version\" VALUES('000000000000');", ""),
-        ("CREATE TABLE flow (id CHAR(36));", ""),
-        ("INSERT INTO \"alembic_version\" VALUES('a3b9c7d2e5f1');", "no such table"),
+        None,
+        "",
+        "create table flow_run (id); create table alembic_version (version_num);",
+        "create table flow_run (id); create table alembic_version (version_num);"
+        "insert into alembic_version values ('000000000000');",
+        "create table alembic_version (version_num); insert into alembic_version values ('{revision}');",
+        "create table flow_run (id); insert into flow_run values (1);"
+        "create table alembic_version (version_num); insert into alembic_version values ('{revision}');",
     ],
+    ids=["no file", "empty", "no revision", "an unknown revision", "no tables", "runs of somebody"],
 )
-def test_prefect_makes_its_own_where_the_schema_is_not_right(
-    schema: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_database_that_is_not_right_is_not_copied(statements: str | None, tmp_path: Path):
+    path = tmp_path / "ready.db"
+    if statements is not None:
+        with closing(sqlite3.connect(path)) as made:
+            made.executescript(statements.format(revision=newest_revision()))
+    assert not database.is_usable(path)
+
+
+def test_a_damaged_database_is_not_copied(tmp_path: Path):
+    path = tmp_path / "ready.db"
+    with closing(sqlite3.connect(path)) as made:
+        made.executescript(
+            "create table flow_run (id); create table alembic_version (version_num);"
+            f"insert into alembic_version values ('{newest_revision()}');"
+        )
+    assert database.is_usable(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert not database.is_usable(path)
+
+
+def newest_revision() -> str:
+    versions = provide_database_interface().orm.versions_dir
+    return max(path.name for path in versions.glob("*_*.py")).split("_")[4]
+
+
+def test_without_a_cache_folder_the_project_has_its_database(
+    tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Without the file, with a revision that this Prefect does not know, without one, with statements that fail."""
-    monkeypatch.setattr(database, "SCHEMA", tmp_path / "schema.sql")
-    if schema is not None:
-        (tmp_path / "schema.sql").write_text(schema)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("not a folder")
     path = tmp_path / "prefect.db"
+
+    async def play() -> None:
+        path.write_bytes(b"as Prefect makes it")
+
+    monkeypatch.setattr(database, "_play_migrations", play)
     with used_by_prefect(path):
         database.create(path)
-    assert not path.exists()
-    assert said in capsys.readouterr().err
+    assert path.read_bytes() == b"as Prefect makes it"
+    assert "left to Prefect" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "not a folder"
