@@ -184,13 +184,20 @@ def mean(file: str, setting: str, method: str) -> float:
     return float(rows["shared_mean"].item())
 
 
-def fig8(file: str, devices: int, alpha: str, method: str, optimiser: str = "adam") -> float:
-    return mean(file, f"devices={devices} alpha={alpha} optimiser={optimiser}", method)
+def by_sgd(figure: int, key: str, number: int, alpha: str, method: str) -> float:
+    """Return the mean of SGD's seeds in Fig. 8 or 9."""
+    rows = read(f"results/code-fig{figure}-mnist-sgd-seeds.csv").set_index([key, "alpha", "method"])
+    return float(rows.loc[(number, float(alpha), method), ["seed_0", "seed_1", "seed_2"]].mean())
+
+
+def fig8(file: str, devices: int, alpha: str, method: str) -> float:
+    return mean(file, f"devices={devices} alpha={alpha} optimiser=adam", method)
 
 
 def fig9(epochs: int, alpha: str, method: str, optimiser: str = "adam") -> float:
-    file = "fig9-mnist" if optimiser == "adam" else "fig9-mnist-sgd"
-    return mean(file, f"epochs={epochs} alpha={alpha} optimiser={optimiser}", method)
+    if optimiser == "sgd":
+        return by_sgd(9, "epochs", epochs, alpha, method)
+    return mean("fig9-mnist", f"epochs={epochs} alpha={alpha} optimiser=adam", method)
 
 
 def gains(method: str, optimiser: str) -> list[float]:
@@ -272,7 +279,7 @@ CNN = [("cnn", "1"), ("cnn", "0.1")]
 TOLD: dict[tuple[str, str, str], Callable[[], list[float]]] = {
     ("code", "Fig. 7", "entries as lambda grows"): shares,
     ("code", "Fig. 8", "CODE and LMF, alpha 1e20, SGD"): lambda: [
-        fig8("fig8-mnist-sgd", 32, "1e+20", "code_ot", "sgd") - fig8("fig8-mnist-sgd", 32, "1e+20", "lmf", "sgd")
+        by_sgd(8, "devices", 32, "1e+20", "code_ot") - by_sgd(8, "devices", 32, "1e+20", "lmf")
     ],
     ("code", "Fig. 8", "CODE and LMF, alpha 1e20 ("): lambda: [
         fig8("fig8-mnist", devices, "1e+20", "code_ot") - fig8("fig8-mnist", devices, "1e+20", "lmf")
@@ -287,7 +294,7 @@ TOLD: dict[tuple[str, str, str], Callable[[], list[float]]] = {
         for devices in (2, 32)
     ],
     ("code", "Fig. 8", "FedAvg-1 with more skew"): lambda: [
-        fig8("fig8-mnist-sgd", 4, alpha, "fedavg_1", "sgd") for alpha in ALPHAS
+        by_sgd(8, "devices", devices, alpha, "fedavg_1") for devices in (2, 4) for alpha in ALPHAS
     ],
     ("code", "Fig. 9", "CODE with the epochs, Adam"): lambda: [
         min(gains("code_ot", "adam")),
