@@ -10,12 +10,14 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
+# rooms whose tests import neither Prefect nor MLflow; all others but the scenarios are the other half
+ROOMS := api config core data execute methods nets partition report results
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test field-test docs bench soak ui clean style quick-tests pipeline-tests library-tests
+.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests room-tests other-tests quick-room-tests quick-other-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -23,10 +25,10 @@ run: checkout .venv/run
 	@$(BIN)/fedcore show --brief
 
 check: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 2 style quick-tests
+	@$(MAKE) --no-print-directory --jobs 3 style quick-room-tests quick-other-tests
 
 test: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
+	@$(MAKE) --no-print-directory --jobs 4 style room-tests other-tests pipeline-tests
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
 field-test: checkout .venv/test
@@ -54,14 +56,17 @@ style:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick-tests:
-	$(BIN)/pytest -m 'not slow' --ignore tests/end_to_end --numprocesses 2 --dist worksteal
+quick-room-tests quick-other-tests: MARK := -m 'not slow'
 
+room-tests quick-room-tests:
+	$(BIN)/pytest $(MARK) $(ROOMS:%=tests/%)
+
+other-tests quick-other-tests:
+	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(ROOMS:%=--ignore tests/%)
+
+# fills what the others leave of the cores, three scenarios at a time
 pipeline-tests:
-	$(BIN)/pytest tests/end_to_end
-
-library-tests:
-	$(BIN)/pytest --ignore tests/end_to_end --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	nice $(BIN)/pytest tests/end_to_end
 
 ui: checkout .venv/run
 	@$(BIN)/fedcore ui

@@ -1,4 +1,4 @@
-"""What people wait for, all of it in one go: the table of docs/speed.md, at most ten minutes on a quiet machine.
+"""What people wait for, all of it in one go, and the table of docs/speed.md; at most nine minutes.
 
     python -m benchmarks.speed [--out docs/results/speed.csv] [--project PROJECT] [--before CHECKOUT] [--only WORD,...]
 
@@ -9,7 +9,8 @@ one's own ("own"), one exchange of 10,000 devices ("exchange") and bfloat16 ("pr
 measured with another checkout of this repository, too, in turns and with the same interpreter, if that one has it.
 
 The file has a row for each line: what, its unit, before, now, the goal, the load of the machine, and the command alone.
-A figure that is missing has its reason on stderr.
+With the file of the docs, the table of docs/speed.md is written anew, with the conditions. A figure that is missing has
+its reason on stderr: a command failed, or the time was up.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import platform
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from statistics import median
 
@@ -33,14 +38,17 @@ import numpy as np
 import pandas as pd
 
 HERE = Path(__file__).parents[1]
+OUT = HERE / "docs" / "results" / "speed.csv"
+PAGE = HERE / "docs" / "speed.md"
+BEGIN, END = "<!-- written by benchmarks.speed -->\n", "<!-- end -->\n"
 ROWS, SITES, INPUTS = 20_000, 14, 8
 METHODS = (
     "local_only", "fedavg", "fedprox", "scaffold", "fedper", "ditto", "dfl", "code_ot", "ensemble", "analytic",
 )  # fmt: skip
 RUN = ("run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1,2]", "run.new_device=shared")
 FLOW = f"fedcore {RUN[0]} '{RUN[1]}' {' '.join(RUN[2:])}"
-LIMIT = 300.0
-"""Seconds after which a command has failed."""
+START, LIMIT = time.monotonic(), 520.0
+"""Seconds from the start of this process after which a command is ended, and no further one started."""
 REPETITIONS = 3
 
 
@@ -72,8 +80,9 @@ PARTS = {"cache": "blobs", "Prefect's files": "prefect"}
 DISK = Line("disk after it: cache and MLflow's files", "MB", None, "du -cm .fedcore/blobs mlruns")
 OWN = Line("a net of one's own, of a plain loop", "ratio", 1.0, "python -m benchmarks.own_net 3")
 EXCHANGE = Line(
-    "one exchange of 10,000 devices, of the bare loop", "ratio", 1.1, "python -m benchmarks.scale OUT 10000"
+    "one exchange of 10,000 devices, of the bare loop", "ratio", 1.1, "python -m benchmarks.scale OUT one_shot 10000"
 )
+EXCHANGE_CPU = Line("the same, of a processor's seconds", "ratio", 1.1, EXCHANGE.command)
 BFLOAT = Line("bfloat16 of float32: W1's MLP", "ratio", None, "python -m benchmarks.precision")
 
 
@@ -105,21 +114,35 @@ class Side:
         }
         return subprocess.Popen(
             [sys.executable, *words], cwd=cwd, env=environment | set_here, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
     def run(self, words: Sequence[str], cwd: Path, **more: str) -> str:
         """Return what a command prints. Raises RuntimeError with its last line if it fails."""
         process = self.start(words, cwd, **more)
-        try:
-            out, err = process.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise RuntimeError(f"took over {LIMIT:.0f} s") from None
+        with ended_in_time(process):
+            out, err = process.communicate()
         if process.returncode:
             raise RuntimeError((err.strip() or out.strip() or f"exit code {process.returncode}").splitlines()[-1])
         return out
+
+
+def left() -> float:
+    return max(0.0, START + LIMIT - time.monotonic())
+
+
+@contextmanager
+def ended_in_time(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process that still runs when the time is up, and those that it started. Raises RuntimeError then."""
+    killer = threading.Timer(left(), lambda: os.killpg(process.pid, signal.SIGKILL))
+    killer.daemon = True
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.cancel()
+    if process.returncode and not left():
+        raise RuntimeError("the time was up")
 
 
 def write_table(path: Path, rows: int = ROWS) -> None:
@@ -162,17 +185,19 @@ def play(side: Side) -> tuple[float, float, float]:
         flow = side.start(["-m", "fedcore", *RUN], side.project)
         assert flow.stdout is not None
         assert flow.stderr is not None
-        for text in flow.stdout:
-            if "so far" in text and first != first:
-                first = time.perf_counter() - start
-        errors = flow.stderr.read()
-        if flow.wait():
+        with ended_in_time(flow):
+            for text in flow.stdout:
+                if "so far" in text and first != first:
+                    first = time.perf_counter() - start
+            errors = flow.stderr.read()
+            flow.wait()
+        if flow.returncode:
             raise RuntimeError((errors.strip() or f"exit code {flow.returncode}").splitlines()[-1])
     return first, *spent
 
 
 def stop(side: Side) -> None:
-    side.run(["-m", "fedcore.pipeline.orchestration.server", "stop"], side.project)
+    side.start(["-m", "fedcore.pipeline.orchestration.server", "stop"], side.project).communicate()
 
 
 def answer(side: Side) -> None:
@@ -181,7 +206,8 @@ def answer(side: Side) -> None:
     words = ["init", "sites", "--data", str(table), "--label", "fault", "--device", "site"]
     side.run(["-m", "fedcore", *words], side.folder)
     first, wall, cpu = play(side)
-    side.note(FIRST, first)
+    if first == first:
+        side.note(FIRST, first)
     side.note(ANSWER, wall)
     side.note(ANSWER_CPU, cpu)
 
@@ -229,13 +255,18 @@ def own(side: Side) -> None:
 
 
 def exchange(side: Side) -> None:
+    """Measure an exchange; its folder stays until the end, see `scale.main`: deleted files make later ones slow."""
     code = (
         "import sys; from pathlib import Path; from benchmarks import scale; home = Path(sys.argv[1]);"
         "case = scale.Case('one_shot', 10_000); scale.write_table(home / 'table.csv', case.devices, case.rows);"
-        "print('ratio', scale._numbers(case, home / 'table.csv', home / 'time', watch=False)['wall_ratio'])"
+        "found = scale._numbers(case, home / 'table.csv', home / 'time', watch=False);"
+        "print('wall', found['wall_ratio'], 'cpu', found['cpu_ratio'])"
     )
-    with tempfile.TemporaryDirectory(dir=side.folder) as home:
-        side.note(EXCHANGE, ratio(side.run(["-c", code, home], side.checkout), r"ratio ([\d.]+)"))
+    home = side.folder / "exchange"
+    home.mkdir()
+    said = side.run(["-c", code, str(home)], side.checkout)
+    side.note(EXCHANGE, ratio(said, r"wall ([\d.]+)"))
+    side.note(EXCHANGE_CPU, ratio(said, r"cpu ([\d.]+)"))
 
 
 def precision(side: Side) -> None:
@@ -267,6 +298,9 @@ def measure(sides: Sequence[Side], asked: Sequence[str], project: Path | None) -
         loads[name] = os.getloadavg()[0]
         for number in range(times):
             for side in sides if number % 2 == 0 else sides[::-1]:
+                if not left():
+                    complain(f"{side.name}: {name}: the time was up")
+                    continue
                 begun = time.perf_counter()
                 try:
                     part(side)
@@ -276,8 +310,8 @@ def measure(sides: Sequence[Side], asked: Sequence[str], project: Path | None) -
     return loads
 
 
-def write(out: Path, sides: Sequence[Side], load: float) -> None:
-    """Write and print the table: the medians."""
+def write(out: Path, sides: Sequence[Side], load: float) -> list[dict[str, str]]:
+    """Write and print the table: the medians. Returns its rows."""
     known = dict.fromkeys(line for side in sides for line in side.found)
     rows = [
         {
@@ -294,11 +328,54 @@ def write(out: Path, sides: Sequence[Side], load: float) -> None:
         table.writeheader()
         table.writerows(rows)
     print(out.read_text(), end="")
+    return rows
+
+
+def page(text: str, rows: Sequence[Mapping[str, str]], conditions: str) -> str:
+    """Return the text of a page with another table between its marks. Raises ValueError without marks."""
+    columns = [name for name in rows[0] if name != "load"]
+    above = ["", *(row["command"] for row in rows)]
+    said = [
+        "the same" if row["command"] == last else f"`{row['command']}`" for row, last in zip(rows, above, strict=False)
+    ]
+    lines = [
+        columns,
+        ["---"] * len(columns),
+        *([*map(row.get, columns[:-1]), last] for row, last in zip(rows, said, strict=True)),
+    ]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"{PAGE} has no marks")
+    return f"{before}{BEGIN}{conditions}\n\n{table}\n{END}{after}"
+
+
+def conditions(sides: Sequence[Side], load: float, seconds: float) -> str:
+    """Return the lines above the table: when, where, beside what."""
+    named = [f"{side.name} is commit {commit(side.checkout)}" for side in sides]
+    return (
+        f"{date.today():%d %B %Y}, {os.cpu_count()} cores of {processor_name()}, load {load:.1f} before, in "
+        f"{seconds / 60:.0f} minutes; {', '.join(named)} ([speed.csv](results/speed.csv))."
+    )
+
+
+def commit(checkout: Path) -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"
+
+
+def processor_name() -> str:
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    asked.add_argument("--out", type=Path, default=HERE / "docs" / "results" / "speed.csv")
+    asked.add_argument("--out", type=Path, default=OUT)
     asked.add_argument("--project", type=Path, help="where make run has ended; the made-up project by default")
     asked.add_argument("--before", type=Path, help="another checkout")
     asked.add_argument("--only", default="", help="parts: answer, cached, disk, commands, own, exchange, precision")
@@ -316,7 +393,10 @@ def main() -> None:
             for side in sides:
                 if side.project.is_dir():
                     stop(side)
-        write(args.out, sides, load)
+        rows = write(args.out, sides, load)
+        if args.out.resolve() == OUT:
+            said = conditions(sides, load, time.monotonic() - START)
+            PAGE.write_text(page(PAGE.read_text(), rows, said))
 
 
 if __name__ == "__main__":

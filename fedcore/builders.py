@@ -36,10 +36,20 @@ RENAMED = {
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _mark(**attributes: object) -> Callable[[F], F]:
+    """Return a decorator that gives a builder attributes."""
+
+    def mark(build: F) -> F:
+        for name, value in attributes.items():
+            setattr(build, name, value)
+        return build
+
+    return mark
+
+
 def control(build: F) -> F:
     """Mark a builder's method as a control: a baseline for others, never ranked as the best method."""
-    build.control = True  # type: ignore[attr-defined]
-    return build
+    return _mark(control=True)(build)
 
 
 def simulation_only(reason: str) -> Callable[[F], F]:
@@ -47,12 +57,7 @@ def simulation_only(reason: str) -> Callable[[F], F]:
 
     reason: a clause, e.g. "its links come from test labels, which no server gets".
     """
-
-    def mark(build: F) -> F:
-        build.simulation_only = reason  # type: ignore[attr-defined]
-        return build
-
-    return mark
+    return _mark(simulation_only=reason)
 
 
 def sums_alone(**setting: object) -> Callable[[F], F]:
@@ -60,12 +65,7 @@ def sums_alone(**setting: object) -> Callable[[F], F]:
 
     What its devices send is masked then, so that the server sees no single update.
     """
-
-    def mark(build: F) -> F:
-        build.sums_alone = setting  # type: ignore[attr-defined]
-        return build
-
-    return mark
+    return _mark(sums_alone=setting)
 
 
 def needs_classes(reason: str, **settings: Any) -> Callable[[F], F]:
@@ -73,12 +73,7 @@ def needs_classes(reason: str, **settings: Any) -> Callable[[F], F]:
 
     reason: what it does with them, e.g. "averages outputs by label".
     """
-
-    def mark(build: F) -> F:
-        build.needs_classes = reason, settings  # type: ignore[attr-defined]
-        return build
-
-    return mark
+    return _mark(needs_classes=(reason, settings))
 
 
 def needs_one_label(reason: str) -> Callable[[F], F]:
@@ -86,22 +81,12 @@ def needs_one_label(reason: str) -> Callable[[F], F]:
 
     reason: what it does with an example's label or features, e.g. "regresses on the label of an example".
     """
-
-    def mark(build: F) -> F:
-        build.needs_one_label = reason  # type: ignore[attr-defined]
-        return build
-
-    return mark
+    return _mark(needs_one_label=reason)
 
 
 def training_defaults(**changes: Any) -> Callable[[F], F]:
     """Set a method's own defaults of local training: settings of `Training`."""
-
-    def mark(build: F) -> F:
-        build.training_defaults = changes  # type: ignore[attr-defined]
-        return build
-
-    return mark
+    return _mark(training_defaults=changes)
 
 
 def import_builder(path: str, key: str) -> Callable[..., Any]:

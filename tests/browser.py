@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -76,12 +75,6 @@ class Tab:
         found = self.do("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    def screenshot(self, path: Path, height: int | None = None) -> None:
-        """Write the window, or the upper part of the page, as a PNG file."""
-        clip = {"clip": {"x": 0, "y": 0, "width": self.width, "height": height, "scale": 1}} if height else {}
-        shot = self.do("Page.captureScreenshot", format="png", captureBeyondViewport=bool(height), **clip)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def _receive(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self.socket.recv(timeout=SECONDS))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pandas as pd
 from PIL import Image
 from tables import NO_SECONDS, drawn
 
-from fedcore.results.summary import summarise
+from fedcore.report.page import Comparison, html
+from fedcore.report.plots import draw
+from fedcore.results.answer import answers
+from fedcore.results.summary import PLACE, summarise
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = """<script>&"'</b>"""
@@ -32,6 +36,19 @@ def comparison() -> tuple[pd.DataFrame, pd.DataFrame]:
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Return the summary of a tidy table without controls or seconds."""
     return summarise(table, NO_SECONDS, frozenset())
+
+
+def page_of(table: pd.DataFrame, summary: pd.DataFrame, **known: Any) -> str:
+    """Return the page of a comparison of which the other parts are empty, or follow from the tables."""
+    parts: dict[str, Any] = {
+        "groups": pd.DataFrame(columns=PLACE), "claims": pd.DataFrame(columns=["study"]), "along": {}, "papers": {},
+        "questions": {}, "pictures": {}, "outcomes": {}, **known,
+    }  # fmt: skip
+    if "plots" not in known:
+        parts["plots"] = draw(table, summary)
+    if "answers" not in known:
+        parts["answers"] = answers(table, frozenset(summary["method"][summary["control"]]))
+    return html(Comparison(table, summary, **parts))
 
 
 def sweep(settings: int, rounds: int = 1) -> pd.DataFrame:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,24 +16,18 @@ import pytest
 # Tests run beside scenarios and in several processes: PyTorch's threads would wait for one another, spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A database on a disk waits for it at each commit, more than a third of the time of tests that record runs.
+MEMORY, SPACE = Path("/dev/shm"), 8e9
+if (
+    "TMPDIR" not in os.environ
+    and os.access(MEMORY, os.W_OK)
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    and shutil.disk_usage(MEMORY).free > SPACE
+):
+    os.environ["TMPDIR"], tempfile.tempdir = str(MEMORY), None
+
 # Prefect makes its home below this folder (prefect.toml), but not the folder.
 (Path(__file__).parents[1] / ".fedcore").mkdir(exist_ok=True)
-
-
-LONGEST = (
-    "cli/test_init.py", "test_commands.py", "field/test_cells.py", "methods/st_lf/test_st_lf_sources.py",
-    "execute/test_cluster.py", "cli/test_field.py", "methods/st_lf/test_programs.py", "methods/test_contract.py",
-    "pipeline/cache/test_keys.py", "execute/test_workers.py", "config/test_studies.py", "test_front_door.py",
-    "execute/test_accelerator.py", "pipeline/record/test_writer.py", "methods/fedasa/test_fedasa.py",
-    "core/test_new_device.py", "pipeline/record/test_runs.py", "pipeline/record/test_models.py", "test_examples.py",
-)  # fmt: skip
-"""Files whose tests take ten seconds of a core and more, the longest first."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that processes which take file after file end at about the same time."""
-    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,6 +38,16 @@ def pytest_collection() -> Generator[None, Any, Any]:
     gc.freeze()
     gc.enable()
     return result
+
+
+COMPILED = sys.pycache_prefix, sys.dont_write_bytecode
+
+
+@pytest.fixture(autouse=True)
+def _compiled_modules() -> Iterator[None]:
+    """Read compiled modules again: a process that has loaded a model of the record compiles what it imports anew."""
+    yield
+    sys.pycache_prefix, sys.dont_write_bytecode = COMPILED
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -171,6 +171,13 @@ def test_a_target_of_make_that_a_page_names_exists():
         assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page.name
 
 
+def test_every_benchmark_has_a_page_with_its_figures():
+    """What measures nothing that a page says goes; docs/development.md only lists them."""
+    said = "".join(page.read_text() for page in PAGES if page.name != "development.md")
+    names = [path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")]
+    assert [name for name in names if not re.search(rf"benchmarks[./]{name}\b", said)] == []
+
+
 def test_concepts_name_every_column_of_table_and_summary():
     text = (ROOT / "docs/concepts.md").read_text().partition("### Columns")[2].partition("### Groups")[0]
     table, _, both = text.partition("The **summary**")

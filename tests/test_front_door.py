@@ -96,9 +96,10 @@ def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: 
 
 def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
     """Sums of sites are sums of all rows: a single site that holds every row gets the same model."""
-    result = fc.final_fit(fc.analytic(), by_site(houses), 0, progress=False)
+    few = fc.analytic(features=64)
+    result = fc.final_fit(few, by_site(houses), 0, progress=False)
     everything = fc.from_arrays(houses.train.x.numpy(), houses.train.y.numpy(), device=["one"] * len(houses.train))
-    whole = fc.run(fc.analytic(), by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
+    whole = fc.run(few, by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
     x = houses.train.x.numpy()[:200]
     expected = whole.models["one"].probabilities(x)
     for deployed in result.models.values():
@@ -107,7 +108,7 @@ def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc
 
 @pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
 def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
-    config = fc.method(name, training={"epochs": 1})
+    config = fc.method(name, training={"epochs": 1}, **({"features": 64} if name == "analytic" else {}))
     result = fc.final_fit(config, by_site(houses), 1, progress=False)
     plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
     ours, theirs = models_of(result), models_of(plain)
@@ -278,7 +279,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     controls = {"best_local", "majority", "majority_per_device"}  # the last two are in every comparison
     assert summary["control"].to_dict() == {"avg": False, "local_only": False, **dict.fromkeys(controls, True)}
     assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
-    assert found.claims["verdict"].iloc[1] == "does not hold"
+    assert found.claims["verdict"].iloc[1] == "contradicted"
     assert found.answer == AnswerInWords.of(answer(found.table, frozenset(controls), Criterion(least_test=20)))
     assert str(found.answer).splitlines() == found.answer.sentences
     labels = [*(row.label for row in rows), "majority", "majority_per_device"]
@@ -318,7 +319,7 @@ def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
 def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
     """With next to no learning rate, training moves nothing; with one that learns, the same gate is open."""
     gate = fc.Gate("local_only - majority > 0.1", "local models are at chance")
-    for lr, word in ((1e-12, {"not tested"}), (0.01, {"holds", "does not hold"})):
+    for lr, word in ((1e-12, {"not tested"}), (0.01, {"holds", "not shown", "contradicted"})):
         quick = {"epochs": 10, "lr": lr}
         rows = [fc.local_only(training=quick), fc.fedavg(label="avg", training=quick), fc.majority()]
         found = fc.compare(rows, fed, range(3), claims=["avg > local_only", "local_only > 0.2"], valid=[gate])
@@ -438,6 +439,28 @@ def test_whole_numbers_of_any_kind_are_classes():
     assert fc.Data(torch.zeros(2, 4), short).y.dtype == torch.int64
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_test_set_and_parts_of_ones_own_are_kept(several: bool):
+    x, y = np.arange(40.0).reshape(20, 2), [*"ab"] * 10
+    kind = (lambda of: {"one": of, "two": of[:, :1]}) if several else (lambda of: of)
+    data = fc.from_arrays(
+        kind(x[:16]), y[:16], test=(kind(x[16:]), y[16:]), device=[*"uv"] * 8, split=["train"] * 10 + ["test"] * 6
+    )
+    assert (len(data.train), data.split[9:11], data.classes) == (16, ("train", "test"), ("a", "b"))
+    assert data.test.x[:, :2].tolist() == x[16:].tolist()
+    assert data.test.y.tolist() == [0, 1, 0, 1]
+
+
+def test_places_of_ones_own_divide_any_dataset(digits: fc.Dataset):
+    held = {"a": {"train": range(40), "test": [40, 41, 42]}, "b": {"train": [50, 44], "val": [45], "test": [46]}}
+    fed = fc.federate(fc.with_devices(digits, held), fc.by_device(), min_size=1, shared_test=0.3, net=fc.mlp(4))
+    own = fed.federation().devices["b"].data
+    assert own.train.x.flatten(1).tolist() == digits.train.x[[50, 44]].flatten(1).tolist()
+    assert own.val.y.tolist() == digits.train.y[[45]].tolist()
+    plain = fc.federate(fc.with_devices(digits, {"a": range(30), "b": range(30, 70)}), fc.by_device(), min_size=1)
+    assert plain.counts().filter(like="n_").sum(axis=1).sum() + len(plain.federation().test) == 70
+
+
 class Words(torch.nn.Module):
     """A bag of words: the class is the word that all places of an example have."""
 
@@ -508,6 +531,32 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "way": (lambda data: fc.dirichlet(-1), "dirichlet.alpha = -1: "),
     "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
     "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),
+    "a place twice": (lambda data: fc.with_devices(data, {"a": [1, 2], "b": [2]}), "example 2 is named more than once"),
+    "no place": (lambda data: fc.with_devices(data, {"a": [1, -2]}), "with_devices: -2: is no place of 1797 examples"),
+    "no part": (lambda data: fc.with_devices(data, {"a": {"tran": [1]}}), "the parts of a must be among train, val"),
+    "split": (
+        lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),
+        "from_arrays.split: must name one of train, val, test for each",
+    ),
+    "test's type": (
+        lambda data: fc.from_arrays(np.zeros((4, 2)), [0, 1] * 2, test=(np.zeros((1, 2), np.uint8), [0])),
+        "from_arrays.test: its inputs must be those of x, in names, shapes and types",
+    ),
+    "test's label": (
+        lambda data: fc.from_arrays(np.zeros((4, 2)), [*"abab"], test=(np.zeros((1, 2)), ["c"])),
+        "from_arrays.test: label 'c' is in no other example",
+    ),
+    "a column": (
+        lambda data: fc.from_arrays(np.zeros((2, 2)), [[0], [1]]),
+        "y (2, 1) is a column: give y[:, 0]; task=",
+    ),
+    "one-hot": (lambda data: fc.from_arrays(np.zeros((3, 2)), np.eye(3)), "exactly one 1, as classes are written for"),
+    "two types": (lambda data: fc.from_arrays(np.zeros((2, 2)), np.array([1, "b"], object)), "types, int and str; "),
+    "text nan": (lambda data: fc.from_arrays(np.zeros((2, 2)), ["a", "nan"]), "y[1] = nan: a label is missing"),
+    "no device": (
+        lambda data: fc.from_arrays(np.zeros((2, 2)), [0, 1], device=["a", np.nan]),
+        "device[1] = nan: a device is missing",
+    ),
     "no way": (lambda data: fc.federate(data, 0.5), "federate.partitioner = 0.5: must be one of iid, dirichlet, "),
     "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
     "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),
@@ -542,16 +591,19 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     ),
     "ceiling": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), ceiling=99.5),
-        "compare.ceiling = 99.5: must be auto, None, or a number from 0 to 1",
+        "compare.ceiling = 99.5: input should be less than or equal to 1, or input should be 'auto'",
     ),
     "min_effect": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
         "min_effect = 1: must be a fraction",
     ),
-    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "run.every = 0: must be at least 1"),
+    "every": (
+        lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0),
+        "run.every = 0: input should be greater than or equal to 1",
+    ),
     "workers": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), workers=0),
-        "compare.workers = 0: must be at least 1",
+        "compare.workers = 0: input should be greater than or equal to 1",
     ),
     "with these nets": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),
@@ -643,6 +695,6 @@ def thrown(*, training):
 def test_a_file_is_enough_for_methods_to_be_found(tmp_path: Path):
     shutil.copytree(ROOT / "fedcore", tmp_path / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "fedcore" / "methods" / "baselines" / "bin.py").write_text(THROWAWAY)
-    code = "import fedcore as fc; from fedcore.methods import METHODS, is_control; "
-    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), is_control('throwaway'), is_control('thrown'))"
-    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} False True\n"
+    code = "import fedcore as fc; from fedcore.methods import METHODS, builder; "
+    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), hasattr(builder('thrown'), 'control'))"
+    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} True\n"

@@ -33,7 +33,7 @@ ELSEWHERE = {
     "cli/save": "pipeline/test_backup.py",
     "cli/show": "pipeline/test_answers.py",
     "cli/stage": "end_to_end/test_dvc.py",
-    "cli/status": "cli/test_init.py",
+    "cli/status": "end_to_end/test_installed.py",
     "cli/ui": "end_to_end/test_server.py",
     "config/sections": "config/test_params.py",
     "config/signatures": "config/test_settings.py",

@@ -17,8 +17,9 @@ from fedcore.api.federation import DividedDataset, classes_of, federation_of, ta
 from fedcore.api.left_out import leave_out
 from fedcore.api.method_settings import method
 from fedcore.api.results import Comparison, Result
-from fedcore.builders import describe, unknown_value
+from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig
+from fedcore.config.signatures import check_arguments
 from fedcore.core.new_device import score_new
 from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
@@ -46,7 +47,7 @@ from fedcore.results.places import Points
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.results.validity import Ceiling
 from fedcore.results.verdicts import verdict_table
-from fedcore.types import Data, Diverged, Federation, InputError, Method, OwnMetric, Report, naming
+from fedcore.types import Count, Data, Diverged, Federation, InputError, Method, OwnMetric, Report, naming
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -57,12 +58,12 @@ def run(
     fed: DividedDataset | Federation,
     seed: int = 0,
     *,
-    workers: int | None = None,
-    every: int = 1,
+    workers: Count | None = None,
+    every: Count = 1,
     progress: bool | None = None,
     state: State | None = None,
     accelerator: Accelerator = "none",
-    together: int = 1,
+    together: Count = 1,
     metrics: Mapping[str, OwnMetric] | None = None,
     score_training: bool = False,
 ) -> Result:
@@ -86,7 +87,8 @@ def run(
     Raises:
         InputError: for a method that these nets or data do not allow, and a state after which no round is left.
     """
-    _check([method], fed, {"every": every, "workers": workers}, "run")
+    check_arguments(run, workers=workers, every=every, accelerator=accelerator, together=together)
+    _check([method], fed, "run")
     require_metrics(metrics, "run")
     extra = {"metric": None, "positive": None, "costs": None, "metrics": metrics, "train": score_training}
     more = extra if metrics or score_training else None
@@ -98,7 +100,7 @@ def final_fit(
     fed: DividedDataset | Federation,
     seed: int = 0,
     *,
-    workers: int | None = None,
+    workers: Count | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Run a method once more for models to deploy: each device trains on all its labelled examples.
@@ -120,7 +122,8 @@ def final_fit(
     Raises:
         InputError: for a method that these nets or data do not allow.
     """
-    _check([method], fed, {"workers": workers}, "final_fit")
+    check_arguments(final_fit, workers=workers)
+    _check([method], fed, "final_fit")
     held_out = method.build(federation_of(fed, seed).public.nets).held_out
     whole = fed.for_final_fit(held_out) if isinstance(fed, DividedDataset) else _whole(fed, held_out)
     (result,) = run_all([method], whole, [seed], workers, sys.maxsize, progress)
@@ -151,11 +154,11 @@ def compare(
     weigh: Weighting = "devices",
     new_device: Literal["left_out", "shared"] = "shared",
     left_out_rows: Literal["best", "all"] = "best",
-    workers: int | None = None,
-    every: int = 1,
+    workers: Count | None = None,
+    every: Count = 1,
     progress: bool | None = None,
     accelerator: Accelerator = "none",
-    together: int = 1,
+    together: Count = 1,
     metrics: Mapping[str, OwnMetric] | None = None,
     score_training: bool = False,
 ) -> Comparison:
@@ -197,7 +200,11 @@ def compare(
     rows = list(methods)
     if not rows:
         raise InputError("compare: there is no method to run")
-    _check(rows, fed, {"every": every, "workers": workers}, "compare")
+    check_arguments(
+        compare, ceiling=ceiling, weigh=weigh, new_device=new_device, left_out_rows=left_out_rows, workers=workers,
+        every=every, accelerator=accelerator, together=together,
+    )  # fmt: skip
+    _check(rows, fed, "compare")
     require_metrics(metrics, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
@@ -205,8 +212,6 @@ def compare(
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
-    if not (ceiling in (None, "auto") or (isinstance(ceiling, int | float) and 0 <= ceiling <= 1)):
-        raise InputError(f"compare.ceiling = {ceiling!r}: must be auto, None, or a number from 0 to 1")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
     gates = list(valid)
     for key, text, named in [
@@ -215,12 +220,6 @@ def compare(
     ]:
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
-    for key, word, known in (
-        ("new_device", new_device, ("left_out", "shared")),
-        ("left_out_rows", left_out_rows, ("best", "all")),
-    ):
-        if word not in known:
-            raise unknown_value(f"compare.{key}", word, known)
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
     decides.require_task(task_name(fed), "compare")
     extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
@@ -229,7 +228,7 @@ def compare(
     results = run_all(
         chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, together, where="compare"
     )
-    controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
+    controls = frozenset(config.label for config in chosen if config.control)
     if new_device == "left_out":
         results = leave_out(results, controls, decides, left_out_rows, extra, executor(workers, accelerator, together))
     table = pd.concat([result.table for result in results], ignore_index=True)
@@ -239,8 +238,8 @@ def compare(
     return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), in_words, left_out)
 
 
-def _check(methods: Sequence[MethodConfig], fed: object, counts: Mapping[str, int | None], where: str) -> None:
-    """Raise InputError for what is not a method, a federation or a count, and for methods that the labels do not allow.
+def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:
+    """Raise InputError for what is not a method or a federation, and for methods that the labels do not allow.
 
     where: the function that the user called.
     """
@@ -254,9 +253,6 @@ def _check(methods: Sequence[MethodConfig], fed: object, counts: Mapping[str, in
         raise InputError(f"{where}.fed: {describe(fed)} is not a federation; make one with federate(data, ...)")
     for config in methods:
         config.require_task(task_name(fed))
-    for key, count in counts.items():
-        if count is not None and count < 1:
-            raise InputError(f"{where}.{key} = {count!r}: must be at least 1")
 
 
 def run_all(

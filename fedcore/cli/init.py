@@ -47,13 +47,20 @@ the time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
+LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
+"""A run of a few methods and seeds."""
+GAPS = frozenset({"", "na", "nan", "null"})
+"""Cells of a text file without a value, in small letters; a run knows more ways to write it."""
+
 README = """# {name}
 
 Which way of combining the models of many devices serves every device best? This project asks it of its own data.
 
 ```
 fedcore preview                       # the data: columns, missing cells, who holds what
-fedcore run                           # train, combine, evaluate; prints the answer and the page's place
+{look}
+                                      # a first look; a longer run uses its steps again
+fedcore run                           # all methods and seeds: prints the answer and the page's place
 fedcore plan                          # what a run would compute, and how long it takes
 fedcore run method=code_ot seed=0     # one method; any setting can be typed: section.key=value
 fedcore promote {model}               # train the recommended method on all rows: the champion
@@ -102,14 +109,29 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "params.yaml").write_text(
         project_settings(source / "params.yaml", place, labels, device, rows_of(data) if data else 0)
     )
-    (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
+    (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
     if nightly:
         write_ops(source / "ops", folder)
     model = "-".join([place.stem, *labels]) if place else "MODEL"
-    (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model))
+    (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model, look=LOOK))
     versioned = start_git(folder)
     print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")
+    print(first_run(folder))
+    if data and has_gaps(data):
+        print("some cells are empty: first choose data.missing in params.yaml: median, common_median or drop")
+
+
+def first_run(folder: Path) -> str:
+    """Return how much a project's first run is, and how to see something sooner."""
+    from ruamel.yaml import YAML
+
+    seeds = len(YAML(typ="safe").load(folder / "params.yaml")["run"]["seeds"])
+    rows = len(YAML(typ="safe").load(folder / "studies" / f"{STUDY}.yaml")[STUDY]["methods"])
+    return (
+        f"It is {rows} methods with {seeds} seeds each: some minutes for small tables. First answers come while it runs,"
+        f" and Ctrl-C\nkeeps the finished steps. A first look, whose steps are used again: {LOOK}"
+    )
 
 
 def template() -> Path:
@@ -154,8 +176,30 @@ def column_names(data: Path) -> list[str]:
 
 def rows_of(data: Path) -> int:
     """Return the number of rows of a file, or of all files in a folder."""
-    files = [data] if data.is_file() else [file for file in data.rglob("*") if file.suffix in TABLES]
-    return sum(map(count_rows, files))
+    return sum(map(count_rows, files_of(data)))
+
+
+def files_of(data: Path) -> list[Path]:
+    """Return a file, or the tables in a folder."""
+    return [data] if data.is_file() else [file for file in data.rglob("*") if file.suffix in TABLES]
+
+
+def has_gaps(data: Path) -> bool:
+    """Tell whether a table of a file or folder has a cell without a value."""
+    return any(map(misses_cells, files_of(data)))
+
+
+def misses_cells(file: Path) -> bool:
+    if file.suffix in TEXTS:
+        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+            mark = next((mark for mark in "\t;|" if mark in lines.readline()), ",")
+            return any(cell.strip().lower() in GAPS for row in csv.reader(lines, delimiter=mark) for cell in row)
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(file) as table:
+        groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        return any(column.statistics is not None and column.statistics.null_count for column in columns)
 
 
 def count_rows(file: Path) -> int:
@@ -244,7 +288,7 @@ def write_ops(source: Path, folder: Path) -> None:
     secret.write_text("".join(f"{name}={value}\n" for name, value in words.items()))
 
 
-def stages(source: Path, folder: Path) -> str:
+def stages(source: Path) -> str:
     """Return dvc.yaml of a project: fedcore's own, whose stages depend on its version in place of its source."""
     lines = source.read_text().splitlines(keepends=True)
     text: list[str] = []

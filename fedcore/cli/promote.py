@@ -98,10 +98,12 @@ def print_champions(led: Mapping[str, tuple[Version | None, Version | None]]) ->
 
 def line_of(name: str, champion: Version | None, proposal: Proposal | None) -> str:
     """Return a registered model's champion, and whether the candidate is better, as a line."""
+    if proposal is None:
+        from fedcore.pipeline.record.registry import AT_THE_END
+
+        return f"{name}: nothing was proposed; {AT_THE_END}"
     from fedcore.pipeline.record.proposals import describe
 
-    if proposal is None:
-        return f"{name}: nothing was proposed"
     shown = "none" if champion is None else f"version {champion.version} ({describe(champion)})"
     return f"{name}: champion {shown}\n  {proposal}"
 

@@ -40,6 +40,11 @@ class MethodConfig:
     def builder(self) -> Callable[..., Method]:
         return builder(self.name) if isinstance(self.name, str) else self.name
 
+    @property
+    def control(self) -> bool:
+        """Whether the method is a control, see :func:`fedcore.builders.control`."""
+        return getattr(self.builder, "control", False)
+
     def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None, task: str | None = None) -> Method:
         """Build the method; raises InputError, naming its label, if these nets do not allow it.
 

@@ -113,8 +113,9 @@ class Line(Section):
     """A line of the page of results: a statement of the paper and the claims that answer it.
 
     says: the statement in plain words. file: of docs/results, without "-claims.csv". rules: rules of its claims.
-    study, of, where: of these claims, the ones with that study, that metric, and these words in their settings. table,
-    picture: links from docs/. command: what runs it.
+    study, of, where: of these claims, the ones with that study, that metric, and these words in their settings. unit:
+    what they compare, where its usual name misleads. note: what else a reader must know. table, log, picture: links
+    from docs/ to the numbers, the log and a picture of what the claims compare. command: what runs it.
     """
 
     says: Text
@@ -123,14 +124,25 @@ class Line(Section):
     study: str = ""
     of: str = ""
     where: str = ""
+    unit: str = ""
+    note: str = ""
     table: Text
+    log: Text
     picture: str = ""
     command: Text
 
 
 class Worth(Section):
-    """A sentence by hand on what a paper is worth. verdicts: those on its lines when it was written, in their order."""
+    """Sentences by hand on what a paper is worth. verdicts: those on its lines when they were written, in their order.
 
+    what: what it is. holds: what holds of it. use: whether to use it. instead: what to use in its place. says: all of
+    it in a paragraph.
+    """
+
+    what: Text
+    holds: Text
+    use: Text
+    instead: Text
     says: Text
     verdicts: list[Text]
 
@@ -138,13 +150,15 @@ class Worth(Section):
 class Paper(Section):
     """conditions: settings that can decide a verdict. figures: every figure and table. theory: every equation.
 
-    idea: what the paper proposes, for somebody who has not read it. worth: what it is worth by its lines. names: what
-    the rows and settings of its lines are. lines: those of the page of results.
+    idea: what the paper proposes, for somebody who has not read it. worth: what it is worth by its lines. about: what
+    its tables are of. names: rows, keys and settings ("devices=4", or "devices=" with {} for the value) in plain words.
+    lines: those of the page of results.
     """
 
     idea: str = ""
     worth: Worth | None = None
-    names: str = ""
+    about: str = ""
+    names: dict[str, str] = Field(default_factory=dict)
     lines: list[Line] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import suggestion
+from fedcore.builders import RENAMED, suggestion
 from fedcore.config.files import parse_value, read_mapping
 from fedcore.config.sections import REQUIRED, SHARED, allowed_keys
 from fedcore.methods import METHODS
@@ -15,6 +15,9 @@ from fedcore.types import InputError
 
 CLAIMED = ("valid", "ceiling", "converged", "claims")
 """The keys of a study that claims/ may set."""
+
+MANY = 3
+"""The most keys of sections below that a hint names."""
 
 
 def read(folder: Path = Path()) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _set(
     name, *below = key.split(".")[len(above) :]
     allowed = allowed_keys(above, custom)
     if name not in values and name not in allowed:
-        raise InputError(f"{key}: no such key{suggestion(name, [*values, *allowed])}")
+        raise InputError(f"{key}: no such key{_hint(name, values, above, custom)}")
     section = values.get(name, {} if allowed_keys((*above, name), custom) else None)
     if below:
         if not isinstance(section, Mapping):
@@ -95,6 +98,23 @@ def _set(
         keys = dict.fromkeys([*section, *allowed_keys((*above, name), custom)])
         raise InputError(f"{key} = {value!r}: is a section, set a key below it: {', '.join(keys)}")
     return {**values, name: value}
+
+
+def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: Mapping[str, str]) -> str:
+    """Return a hint for an unknown key of a section: the key itself in a section below, or else the closest one here.
+
+    Of a setting that many methods have it is the one of all of them.
+    """
+    here = dict.fromkeys([*values, *allowed_keys(above, custom)])
+    nested = {one: values[one] if isinstance(values.get(one), Mapping) else () for one in here}
+    below = [
+        ".".join((*above, one, name))
+        for one, given in nested.items()
+        if one != SHARED and name in (*given, *allowed_keys((*above, one), custom))
+    ]
+    if not below or RENAMED.get(name) in here:
+        return suggestion(name, here)
+    return f"; did you mean {' or '.join(below) if len(below) <= MANY else f'{SHARED}.{name}'}?"
 
 
 def _read_entries(folder: Path) -> dict[str, Any]:

@@ -15,12 +15,9 @@ from fedcore.config.studies import (
     OF_STUDY,
     NewDeviceFrom,
     Seeds,
-    criterion_of,
     find_study,
     grid_points,
-    new_device_from,
     run_section,
-    stops_rows,
 )
 from fedcore.data import Dataset, is_users
 from fedcore.partition import Partition
@@ -114,6 +111,7 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
     size, jobs = request.size or run.size, []
     for name in dict.fromkeys(request.studies or run.studies):
         study = find_study(params, name)
+        own = run.of(study)
         points = grid_points(params, name, size, changes, request.methods)
         seeds = request.seeds or run.seeds
         first = min(run.seeds if request.prepared else seeds)
@@ -122,8 +120,8 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
             jobs.append(
                 Job(
                     study=name, title=study.title, size=size, seed=seed, settings=points,
-                    extra_figures=figures, optional=study.optional, criterion=criterion_of(run, study),
-                    new_device=new_device_from(run, study), stop_rows=stops_rows(run, study),
+                    extra_figures=figures, optional=study.optional, criterion=own.criterion,
+                    new_device=own.new_device or "shared", stop_rows=own.stop_rows == "auto",
                 )
             )  # fmt: skip
     return params, jobs

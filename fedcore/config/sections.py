@@ -6,16 +6,15 @@ A section's keys, types and defaults are those of the signature of the function 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, unknown_value
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, settings_of, unknown_value
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check, model, settings_for, union
 from fedcore.core.threats import split_threats
@@ -54,19 +53,6 @@ START = tuple(signature(Start).parameters)
 
 
 @cache
-def loaders() -> dict[str, Callable[..., Any]]:
-    """Return the functions that read datasets by their names."""
-    places = {name: place.partition(":") for name, place in DATASETS.items()}
-    return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
-
-
-@cache
-def makers() -> dict[str, Callable[..., Any]]:
-    """Return the functions that build nets by their names."""
-    return {name: maker(name) for name in NETS}
-
-
-@cache
 def shared_settings() -> type[BaseModel]:
     """Return the model of all settings of all methods."""
     return union(tuple(map(builder, METHODS)), CONTEXT)
@@ -87,9 +73,9 @@ def allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collect
         case ():
             return [*REQUIRED, SHARED, *METHODS, *custom]
         case ("data",):
-            return union(tuple(loaders().values())).model_fields
+            return union(tuple(map(loader_of, DATASETS))).model_fields
         case ("net",):
-            return [*union(tuple(makers().values()), NET_CONTEXT).model_fields, *START, "variants"]
+            return [*union(tuple(map(maker, NETS)), NET_CONTEXT).model_fields, *START, "variants"]
         case ("federation",):
             return [*federation_settings().model_fields, "partition"]
         case ("training",) | (_, "training"):
@@ -108,13 +94,13 @@ def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str):
         raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
     loader = loader_of(name)
-    parameters = signature(loader).parameters
-    if "root" in parameters:
+    takes = settings_of(loader)
+    if "root" in takes:
         settings.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))
-    for key, parameter in parameters.items():
-        if parameter.default is Parameter.empty and key not in settings:
+    for key, (_, default) in takes.items():
+        if default is Parameter.empty and key not in settings:
             raise InputError(f"data.{key}: must be set for data.name = {name!r}")
-    return {"name": name, **settings_for(loader, "data", settings, loaders().values())}
+    return {"name": name, **settings_for(loader, "data", settings, map(loader_of, DATASETS))}
 
 
 def complete_federation(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +126,7 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str) or (name not in NETS and ":" not in name):
         raise unknown_value("net.name", name, (*NETS, "package.module:Class"))
     start = check(model(Start), "net", {key: settings.pop(key) for key in [*START] if key in settings})
-    complete = settings_for(maker(name), "net", settings, makers().values(), NET_CONTEXT)
+    complete = settings_for(maker(name), "net", settings, map(maker, NETS), NET_CONTEXT)
     return {"name": name, **complete, **start_settings(start), **({"variants": others} if others else {})}
 
 

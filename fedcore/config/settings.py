@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.config.methods import MethodConfig
-from fedcore.config.sections import (
-    SHARED,
-    below,
-    complete_federation,
-    data_settings,
-    method_config,
-    net_settings,
-    shared_settings,
-)
-from fedcore.config.signatures import check
+from fedcore.config.sections import below
 from fedcore.core.threats import split_threats
-from fedcore.types import InputError, Threats
+from fedcore.types import Threats
 
 
 @dataclass(frozen=True)
@@ -101,38 +92,6 @@ class Setting:
 def slug(name: str) -> str:
     """Return a setting's name, valid in a path."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)
-
-
-def resolve(
-    params: Mapping[str, Any],
-    *,
-    study: str,
-    name: str,
-    point: dict[str, Any],
-    rows: Mapping[str, Mapping[str, Any]],
-    every: int,
-    scoring: dict[str, Any],
-    metric: str = "accuracy",
-    threshold: str | None = None,
-    training: Mapping[str, Any] | None = None,
-    typed: Mapping[str, Any] | None = None,
-    lr_factors: Sequence[float] = (),
-) -> Setting:
-    """Return the checked settings of one point, with a method for each row (label -> changes).
-
-    training: what the study sets of section training. typed: what the user sets. lr_factors: the learning rates to try,
-    as factors of each method's.
-    """
-    check(shared_settings(), SHARED, params.get(SHARED, {}))
-    methods = tuple(method_config(params, label, row, training, typed) for label, row in rows.items())
-    labels = [row.label for row in methods]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
-    data, net = data_settings(params["data"]), net_settings(params["net"])
-    federation = complete_federation(params["federation"])
-    rates = learning_rates(methods, lr_factors, typed or {})
-    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric, threshold, rates)
 
 
 def learning_rates(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
-from inspect import Parameter
+from inspect import Parameter, signature
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -70,6 +70,12 @@ def check(kind: type[M], where: str, values: Any) -> M:
     return checked
 
 
+def check_arguments(fn: Callable[..., Any], **values: Any) -> None:
+    """Check some of a function's arguments by its annotations; raises InputError as `check` does."""
+    others = tuple(name for name in signature(fn).parameters if name not in values)
+    check(model(fn, others), fn.__name__, values)
+
+
 def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     """Return one line for the first of pydantic's errors, and the number of others."""
     errors = sorted(errors, key=lambda error: error["type"] not in UNKNOWN)  # a misspelt key is missing as well
@@ -78,7 +84,8 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     message = _message(first)
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
         members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == place[:1])
-        message, place = message if len(members) == 1 else ", or ".join(members), place[:1]
+        message = message if len(members) == 1 else ", or ".join(members).replace("or Input", "or input")
+        place = place[:1]
     within = [part for part in place if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
     others = len({error["loc"][:1] for error in errors}) - 1

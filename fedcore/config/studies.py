@@ -15,7 +15,15 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.builders import suggestion, unknown_value
 from fedcore.config.params import change
-from fedcore.config.settings import Setting, resolve
+from fedcore.config.sections import (
+    SHARED,
+    complete_federation,
+    data_settings,
+    method_config,
+    net_settings,
+    shared_settings,
+)
+from fedcore.config.settings import Setting, learning_rates
 from fedcore.config.signatures import Section, check
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
@@ -67,13 +75,33 @@ OF_STUDY = ("run.every", "run.lr_factors")
 
 NewDeviceFrom = Literal["left_out", "shared", "auto"]
 
-StopRows = Literal["auto", "none"]
-
 POINTS = 2000
 """The most settings of a study: each takes a row of the record, and of every table and page."""
 
 
-class Study(Section):
+class Deciding(Section):
+    """What section run says for all studies, and a study for itself where section run is silent.
+
+    Args:
+        metric: what decides answer, ranks and page (docs/concepts.md); "auto": balanced accuracy where one class has
+            more than .8 of the examples, else accuracy; None: accuracy.
+        least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
+            devices; 0: all have; None: 20.
+        new_device: where the answer for a new device is from: "left_out": each device in turn is left out of training,
+            and the best rows are scored on all its labelled rows; "shared": the shared test set, new rows of all
+            devices; "auto": "left_out" where the data name their devices, at most 20, and no site is all test rows,
+            else "shared"; None: "shared".
+        stop_rows: "auto": a row that cannot win by the first three seeds' validation data is not run with further ones
+            (:mod:`fedcore.results.stopping`); "none": all rows run with all seeds; None: "none".
+    """
+
+    metric: MetricName | Literal["auto"] | None = None
+    least_test: Annotated[int, Ge(0)] | None = None
+    new_device: NewDeviceFrom | None = None
+    stop_rows: Literal["auto", "none"] | None = None
+
+
+class Study(Deciding):
     """A question as data: which settings, methods and seeds answer it.
 
     Args:
@@ -90,10 +118,6 @@ class Study(Section):
         x_axis: the key of the grid along which the page draws accuracy.
         optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
         figures: further figures of every setting, for the first seed (docs/pipeline.md).
-        metric: the metric that decides, unless section run names one; accuracy if neither does.
-        least_test: the fewest test examples of a device that counts, unless section run says so.
-        new_device: where the answer for a new device is from, unless section run says so; as there.
-        stop_rows: whether rows that cannot win stop, unless section run says so; as there.
     """
 
     title: str
@@ -107,10 +131,6 @@ class Study(Section):
     converged: bool = False
     x_axis: str | None = None
     optional: bool = False
-    metric: MetricName | Literal["auto"] | None = None
-    least_test: Annotated[int, Ge(0)] | None = None
-    new_device: NewDeviceFrom | None = None
-    stop_rows: StopRows | None = None
     figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
@@ -126,7 +146,7 @@ class Size(Section):
     grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
 
 
-class Run(Section):
+class Run(Deciding):
     """The studies, size, seeds and resources of a run that names no others.
 
     Args:
@@ -143,21 +163,10 @@ class Run(Section):
         accelerator: "auto": steps of devices run on a GPU if there is one; "none": always on the CPU.
         together: devices that train together in one step on a GPU, as the rows of one matrix; 1: one after another. It
             changes nothing on the CPU. Results depend on it by some 1e-6.
-        metric: what decides answer, ranks and page (docs/concepts.md); "auto": balanced accuracy where one class has
-            more than .8 of the examples, else accuracy; None: what the study says, else accuracy.
         positive: the label that f1, precision, recall and average_precision are of.
         costs: of metric cost: true label -> predicted label -> cost; what is not listed costs nothing.
         min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
-        least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
-            devices; 0: all have; None: what the study says, else 20.
         weigh: "devices": each device counts alike in means; "examples": by its test examples.
-        new_device: where the answer for a new device is from: "left_out": each device in turn is left out of training,
-            and the best rows are scored on all its labelled rows; "shared": the shared test set, new rows of all
-            devices; "auto": "left_out" where the data name their devices, at most 20, and no site is all test rows,
-            else "shared"; None: what the study says, else "shared".
-        stop_rows: "auto": a row that cannot win by the first three seeds' validation data is not run with further ones
-            (:mod:`fedcore.results.stopping`); "none": all rows run with all seeds; None: what the study says, else
-            "none".
         threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
             from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
     """
@@ -174,15 +183,24 @@ class Run(Section):
     states: Literal["long", "all"] = "long"
     accelerator: Literal["auto", "none"] = "auto"
     together: Annotated[int, Ge(1), Le(4096)] = 1
-    metric: MetricName | Literal["auto"] | None = None
     positive: str | None = None
     costs: dict[str, dict[str, Annotated[float, Ge(0)]]] | None = None
     min_effect: Positive = MIN_EFFECT
-    least_test: Annotated[int, Ge(0)] | None = None
     weigh: Weighting = "devices"
-    new_device: NewDeviceFrom | None = None
-    stop_rows: StopRows | None = None
     threshold: Literal["half", "validation"] = "half"
+
+    def of(self, study: Study) -> Run:
+        """Return the section for a study, which says what the section leaves open; costs say what decides."""
+        silent = {key: getattr(study, key) for key in Deciding.model_fields if getattr(self, key) is None}
+        if self.costs:
+            silent.pop("metric", None)
+        return self.model_copy(update=silent)
+
+    @property
+    def criterion(self) -> Criterion:
+        """What decides; raises InputError for settings that do not go together."""
+        least = LEAST_TEST if self.least_test is None else self.least_test
+        return criterion(self.metric, self.positive, self.costs, self.min_effect, least, self.weigh)
 
 
 Study.model_rebuild()
@@ -206,49 +224,28 @@ def run_section(params: Mapping[str, Any]) -> Run:
     return run
 
 
-def criterion_of(run: Run, study: Study) -> Criterion:
-    """Return what decides a study; raises InputError for settings that do not go together."""
-    metric = run.metric or (None if run.costs else study.metric)
-    least = run.least_test if run.least_test is not None else study.least_test
-    least = LEAST_TEST if least is None else least
-    return criterion(metric, run.positive, run.costs, run.min_effect, least, run.weigh)
-
-
-def new_device_from(run: Run, study: Study) -> NewDeviceFrom:
-    """Return where the answer for a new device is from."""
-    return run.new_device or study.new_device or "shared"
-
-
-def stops_rows(run: Run, study: Study) -> bool:
-    """Tell whether rows that cannot win are not run with all seeds."""
-    return (run.stop_rows or study.stop_rows) == "auto"
-
-
-def metric_name(run: Run, study: Study) -> str:
+def metric_name(run: Run) -> str:
     """Return the name of the metric that decides, auto where the data say which."""
-    criterion = criterion_of(run, study)
-    return "auto" if criterion.auto else criterion.metric.name
+    return "auto" if run.criterion.auto else run.criterion.metric.name
 
 
-def scoring_settings(run: Run, study: Study) -> dict[str, Any]:
+def scoring_settings(run: Run) -> dict[str, Any]:
     """Return the settings of what models are measured by beside what they always are; empty if by nothing."""
-    name = criterion_of(run, study).metric.name
+    name = run.criterion.metric.name
     if name in ALWAYS:
         return {}
     return {"metric": name, "positive": run.positive if name in OF_POSITIVE else None, "costs": run.costs}
 
 
-def threshold_label(run: Run, study: Study) -> str | None:
+def threshold_label(run: Run) -> str | None:
     """Return the label whose probability is compared with a threshold, if validation rows are to choose one."""
     if run.threshold == "half":
         return None
     if run.positive is None:
         raise InputError("run.threshold = 'validation': needs run.positive, the label that is predicted from it on")
-    criterion = criterion_of(run, study)
-    if not criterion.auto and criterion.metric.name not in DECIDED:
+    if (name := metric_name(run)) not in (*DECIDED, "auto"):
         raise InputError(
-            f"run.threshold = 'validation': is for a metric that depends on it, {', '.join(DECIDED)}; "
-            f"not {criterion.metric.name}"
+            f"run.threshold = 'validation': is for a metric that depends on it, {', '.join(DECIDED)}; not {name}"
         )
     return run.positive
 
@@ -323,22 +320,39 @@ def grid_points(
         merged = params
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
             merged = change(merged, layer, custom)
-        run = run_section(merged)
-        set_for_all = {
+        trained = {
             key.removeprefix("training."): value
-            for layer in (size.set, at_point)
-            for key, value in layer.items()
+            for key, value in {**size.set, **at_point}.items()
             if key.startswith("training.")
         }
-        points.append(
-            resolve(
-                merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
-                scoring=scoring_settings(run, study), metric=metric_name(run, study),
-                threshold=threshold_label(run, study), training=set_for_all,
-                typed=changes, lr_factors=run.lr_factors,
-            )
-        )  # fmt: skip
+        points.append(_setting(run_section(merged).of(study), merged, study_name, point, rows, trained, changes))
     return points
+
+
+def _setting(
+    run: Run,
+    params: Mapping[str, Any],
+    study: str,
+    point: dict[str, Any],
+    rows: Mapping[str, Mapping[str, Any]],
+    training: Mapping[str, Any],
+    typed: Mapping[str, Any],
+) -> Setting:
+    """Return the checked settings of one point, with a method for each row (label -> changes).
+
+    run, params: of this point. training: what the study sets of section training. typed: what the user sets.
+    """
+    decided = scoring_settings(run), metric_name(run), threshold_label(run)
+    check(shared_settings(), SHARED, params.get(SHARED, {}))
+    methods = tuple(method_config(params, label, row, training, typed) for label, row in rows.items())
+    labels = [row.label for row in methods]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
+    data, net = data_settings(params["data"]), net_settings(params["net"])
+    federation = complete_federation(params["federation"])
+    rates = learning_rates(methods, run.lr_factors, typed)
+    return Setting(study, _name(point), point, data, federation, net, methods, run.every, *decided, rates)
 
 
 def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:

@@ -7,7 +7,7 @@ parts. The records are published (:mod:`fedcore.data.cwru`) or simulated (:mod:`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Literal, TypeAlias
@@ -15,13 +15,13 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from annotated_types import Ge, MinLen, MultipleOf
+from annotated_types import Ge, Le, MinLen, MultipleOf
 from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
-from fedcore.types import Data, InputError, generator
+from fedcore.types import Amount, Count, Data, InputError, generator
 
 LOCATIONS = ("A", "B", "C")
 """Sensor locations: drive end, fan end, base."""
@@ -42,11 +42,10 @@ SCALINGS = ("none", "rms")
 
 Signal: TypeAlias = NDArray[np.float64]
 
-Window: TypeAlias = Annotated[int, Ge(2), MultipleOf(2)]
 Windows: TypeAlias = Annotated[int, Ge(0)]
-Scaling: TypeAlias = Literal["none", "rms"]
-Locations: TypeAlias = Annotated[list[Literal["A", "B", "C"]], MinLen(1)]
-"""Types of the settings, checked before any data are read."""
+
+LONGEST = 119 * 1024
+"""Most samples of a window: those of a simulated record, 10.15 s; the published ones of defects have hardly more."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +60,35 @@ class Record:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """Settings that turn records into examples, see :func:`fedcore.data.cwru.cwru`."""
+    """Settings that turn records into examples.
 
-    window: int
-    train: int
-    test: int
-    scaling: str
-    noise: float
-    seed: int
-    server: int = 0
-    locations: tuple[str, ...] = LOCATIONS
+    Args:
+        window: samples per example, even.
+        train: windows per class and device, the first ones of a record, from 1.
+        test: the same, the last ones, from 0: they share no sample with the others, and do not depend on `train`.
+        scaling: "none": eq. (7) as printed; "rms": divided by the root mean square of all features of the device's
+            training examples.
+        noise: standard deviation of added white noise, as a multiple of the record's root mean square, from 0; the draw
+            depends on seed, device and class.
+        seed: of the noise, and of the simulated rig.
+        server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
+            the training windows; no device has them.
+        locations: those whose devices take part; None: all.
+    """
+
+    window: Annotated[int, Ge(2), Le(LONGEST), MultipleOf(2)] = 1024
+    train: Count = 80
+    test: Windows = 20
+    scaling: Literal["none", "rms"] = "none"
+    noise: Amount = 0.0
+    seed: int = 0
+    server: Windows = 16
+    locations: Annotated[list[Literal["A", "B", "C"]], MinLen(1)] | None = None
+
+    @property
+    def places(self) -> Sequence[str]:
+        """The locations whose devices take part."""
+        return LOCATIONS if self.locations is None else self.locations
 
     def __post_init__(self) -> None:
         if self.window < 2 or self.window % 2:
@@ -83,9 +101,9 @@ class WindowOptions:
             raise unknown_value("data.scaling", self.scaling, SCALINGS)
         if self.server < 0:
             raise InputError(f"data.server = {self.server}: must be at least 0")
-        for location in self.locations or ("",):
+        for location in self.places or ("",):
             if location not in LOCATIONS:
-                raise unknown_value("data.locations", list(self.locations), LOCATIONS)
+                raise unknown_value("data.locations", list(self.places), LOCATIONS)
         if not 0 <= self.noise < np.inf:
             raise InputError(f"data.noise = {self.noise}: must be a finite number, at least 0")
 
@@ -99,13 +117,13 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
     for record in records:
         at, kept = (DEVICES.index(record.device), CLASSES.index(record.kind)), server_windows(record, cut)
         held = spectrum(windows(record, cut))
-        if record.device[0] in cut.locations:
+        if record.device[0] in cut.places:
             spectra[at] = np.delete(held, np.s_[cut.train : cut.train + kept], axis=0)
         if kept:
             others[at] = held[cut.train : cut.train + kept]
     order = sorted(spectra)
     if not order:
-        raise InputError(f"data.locations = {list(cut.locations)}: there is no record of these locations")
+        raise InputError(f"data.locations = {list(cut.places)}: there is no record of these locations")
     x = np.concatenate(
         [block for _, own in groupby(order, lambda at: at[0]) for block in scale_spectra(own, spectra, cut)]
     )

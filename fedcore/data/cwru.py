@@ -24,18 +24,14 @@ from fedcore.data.bearings import (
     DEVICES,
     LOADS,
     LOCATIONS,
-    Locations,
     Record,
-    Scaling,
     Signal,
-    Window,
     WindowOptions,
-    Windows,
     examples,
 )
 from fedcore.data.files import ROOT, damaged_file, one_line
 from fedcore.data.matlab import arrays
-from fedcore.types import Amount, Count, InputError
+from fedcore.types import InputError
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
 """Number of each class's file at load 0; loads 1, 2 and 3 follow. Outer race: at 6 o'clock, in the load zone."""
@@ -63,14 +59,8 @@ log = logging.getLogger(__name__)
 def cwru(
     root: str | Path = ROOT,
     download: bool = True,
-    window: Window = 1024,
-    train: Count = 80,
-    test: Windows = 20,
-    scaling: Scaling = "none",
-    noise: Amount = 0.0,
-    seed: int = 0,
-    server: Windows = 16,
-    locations: Locations | None = None,
+    *,
+    windows: WindowOptions,
 ) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
@@ -80,23 +70,12 @@ def cwru(
     Args:
         root: the folder of all datasets.
         download: fetch missing files.
-        window: samples per example, even.
-        train: windows per class and device, the first ones of a record, from 1.
-        test: the same, the last ones, from 0: they share no sample with the others, and do not depend on `train`.
-        scaling: "none": eq. (7) as printed; "rms": divided by the root mean square of all features of the device's
-            training examples.
-        noise: standard deviation of added white noise, as a multiple of the record's root mean square, from 0; the draw
-            depends on seed, device and class.
-        seed: of the noise.
-        server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
-            the training windows; no device has them.
-        locations: those whose devices take part; None: all.
+        windows: how records become examples.
 
     Raises:
         InputError: if a download fails, or if no file has a record of one of the `locations`.
     """
-    places = LOCATIONS if locations is None else tuple(locations)
-    cut, root = WindowOptions(window, train, test, scaling, noise, seed, server, places), Path(root)
+    root = Path(root)
     if download:
         fetch(root)
     numbers = [number for number in NUMBERS if place(root, number).is_file()]
@@ -105,14 +84,14 @@ def cwru(
             f"data.root = {root}: none of the {len(NUMBERS)} files CWRU/{min(NUMBERS)}.mat to CWRU/{max(NUMBERS)}.mat "
             f"is there; put the published ones there ({SOURCE}), or set data.download = true where there is a network"
         )
-    made = examples((record for number in numbers for record in records(root, number)), cut)
-    for location in locations or ():
+    made = examples((record for number in numbers for record in records(root, number)), windows)
+    for location in windows.locations or ():
         if location not in (made.domain or ()):
             raise InputError(
-                f"data.locations = {list(places)}: no file below {root} has a record of {location} "
+                f"data.locations = {windows.locations}: no file below {root} has a record of {location} "
                 f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
             )
-    log_missing(made, places, [number for number in NUMBERS if number not in numbers])
+    log_missing(made, windows.places, [number for number in NUMBERS if number not in numbers])
     return made
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from fedcore.builders import import_builder, unknown_value
+from fedcore.builders import group_settings, import_builder, settings_of, unknown_value
 from fedcore.data.dataset import Dataset
 from fedcore.types import InputError
 
@@ -45,13 +44,9 @@ def is_users(name: object) -> bool:
 
 def loader_of(name: str) -> Callable[..., Dataset]:
     """Return the function that reads the dataset of that name; raises InputError for another name."""
-    if is_own(name):
-        return import_builder(name, "data.name")
-    if name not in DATASETS:
+    if not is_own(name) and name not in DATASETS:
         raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
-    module, _, function = DATASETS[name].partition(":")
-    loader: Callable[..., Dataset] = getattr(import_module(module), function)
-    return loader
+    return import_builder(DATASETS.get(name, name), "data.name")
 
 
 def load(name: str, **settings: Any) -> Dataset:
@@ -60,12 +55,13 @@ def load(name: str, **settings: Any) -> Dataset:
     Raises InputError for an unknown name or setting, and for a function that fails or returns no dataset.
     """
     loader = loader_of(name)
+    grouped = group_settings(loader, settings)
     try:
-        signature(loader).bind(**settings)
+        signature(loader).bind(**grouped)
     except TypeError as error:
-        takes = ", ".join(signature(loader).parameters) or "none"
+        takes = ", ".join(settings_of(loader)) or "none"
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
-    return _read_own(name, loader, settings) if is_own(name) else loader(**settings)
+    return _read_own(name, loader, grouped) if is_own(name) else loader(**grouped)
 
 
 def _read_own(name: str, loader: Callable[..., Any], settings: Mapping[str, Any]) -> Dataset:

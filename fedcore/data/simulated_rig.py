@@ -12,31 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Le
 
 from fedcore.data import Dataset
 from fedcore.data.bearings import (
     CLASSES,
     LOADS,
     LOCATIONS,
-    Locations,
+    LONGEST,
     Record,
-    Scaling,
     Signal,
-    Window,
     WindowOptions,
-    Windows,
     examples,
 )
-from fedcore.types import Amount, Count
 from fedcore.types import generator as torch_generator
 
 RATE = 12_000
 """Samples per second."""
-SAMPLES = 119 * 1024
+SAMPLES = LONGEST
 """Samples of a record, 10.15 s."""
 SPARE = 1024
 """Samples dropped before a record, where the circular convolution wraps its end around."""
@@ -81,33 +75,13 @@ NOISE, COLOUR = 0.04, 0.5
 """AR(1) noise of each sensor: standard deviation of the innovations, g, and coefficient."""
 
 
-def bearings(
-    window: Annotated[Window, Le(SAMPLES)] = 1024,
-    train: Count = 80,
-    test: Windows = 20,
-    scaling: Scaling = "none",
-    noise: Amount = 0.0,
-    seed: int = 0,
-    server: Windows = 16,
-    locations: Locations | None = None,
-) -> Dataset:
+def bearings(*, windows: WindowOptions) -> Dataset:
     """Return the simulated rig's twelve devices with ten classes each, x (N, 1, window / 2) float32.
 
     Args:
-        window: samples per example, even.
-        train: windows per class and device, the first ones of a record, from 1.
-        test: the same, the last ones, from 0: they share no sample with the others, and do not depend on `train`.
-        scaling: "none": eq. (7) as printed; "rms": divided by the root mean square of all features of the device's
-            training examples.
-        noise: standard deviation of added white noise, as a multiple of the record's root mean square, from 0; the draw
-            depends on seed, device and class.
-        seed: of the rig and of the noise.
-        server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
-            the training windows; no device has them.
-        locations: those whose devices take part; None: all.
+        windows: how records become examples.
     """
-    places = LOCATIONS if locations is None else tuple(locations)
-    return examples(records(seed), WindowOptions(window, train, test, scaling, noise, seed, server, places))
+    return examples(records(windows.seed), windows)
 
 
 def records(seed: int) -> Iterator[Record]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -31,8 +30,8 @@ from fedcore.execute.dask_workers import (
     import_distributed,
     shipment,
 )
-from fedcore.execute.threads import cores, one_thread
-from fedcore.execute.workers import WorkerDied, WorkersClosed, examples
+from fedcore.execute.threads import cores
+from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, examples
 from fedcore.types import InputError, name_of
 
 Key = TypeVar("Key")
@@ -58,7 +57,7 @@ class ClusterLost(RuntimeError):
     """The scheduler has gone, or all workers have."""
 
 
-class Cluster:
+class Cluster(Engine):
     """Runs steps on the workers of a Dask scheduler, or on `count` of our own on this machine (default: one per core).
 
     address: the scheduler's, such as tcp://10.0.0.5:8786 or tls://...; certificates are those of Dask's configuration.
@@ -134,11 +133,6 @@ class Cluster:
                     future.release()
         return {key: results[key] for key in calls}
 
-    def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run a function that is no device's step, in this process."""
-        with one_thread():
-            return fn(*args)
-
     def find_accelerator(self, wanted: str) -> str | None:
         """Return the kind of accelerator that workers have for steps, or None. wanted: "auto" or "none"."""
         if self.address is None:
@@ -176,9 +170,6 @@ class Cluster:
                 self.close()
                 raise
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     # Connecting.
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -55,7 +55,7 @@ class WorkersClosed(RuntimeError):
     """A step was to run after the end of its workers, since the run was stopped."""
 
 
-class Engine(Protocol):
+class Engine:
     """Runs steps: `Inline`, `Workers` or a cluster (fedcore.execute.cluster). All give the same bits."""
 
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
@@ -64,6 +64,7 @@ class Engine(Protocol):
         name: the step's, which a cluster shows. accelerator: if not None, a cluster runs the step on a worker that has
         one.
         """
+        raise NotImplementedError
 
     def map(
         self,
@@ -77,18 +78,24 @@ class Engine(Protocol):
 
         Raises the error of a call that fails.
         """
+        return {key: self.call(fn, *args) for key, args in calls.items()}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
         """Run a function that is no device's step, in this process."""
+        with one_thread():
+            return run_step(fn, *args)
 
     def start(self) -> None:
         """Start the processes without waiting for them, if there are any."""
 
-    def __enter__(self) -> Self: ...
+    def close(self) -> None:
+        """End the processes, even during a step, if there are any."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
 
 def run_step(fn: Callable[..., Result], *args: Any) -> Result:
@@ -105,40 +112,15 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
         raise
 
 
-class Inline:
-    """Runs steps in this process, one after another."""
+class Inline(Engine):
+    """Runs steps in this process, one after another, with a worker's settings of PyTorch."""
 
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
-        """Run one step with a worker's settings of PyTorch."""
-        with one_thread():
-            return run_step(fn, *args)
-
-    def map(
-        self,
-        fn: Callable[..., Result],
-        calls: Mapping[Key, tuple[Any, ...]],
-        *,
-        name: str = "",
-        accelerator: str | None = None,
-    ) -> dict[Key, Result]:
-        """Run a step on each key's arguments."""
-        return {key: self.call(fn, *args) for key, args in calls.items()}
-
-    def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run a function that is no device's step."""
-        return self.call(fn, *args)
-
-    def start(self) -> None:
-        """Do nothing: this process runs already."""
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
+        """Run one step."""
+        return self(fn, *args)
 
 
-class Workers:
+class Workers(Engine):
     """Runs steps in `count` worker processes (default: one per core), each started on first use or by `start`.
 
     Functions and arguments are pickled. Lambdas, closures and definitions of the main program or a notebook are sent by
@@ -205,11 +187,6 @@ class Workers:
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run a function that is no device's step, in this process."""
-        with one_thread():
-            return run_step(fn, *args)
-
     def start(self) -> None:
         """Start the remaining workers without waiting for them."""
         places = []
@@ -233,12 +210,6 @@ class Workers:
             worker.kill()
         self._running.clear()
         self._shelf.clear()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def examples(value: object) -> int:

@@ -1,5 +1,5 @@
 """The methods, a folder per family."""
 
-from fedcore.methods.registry import METHODS, builder, is_control, method, needs_sums_alone, require_real
+from fedcore.methods.registry import METHODS, builder, method, needs_sums_alone, require_real
 
-__all__ = ["METHODS", "builder", "is_control", "method", "needs_sums_alone", "require_real"]
+__all__ = ["METHODS", "builder", "method", "needs_sums_alone", "require_real"]

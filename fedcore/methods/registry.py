@@ -11,7 +11,6 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,9 @@ METHODS = _places()
 
 def builder(name: str) -> Callable[..., Method]:
     """Return the builder of that name, or at "package.module:function"; raises InputError where there is none."""
-    if ":" in name:
-        return import_builder(name, "method")
-    if name not in METHODS:
+    if ":" not in name and name not in METHODS:
         raise unknown_value("method", name, (*METHODS, "package.module:function"))
-    build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
-    return build
+    return import_builder(name if ":" in name else f"{METHODS[name]}:{name}", "method")
 
 
 def method(
@@ -77,11 +73,6 @@ def method(
     if sizes is not None and built.check is not None:
         built.check(sizes)
     return built
-
-
-def is_control(name: str) -> bool:
-    """Tell whether a method is a control, see :func:`fedcore.builders.control`."""
-    return getattr(builder(name), "control", False)
 
 
 def needs_sums_alone(name: str, settings: Mapping[str, Any]) -> bool:

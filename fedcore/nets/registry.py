@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from inspect import signature
 from typing import Any
 
+from fedcore.builders import import_builder
 from fedcore.data.inputs import Input
 from fedcore.types import InputError, Net
 
@@ -37,9 +37,7 @@ def maker(name: str) -> Callable[..., Net]:
         return custom(name)
     if name not in NETS:
         raise InputError(f"net.name: {name!r} is not one of {', '.join(NETS)}, nor package.module:Class")
-    module, _, function = NETS[name].partition(":")
-    make: Callable[..., Net] = getattr(import_module(module), function)
-    return make
+    return import_builder(NETS[name], "net.name")
 
 
 def net(

@@ -34,6 +34,9 @@ class Expected:
     unknown: frozenset[str]
 
 
+FIRST = "fedcore run seed=0"
+"""A run after which a forecast has seconds."""
+
 FINAL_FIT = {
     True: "A model that is promoted is trained once more, on all rows: the dearest method stands for it.",
     False: "A promotion trains once more, on all rows: fedcore promote says first how long.",
@@ -61,7 +64,9 @@ def print_forecast(
     table.add_row("", "all", *_cells(forecasts))
     console.print(table)
     unknown = sorted({kind for row in forecasts for kind in row.unknown})
-    if unknown:
+    if unknown and not any(row.seconds for row in forecasts):
+        console.print(Text("Seconds are not known yet, since nothing has run here; a first seed gives them: " + FIRST))
+    elif unknown:
         console.print(Text(f"+ not in the sum, since no such step has run here: {', '.join(unknown)}"))
     flow, worker = (_size(max((getattr(row, name) for row in forecasts), default=0)) for name in ("flow", "worker"))
     console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
@@ -73,10 +78,12 @@ def print_forecast(
 
 
 def _cells(rows: list[Expected]) -> list[str]:
-    unknown = "+" if any(row.unknown for row in rows) else ""
+    known = sum(row.seconds for row in rows)
+    unknown = any(row.unknown for row in rows)
+    seconds = "not known" if unknown and not known else f"{known:,.1f}{'+' * unknown}"
     return [
         f"{sum(row.steps for row in rows):,}", f"{sum(row.cached for row in rows):,}",
-        f"{sum(row.seconds for row in rows):,.1f}{unknown}", _size(sum(row.disk for row in rows)),
+        seconds, _size(sum(row.disk for row in rows)),
         _size(sum(row.traffic for row in rows)),
     ]  # fmt: skip
 

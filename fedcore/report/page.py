@@ -24,7 +24,7 @@ from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from fedcore.report.phrases import facts, headline, sentences, tally
-from fedcore.report.plots import Plots, draw
+from fedcore.report.plots import Plots
 from fedcore.report.tables import (
     FEW,
     Cell,
@@ -38,7 +38,6 @@ from fedcore.report.tables import (
     where_it_holds,
 )
 from fedcore.results.advice import Answer
-from fedcore.results.answer import answers as find_answers
 from fedcore.results.criterion import METRICS, Place
 from fedcore.results.outcomes import Outcomes
 
@@ -130,58 +129,63 @@ class Study:
     sections: list[Section] = field(default_factory=list)
 
 
-def html(
-    table: pd.DataFrame,
-    summary: pd.DataFrame,
-    questions: Mapping[str, str],
-    pictures: Pictures,
-    claims: pd.DataFrame | None = None,
-    along: Mapping[str, bytes] | None = None,
-    groups: pd.DataFrame | None = None,
-    plots: Plots | None = None,
-    papers: Papers | None = None,
-    answers: Mapping[Place, Answer] | None = None,
-    outcomes: Mapping[tuple[str, str], Mapping[str, Outcomes]] | None = None,
-) -> str:
+@dataclass(frozen=True)
+class Comparison:
+    """The tables and pictures of a comparison.
+
+    table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. groups: as
+    :func:`fedcore.results.summary.by_group` returns them. questions: study -> its question. pictures: further pictures
+    of a setting, e.g. of its partition. claims: columns study, says, rule, of, where, verdict, numbers; more may
+    follow. along: study -> a picture of all its settings. plots: of the same tables. papers: study -> the conditions
+    and figures of its paper. answers: of each setting. outcomes: (study, setting) -> method -> what its models of the
+    last round do with own test data.
+    """
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    groups: pd.DataFrame
+    questions: Mapping[str, str]
+    pictures: Pictures
+    claims: pd.DataFrame
+    along: Mapping[str, bytes]
+    plots: Plots
+    papers: Papers
+    answers: Mapping[Place, Answer]
+    outcomes: Mapping[tuple[str, str], Mapping[str, Outcomes]]
+
+
+def html(found: Comparison) -> str:
     """Return the page: each study with its answers, charts, tables and claims, the rest folded.
 
-    table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. questions:
-    study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
-    rule, of, where, verdict, numbers; more may follow. along: study -> a picture of all its settings. groups: as
-    :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
-    are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting; by default
-    those of :func:`fedcore.results.answer.answers`. outcomes: (study, setting) -> method -> what its models of the last
-    round do with own test data. A study with more than FEW settings has charts and tables for each,
-    but only the pictures in `pictures`. Equal input gives an equal page.
+    A study with more than FEW settings has charts and tables for each, but only the pictures in `pictures`. Equal input
+    gives an equal page.
     """
-    plots = plots or draw(table, summary)
-    answers = answers or find_answers(table, frozenset(summary["method"][summary["control"]]))
+    summary, claims, plots, papers, answers = found.summary, found.claims, found.plots, found.papers, found.answers
     count = summary.groupby("study")["setting"].nunique()
-    tidy = dict(places(table))
-    domains = {} if groups is None else dict(places(groups))
+    tidy, domains = dict(places(found.table)), dict(places(found.groups))
     studies: dict[str, Study] = {}
     numbers: dict[str, Numbers] = {}
     for place, rows in places(summary):
         study, dataset, setting = place
         many = bool(count[study] > FEW)
         if study not in studies:
-            study_claims = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
+            study_claims = claims[claims["study"] == study].fillna("").to_dict("records")
             study_claims = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in study_claims]
-            whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
+            whole = {ALONG: found.along.get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 f"study-{len(studies)}",
                 study,
-                questions.get(study, study),
+                found.questions.get(study, study),
                 many,
                 tally(answer for (of, *_), answer in answers.items() if of == study) if many else "",
                 study_claims,
                 [picture(text, png) for text, png in whole.items() if png],
-                printed_tables(papers[study]) if papers and study in papers else [],
+                printed_tables(papers[study]) if study in papers else [],
             )
         anchor = f"setting-{len(numbers)}"
         numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].criterion)
         tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
-        shown = dict(pictures.get((study, setting), {}))
+        shown = dict(found.pictures.get((study, setting), {}))
         trend = shown.pop(TREND, None)
         plain: dict[str, Figure | bytes] = {}
         if not many:
@@ -202,7 +206,7 @@ def html(
                 [picture(*pair) for pair in plain.items()],
                 [*filter(None, tables)],
                 [picture(*pair) for pair in shown.items()],
-                [] if many else outcome_details((outcomes or {}).get((study, setting), {}), rows, answers[place]),
+                [] if many else outcome_details(found.outcomes.get((study, setting), {}), rows, answers[place]),
                 picture(TREND, trend) if trend else None,
             )
         )

@@ -143,6 +143,8 @@ OURS = "(ours)"
 CLAIM_WORDS = {
     "holds": "hold",
     "holds in most": "hold in most settings",
+    "contradicted": "contradicted",
+    "not shown": "not shown",
     "does not hold": "do not",
     "not tested": "not tested",
 }

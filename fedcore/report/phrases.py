@@ -196,6 +196,7 @@ def _decision(
     gain, matter = advice.gain, metric.amount(criterion.min_effect)
     size = f"{_change(metric, gain)} {metric.unit}".strip()
     seeds = f"{gain.seeds} {over}; ± 95 %"
+    by = " by validation data" if advice.validated else ""
     match advice.action:
         case Action.USE:
             also = f", {guess}" if guess else ""
@@ -206,18 +207,18 @@ def _decision(
         case Action.ALONE:
             return (
                 f"Train alone: {right}{f' ({guess})' if guess else ''}. No method gains {matter}: "
-                f"the best, {advice.best}, has {size} against {alone} ({seeds})."
+                f"the best{by}, {advice.best}, has {size} against {alone} ({seeds})."
             )
         case Action.SAME:
             return (
-                f"No difference that matters ({matter}): the best combining method, {advice.best}, has {size} against "
-                f"{alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
+                f"No difference that matters ({matter}): the best combining method{by}, {advice.best}, has {size} "
+                f"against {alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
                 f"traffic, unless devices without data of their own need a model."
             )
         case _:
             return (
-                f"Cannot say: the best combining method, {advice.best}, {be} {right}, {size} against {alone} "
-                f"({seeds}), and {matter} would matter. {more}"
+                f"Cannot say: the best combining method{by}, {advice.best}, {be} {right}, {size} against "
+                f"{alone} ({seeds}), and {matter} would matter. {more}"
             )
 
 

@@ -38,6 +38,9 @@ COLUMNS, LEFT, CLASSES = 13, 3, 6
 DEVICES = 20
 """The most devices that are listed; of more of them three are, and all are counted by problem."""
 
+RARE = 0.05
+"""A class with a smaller share of the rows is pointed out, unless there are so many that half of an even share is."""
+
 FEW = 10
 """A device with fewer training examples is pointed out."""
 
@@ -198,6 +201,7 @@ def _devices(
 ) -> Table:
     """Return the table of each device's examples, and the shares of its training examples by class, or with each label.
 
+    Of more than CLASSES classes it shows those with the most training examples.
     Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
     amounts: further columns, by device. one_each: whether an example has one of the classes, so that shares add up.
     """
@@ -220,14 +224,17 @@ def _devices(
     names = shorten(labels, width // 4)
     before = [["device", *names], *zip(heads, *numbers, strict=True)]
     room = width - sum(max(map(len, cells)) + PADDING for cells in before)
+    if len(classes) > CLASSES:
+        classes = tuple(held[[*classes]].sum().sort_values(ascending=False, kind="stable").index)
+    words = [name if name.strip() and name.isprintable() else repr(name) for name in classes]
     count = min(len(classes), CLASSES)
-    while count > 1 and _width(shorten(classes[:count], LEAST), len(classes) - count) > room:
+    while count > 1 and _width(shorten(words[:count], LEAST), len(classes) - count) > room:
         count -= 1
     shown, rest = list(classes[:count]), len(classes) - count
     most = max(room, LEAST)
-    while most > LEAST and _width(shorten(shown, most), rest) > room:
+    while most > LEAST and _width(shorten(words[:count], most), rest) > room:
         most -= 1
-    short = shorten(shown, most)
+    short = shorten(words[:count], most)
     table = _table("device", *heads, *(f"{name}, %" for name in short))
     if rest:
         table.add_column(REST.format(rest), justify="right")
@@ -286,7 +293,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if schema.dropped:
         lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
     if gaps and refusing:
-        lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median or data.missing=drop")
+        lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median, common_median or drop")
     elif gaps:
         whose = (
             "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
@@ -311,13 +318,16 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
         return []
     y = dataset.train.y.numpy()
     counts_of = np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
-    largest = counts_of.max() / max(counts_of.sum(), 1)
-    if largest <= LARGEST:
-        return []
-    rare = dataset.classes[int(counts_of.argmin())]
+    shares = counts_of / max(counts_of.sum(), 1)
+    rare, least = dataset.classes[int(counts_of.argmin())], shares.min()
+    if shares.max() <= LARGEST:
+        if least >= min(RARE, 1 / len(shares) / 2):
+            return []
+        others = "balanced_accuracy, macro_f1, or recall"
+        return [f"{rare}: {least:.1%} of the rows, which accuracy hardly shows; run.metric={others} (run.positive={rare})"]
     decided = "the answer goes by balanced accuracy" if setting.study == USER_STUDY else "run.metric=auto goes by that"
     return [
-        f"{rare}: {counts_of.min() / counts_of.sum():.1%} of the rows, so that accuracy says little; {decided}. "
+        f"{rare}: {least:.1%} of the rows, so that accuracy says little; {decided}. "
         f"Others: run.metric=recall run.positive={rare}, or run.costs"
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -10,20 +10,53 @@ import pandas as pd
 
 from fedcore.config.papers import Line, Paper, Papers, Worth
 from fedcore.report.papers import cell, table
+from fedcore.report.statements import join, measured, said
 from fedcore.types import InputError
 
 HEAD = """# What holds of the four papers
+"""
 
-For somebody who has read none of them: what each proposes and what it is worth by our runs, then six of its statements
-with the numbers that speak for or against them. In all four, devices such as phones or sensors learn together and keep
-their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples that
-a model labels rightly. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
+ABOUT = """For somebody who has read none of them. In all four, devices such as phones or sensors learn together and
+keep their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples
+that a model labels rightly, and a point is a hundredth of it. "Surely" is by an interval over repetitions with other
+random draws that is wrong in one of twenty cases; without it numbers are means of at least three. Below: what each
+paper proposes and what it is worth by our runs, some words, then six statements of each with the numbers that speak for
+or against them. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
 `docs/results`; edit those files, not this page.
 """
 
+WORDS = (
+    ("model, net", "a function with numbers (parameters) that training chooses; a net is one of layers of units"),
+    ("exchange, round", "devices send something to a server, and it sends something back"),
+    ("FedAvg, federated averaging", "in each round devices train the common model, and the server averages theirs"),
+    (
+        "FedProx, SCAFFOLD, FedGen",
+        "federated averaging with a correction for unequal data: models may not move far; steps are "
+        "corrected by the others' direction; a net makes examples of labels that a device lacks",
+    ),
+    (
+        "Ditto, FedPer",
+        "each device gets a model of its own: trained beside the common one; with a last layer that it does not share",
+    ),
+    ("FD, federated distillation", "devices send no models, but their models' mean outputs for each label"),
+    ("label smoothing", "in training, each example counts a little for the other labels, too"),
+    ("temperature", "by how much a model's outputs are flattened before others learn from them; 1: not at all"),
+    (
+        "equal and unequal labels",
+        "whether all devices have the same shares of the labels; alpha 1e20, 1 and .1 are equal, unequal "
+        "and very unequal ones",
+    ),
+    ("seed", "one repetition with other random draws of data, first models and order"),
+    ("setting", "one number of devices, one dataset, ... in which a statement is tried"),
+    ("validation data", "examples of the devices that are kept from training, to choose by"),
+    ("epoch", "training once over all examples of a device"),
+    ("MNIST, USPS, MNIST-M", "images of digits: written by hand, from letters, and the first over photographs"),
+)
+"""The words that a reader needs, with their meaning."""
+
 KEY = """## How to read the tables
 
-Each row is a statement of a paper ("ours" where it is not the paper's), answered by one or more claims,
+Each row is a statement of a paper (with "(ours)" one that the paper does not make), answered by one or more claims,
 [rules over the numbers](pipeline.md#claims):
 
 | verdict | claims |
@@ -31,23 +64,44 @@ Each row is a statement of a paper ("ours" where it is not the paper's), answere
 | **holds** | all of them hold |
 | **holds in most** | all hold, but some in most of the settings (data, devices, ...) alone |
 | **holds in part** | some hold, some do not or could not be tested |
-| **does not hold** | none holds |
+| **not shown** | none holds, and none is contradicted: the numbers allow either |
+| **contradicted in part** | none holds, some are contradicted |
+| **contradicted** | all are: the numbers say the opposite |
 | **could not be tested** | the experiment cannot tell |
 
-In a rule, `a > b` says that row a (a method, or a variant of one) has more than row b, `a ~ b within t` that they
-differ by at most t, and `a rises with x` that a has more at the greatest x than at the least. After it stands in how
-many settings that is so (p: how probable as many are if a coin decides), and one difference between the two sides:
-the least one of a claim that holds, otherwise the one that speaks most against it. `+0.02 [-0.01, +0.05]` is a lead
-of two points of a hundred on average; by its 90 % interval the true lead may be anything from one point behind to
-five ahead, so that it may be chance. A claim holds in a setting if the whole interval is above 0, over at least three
-seeds, which are repetitions with other random draws.
+`.53 against .10: +43 points [+30, +56]` are the two accuracies, and the lead of the first with its 90 % interval: by it
+the true lead is anything from 30 to 56 points. A claim holds in a setting if the whole interval is above 0, over at
+least three seeds; it is contradicted there if the whole interval is below, and an interval from -1 to +5 shows neither.
+Where there are several settings, the numbers are of the one that speaks most against the claim: the weakest setting,
+even of a claim that holds. Three seeds, unless another number is given.
 
 A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
-perfect](pipeline.md#the-ceiling) (at the ceiling), or where the row behind [still gains](pipeline.md#convergence) when
-the run ends (not converged).
+perfect](pipeline.md#the-ceiling), or where the row behind [still gains](pipeline.md#convergence) when the run ends.
+What is known until then stands after "so far".
+
+The statements were chosen by hand: of each paper first what it says of accuracy, against each rival, and of cost, then
+of its own settings and theory, and one of ours where a simpler way is as good; each from the largest of our runs that
+has three seeds, where there is one. All claims are in the files beside [verdicts before and
+after](results/verdicts.md), and "of all its claims" counts each once for every run that answers it.
 """
 
-ORDER = ("holds", "holds in most", "holds in part", "does not hold", "could not be tested")
+FOOT = """## More
+
+The theorems where both sides can be computed: [theory](results/theory.md). Every verdict that stricter rules changed:
+[verdicts before and after](results/verdicts.md). Every figure and table of the papers, with all conditions that differ:
+the page "Every figure and table" of the site that `make docs` builds; `fedcore show --papers` writes it beside this
+one.
+"""
+
+ORDER = (
+    "holds",
+    "holds in most",
+    "holds in part",
+    "not shown",
+    "contradicted in part",
+    "contradicted",
+    "could not be tested",
+)
 SHOWN = 3
 """The most claims of a line whose numbers are all written."""
 
@@ -57,21 +111,25 @@ def results_page(papers: Papers, root: Path = Path()) -> str:
 
     Raises InputError for a line that matches no claim.
     """
-    parts = [HEAD]
+    parts = [HEAD, at_a_glance(papers), ABOUT]
     for family, paper in papers.items():
         parts += summary(family, paper, root)
-    parts.append(KEY)
+    parts += ["## Words\n", table(("word", "meaning"), WORDS), KEY]
     for family, paper in papers.items():
         parts += section(family, paper, root)
-    parts.append(
-        "Every figure and table of the papers, with all conditions that differ: [index](papers.md). The theorems where "
-        "both sides can be computed: [theory](results/theory.md). Every verdict that stricter rules changed: "
-        "[verdicts before and after](results/verdicts.md).\n"
-    )
-    return "\n".join(parts)
+    return "\n".join([*parts, FOOT])
 
 
 NAMES = {"code": "CODE", "dfl": "DFL", "fedasa": "FedASA", "st_lf": "ST-LF"}
+
+
+def at_a_glance(papers: Papers) -> str:
+    """Return a table with a row for each paper: what it is, what holds, whether to use it, and what instead."""
+    worths = [(NAMES[family], paper.worth) for family, paper in papers.items() if paper.worth]
+    return table(
+        ("", "what it is", "what holds", "use it?", "instead of it"),
+        ((f"**[{name}](#{name.lower()})**", one.what, one.holds, one.use, one.instead) for name, one in worths),
+    )
 
 
 def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
@@ -87,13 +145,19 @@ def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     """Yield one paper's statements, each with its verdict and numbers."""
     with_claims = [(line, claims_of(line, root)) for line in paper.lines]
     answers = sorted(((word(rows), line, rows) for line, rows in with_claims), key=lambda one: ORDER.index(one[0]))
+    commands = list(dict.fromkeys(line.command for _, line, _ in answers))
     yield f"## {NAMES[family]}, statement by statement\n"
-    if paper.names:
-        yield f"Names in the table: {cell(paper.names)}\n"
+    if paper.about:
+        yield f"{cell(paper.about)}\n"
     yield table(
-        ("verdict", "the paper's statement", "numbers", "see"),
-        ((f"**{verdict}**", line.says, evidence(rows), links(line)) for verdict, line, rows in answers),
+        ("verdict", "statement", "numbers", "see"),
+        (
+            (f"**{verdict}**", line.says, evidence(rows, line, paper.names), links(line, commands))
+            for verdict, line, rows in answers
+        ),
     )
+    yield "Runs:\n"
+    yield "\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, 1)) + "\n"
     counts = all_claims(family, root)["verdict"].value_counts()
     yield f"Of all its claims, in all runs that were kept, {counted(counts)}.\n"
 
@@ -104,14 +168,15 @@ def check_worth(family: str, worth: Worth, verdicts: list[str]) -> None:
         if then != now:
             raise InputError(
                 f"papers.{family}.worth was written when the verdict on line {number} was {then!r}; it is {now!r} now: "
-                "read the sentence again, and set its verdicts"
+                "read the sentences again, and set its verdicts"
             )
 
 
 COUNTED = {
     "holds": ("holds", "hold"),
     "holds in most": ("holds in most settings", "hold in most settings"),
-    "does not hold": ("does not", "do not"),
+    "not shown": ("is not shown", "are not shown"),
+    "contradicted": ("is contradicted", "are contradicted"),
     "not tested": ("could not be tested", "could not be tested"),
 }
 """verdict -> what one claim does, and what several do"""
@@ -150,41 +215,43 @@ def word(rows: pd.DataFrame) -> str:
     if len(verdicts) == 1:
         return str(verdicts.pop())
     if not verdicts & {"holds", "holds in most"}:
-        return "does not hold"
+        return "contradicted in part" if "contradicted" in verdicts else "not shown"
     return "holds in most" if verdicts == {"holds", "holds in most"} else "holds in part"
 
 
-def evidence(rows: pd.DataFrame) -> str:
-    """Return the numbers of a few claims; of many the counts, and those of the first that does not hold."""
+def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
+    """Return the numbers of a few claims; of many which have which verdict, and the numbers of one that fails."""
+    note = BREAK + cell(line.note) if line.note else ""
+    if "judged" in rows and rows["judged"].str.startswith("means").any():
+        note += f"{BREAK}({AS_INDEPENDENT})"
+    mixed = len(set(rows["verdict"])) > 1
     if len(rows) <= SHOWN:
-        return "; ".join(numbers(row) for _, row in rows.iterrows())
+        each = (
+            (f"{PLAIN[str(row['verdict'])]}: " if mixed else "") + measured(row, names, line.unit)
+            for _, row in rows.iterrows()
+        )
+        return BREAK.join(each) + note
+    groups = [(verdict, rows[rows["verdict"] == verdict]) for verdict in COUNTED if verdict in set(rows["verdict"])]
+    parts = [
+        f"{PLAIN[verdict]}: {join([said(row, names, line.unit) for _, row in some.iterrows()])}"
+        if some["rule"].is_unique
+        else f"{PLAIN[verdict]}: {len(some)} of {len(rows)} comparisons"
+        for verdict, some in groups
+    ]
     against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
     first = (against if len(against) else rows).iloc[0]
-    which = "the first of these" if len(against) else "the first"
-    return f"of {len(rows)} claims {counted(rows['verdict'].value_counts())}; {which}: {numbers(first)}"
+    return BREAK.join([*parts, f"For example {measured(first, names, line.unit)}"]) + note
 
 
-def numbers(row: pd.Series) -> str:
-    """Return the rule and the numbers of a claim, with the unit of what it compares."""
-    unit = UNITS.get(row["of"])
-    return f"`{row['rule']}`{f' ({unit})' if unit else ''}: {row['numbers']}"
+BREAK = "<br>"
+"""A new line in a cell of a Markdown table, which has no other."""
+
+AS_INDEPENDENT = "Values by seed were not kept: the interval takes both sides as independent, most often too wide."
+PLAIN = {verdict: "could not be tested" if verdict == "not tested" else verdict for verdict in COUNTED}
 
 
-UNITS = {
-    "links.energy": "energy in J per device",
-    "links.links_out": "links that leave a device",
-    "links.target": "share of devices that are targets",
-    "std of test.loss": "standard deviation of the loss over devices",
-    "traffic.bytes_up": "bytes that a device sends a round",
-    "transport.excess": "cost above the cheapest plan's",
-    "worst of links.slack_theorem_2": "Theorem 2's bound minus the error",
-    "worst of links.slack_corollary_1": "Corollary 1's bound minus the error",
-}
-"""What a claim compares, where it is no accuracy -> its name and unit."""
-
-
-def links(line: Line) -> str:
-    """Return links to a line's table, picture and claims, and its command."""
-    parts = [f"[table]({line.table})", f"[picture]({line.picture})" if line.picture else ""]
-    parts += [f"[claims](results/{line.file}-claims.csv)", f"`{line.command}`"]
+def links(line: Line, commands: Sequence[str]) -> str:
+    """Return links to a line's table, log, picture and claims, and the number of its run."""
+    parts = [f"[table]({line.table})", f"[log]({line.log})", f"[picture]({line.picture})" if line.picture else ""]
+    parts += [f"[claims](results/{line.file}-claims.csv)", f"run {commands.index(line.command) + 1}"]
     return ", ".join(filter(None, parts))

@@ -116,9 +116,6 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     if metric.name != "accuracy":
         unit = f"{metric.words} {unit}".strip()
 
-    def scaled(value: float) -> str:
-        return number(100 * value) if metric.per == 100 else "-" if pd.isna(value) else f"{metric.per * value:.3g}"
-
     several = {"test": rows["n_measured"].max() > 1, "shared": rows["n_devices"].max() > 1}
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
         spread = rows[f"{split}_std_seeds"].notna().any()
@@ -126,13 +123,13 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         parts = {"std_devices": "devices\n±", "worst": "worst\ndevice"} if several[split] else {}
         heads |= {f"{split}_{part}": head for part, head in parts.items()}
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
-            mean, seeds = (scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
+            mean, seeds = (metric.scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
             best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
             text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
             line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
             for part in parts:
                 value = row[f"{split}_{part}"]
-                line[f"{split}_{part}"] = quantity(scaled(value), value)
+                line[f"{split}_{part}"] = quantity(metric.scaled(value), value)
     for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
         heads[way] = f"{word} per\ndevice"
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
@@ -167,12 +164,8 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
     groups: the setting's part of :func:`fedcore.results.summary.by_group`.
     """
     split, metric = rows["primary"].iloc[0], METRICS[groups["metric"].iloc[0]]
-
-    def shown(value: float) -> str:
-        return number(100 * value) if metric.per == 100 else "-" if pd.isna(value) else f"{value:.3g}"
-
     columns = {
-        (row["method"], row["group"]): f"{shown(row['mean'])} ± {shown(row['std_devices'])}"
+        (row["method"], row["group"]): f"{metric.scaled(row['mean'])} ± {metric.scaled(row['std_devices'])}"
         for _, row in groups[groups["split"] == split].iterrows()
     }
     names = sorted({group for _, group in columns})

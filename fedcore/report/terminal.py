@@ -16,12 +16,12 @@ from rich.text import Text
 
 from fedcore.report.answers import Box
 from fedcore.report.console import PlainConsole
-from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
-from fedcore.results.criterion import METRICS, Metric
+from fedcore.report.tables import FEW, cells, notes, places, where_it_holds
+from fedcore.results.criterion import METRICS
 from fedcore.results.summary import SPLITS, verdict
 
-VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
-"""verdict -> rich's style"""
+VERDICTS = {"not tested": ""}
+"""verdict -> rich's style, bold if it is not named"""
 NARROW = 13
 """Places of a head's line."""
 
@@ -57,7 +57,7 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
         console.print(Text(f"{study}: claims of the paper", style="bold"))
         for _, row in rows.iterrows():
             where = f" where {row['where']}" if row["where"] else ""
-            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS[row["verdict"]]))
+            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS.get(row["verdict"], "bold")))
             numbers = where_it_holds(row["numbers"])
             console.print(Text(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
         console.print()
@@ -91,7 +91,7 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
     for (_, _, setting), rows in places(summary):
         cells = {
-            method: Text(_scaled(metric, mean), "bold" if rank == 1 else "")
+            method: Text(metric.scaled(mean), "bold" if rank == 1 else "")
             for method, mean, rank in zip(
                 rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
             )
@@ -99,11 +99,6 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
         table.add_row(Text(setting), *(cells.get(method, Text("-")) for method in methods))
     console.print(table)
     console.print()
-
-
-def _scaled(metric: Metric, value: float) -> str:
-    """Return a value in the unit in which it is shown."""
-    return number(100 * value) if metric.per == 100 else f"{metric.per * value:.3g}"
 
 
 def _print_settings(summary: pd.DataFrame, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""A paper's claims as rules over the tidy table: each holds, holds in most settings, does not, or was not tested.
+"""A paper's claims as rules over the tidy table: each holds, perhaps in most settings, is contradicted, or neither.
 
 A rule is one of these forms; A and B are rows of a study or differences of two ("code_ot - lmf"), and one may be a
 number; KEY is a key of the study's grid, or "round":
@@ -84,6 +84,12 @@ class Rule:
     def holds(self, difference: float, margin: float) -> bool:
         """Tell whether a difference decides for the rule. margin: half of its interval."""
         return difference - margin > 1e-12 if self.tolerance is None else abs(difference) <= self.tolerance
+
+    def contradicted(self, difference: float, margin: float) -> bool:
+        """Tell whether the whole interval of a difference is on the other side, or outside of the tolerance."""
+        if self.tolerance is None:
+            return difference + margin < -1e-12
+        return abs(difference) - margin > self.tolerance + 1e-12
 
 
 def read_rule(key: str, text: str, metric: str) -> Rule:

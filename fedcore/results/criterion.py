@@ -85,6 +85,12 @@ class Metric:
             return _digits(value)
         return f"{1000 * value:.3g} per 1,000 rows" if self.per == 1000 else f"{value:.3f}"
 
+    def scaled(self, value: float) -> str:
+        """Return a value in the unit in which it is shown, as a cell of a table; "-" for nan."""
+        if pd.isna(value):
+            return "-"
+        return f"{100 * value:.1f}" if self.per == 100 else f"{self.per * value:.3g}"
+
     def named(self, value: float) -> str:
         """Return a value with its name: 87.3% right, macro F1 71.0%."""
         return f"{self.value(value)} right" if self.name == "accuracy" else f"{self.words} {self.value(value)}"

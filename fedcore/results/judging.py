@@ -9,7 +9,10 @@ compares the mean with the tolerance; its interval is only shown.
 
 **Settings.** A claim holds if its rule holds in each setting, and holds in most if a one-sided sign test over settings,
 of the hypothesis that it holds in half of them or fewer, has p < .05: one failure takes eight settings. The test takes
-settings as independent; those that share data are not quite.
+settings as independent; those that share data are not quite. A claim that neither holds nor holds in most is
+contradicted if the whole interval is on the other side (with "within", outside of the tolerance) in more settings than
+chance explains, which makes it so in 5 % of them (binomial test): in one of one, two of two to seven, three of eight to
+sixteen. Otherwise it is not shown.
 
 **Pairwise.** A problem is a seed, a setting of the other keys and, where the metric differs between devices, a device.
 The change from the key's first to its last value is taken on each problem, of which there must be two. The rule holds
@@ -20,15 +23,16 @@ tolerance, not the partition.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
 
-from fedcore.results.claims import Claim, Gate
+from fedcore.results.claims import Claim, Gate, Rule
 from fedcore.results.criterion import ACCURACY, RATIO, RMSE, Criterion
 from fedcore.results.intervals import half_width
-from fedcore.results.places import Points, find_places, pool
+from fedcore.results.places import Place, Points, find_places, pool
 from fedcore.results.summary import SCORE, SCORED, with_scores
 from fedcore.results.validity import Ceiling, Sizes, at_ceiling, closed, not_converged, read_sizes
 from fedcore.results.verdicts import Evidence, Verdict
@@ -70,27 +74,43 @@ def judge(
             reasons = dict(shut)
     reasons |= at_ceiling(claim, places, table, points, ceiling, sizes)
     places = [place for place in places if place.name not in reasons]
-    if converged:
-        reasons |= not_converged(claim, places, table)
-        places = [place for place in places if place.name not in reasons]
+    early = not_converged(claim, places, table) if converged else {}
     split = claim.metric.rpartition(" of ")[2].partition(".")[0]
-    evidence = []
+    evidence, so_far = [], []
     for place in [pool(places)] if rule.paired and places else places:
-        values = place.difference.dropna()
-        seeds = len(values)
-        if rule.paired and seeds > 1:
-            mean, error = float(values.mean()), float(values.std()) / seeds**0.5
-            agree = int((values > 0).sum())
-            evidence.append(Evidence(place.name, mean, error, 2 * error, seeds, rule.holds(mean, 2 * error), agree))
-        elif seeds >= SEEDS and not rule.paired:
-            mean, spread = float(values.mean()), float(values.std())
-            known = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
-            margin = half_width(spread, seeds, max(known, default=RATIO), LEVEL)
-            evidence.append(Evidence(place.name, mean, spread, margin, seeds, rule.holds(mean, margin)))
-        elif seeds:
+        known = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
+        one = _measure(rule, place, max(known, default=RATIO))
+        if one is None:
+            continue
+        if place.name in early:
+            reasons[place.name] = early[place.name]
+            so_far.append(one)
+        elif one.seeds < (2 if rule.paired else SEEDS):
             least = "a rule on problems needs two" if rule.paired else "a rule needs three"
-            reasons[place.name] = f"{seeds} {'problem' if rule.paired else 'seed'}{'s' * (seeds > 1)}, {least}"
-    return Verdict(claim, tuple(evidence), reasons)
+            reasons[place.name] = f"{one.seeds} {'problem' if rule.paired else 'seed'}{'s' * (one.seeds > 1)}, {least}"
+            so_far.append(one)
+        else:
+            evidence.append(one)
+    return Verdict(claim, tuple(evidence), reasons, tuple(so_far))
+
+
+def _measure(rule: Rule, place: Place, ratio: float) -> Evidence | None:
+    """Return the evidence at a place, however few its seeds; None without any. ratio: of :func:`half_width`."""
+    values = place.difference.dropna()
+    seeds = len(values)
+    if not seeds:
+        return None
+    mean, spread = float(values.mean()), float(values.std())
+    agree: int | None = None
+    against: int | None = None
+    if rule.paired:
+        spread = spread / seeds**0.5
+        margin = 2 * spread
+        agree, against = int((values > 0).sum()), int((values < 0).sum())
+    else:
+        margin = half_width(spread, seeds, ratio, LEVEL) if seeds > 1 else math.nan
+    holds, contradicted = rule.holds(mean, margin), rule.contradicted(mean, margin)
+    return Evidence(place.name, mean, spread, margin, seeds, holds, contradicted, agree, against, place.sides)
 
 
 def judge_all(

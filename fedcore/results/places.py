@@ -18,11 +18,15 @@ Points = Mapping[str, Mapping[str, Any]]
 
 
 class Place(NamedTuple):
-    """A place of the grid: its settings, and the tested difference on each problem (seeds, or seeds and devices)."""
+    """A place of the grid: its settings, and the tested difference on each problem (seeds, or seeds and devices).
+
+    sides: the means that it is the difference of, A and B or a key's first and last value; none of pooled problems.
+    """
 
     name: str
     settings: tuple[str, ...]
     difference: pd.Series
+    sides: tuple[float, ...] = ()
 
 
 def find_places(
@@ -38,13 +42,26 @@ def find_places(
         here = {setting: points[setting] for setting in admitted}
         sign = -1 if rule.direction == "falls" else 1
         for name, settings, first, last in _by_round(a) if rule.key == "round" else _by_key(a, rule.key, here):
-            yield Place(name, settings, sign * (last - first))
+            yield _place(name, settings, sign * (last - first), first, last)
     else:
-        gap = last_turn(a) - last_turn(_side(rows, str(rule.below or rule.near)))
+        both = last_turn(a), last_turn(_side(rows, str(rule.below or rule.near)))
+        gap = both[0] - both[1]
         assert not isinstance(gap, float)
         for setting in admitted:
             if setting in gap.index.unique("setting"):
-                yield Place(setting, (setting,), gap.xs(setting))
+                here_alone = (side if isinstance(side, float) else _of_setting(side, setting) for side in both)
+                yield _place(setting, (setting,), gap.xs(setting), *here_alone)
+
+
+def _place(name: str, settings: tuple[str, ...], difference: pd.Series, *sides: pd.Series | float) -> Place:
+    """Return a place with the means of both sides on the problems that both have."""
+    shared = difference.dropna().index
+    means = (side if isinstance(side, float) else float(side.reindex(shared).mean()) for side in sides)
+    return Place(name, settings, difference, tuple(means))
+
+
+def _of_setting(values: pd.Series, setting: str) -> pd.Series:
+    return values[values.index.get_level_values("setting") == setting].droplevel("setting")
 
 
 def select_rows(

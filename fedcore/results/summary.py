@@ -340,7 +340,7 @@ def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
 def verdict(summary: pd.DataFrame) -> list[str]:
     """Say which way of combining serves the devices of one setting best: a sentence for each split.
 
-    A tie is not called equal, and a method that has no rival is not called the best: what to do about it is
+    "By the mean" is no answer: the difference may be chance. A tie is not called equal, and a method that has no rival is not called the best: what to do about it is
     :mod:`fedcore.results.answer`.
     """
     sentences = []
@@ -352,7 +352,7 @@ def verdict(summary: pd.DataFrame) -> list[str]:
         metric = METRICS[best["metric"].iloc[0]]
         scores = " to ".join(dict.fromkeys(metric.value(best[f"{split}_mean"].agg(end)) for end in ("min", "max")))
         scores = f"{scores} right" if metric.name == "accuracy" else f"{metric.words} {scores}"
-        verb, tie = ("serves", "") if len(best) == 1 else ("serve", ", tied within the spread")
+        verb, tie = ("serves", " by the mean") if len(best) == 1 else ("serve", ", tied within the spread")
         sentence = f"On {where} test data {join_words(best['method'])} {verb} {whom} best{tie}: {scores}"
         if summary[f"{split}_rank"].count() == 1:
             sentence = f"On {where} test data {best['method'].iloc[0]}, the only method: {scores}"

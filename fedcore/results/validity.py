@@ -81,7 +81,7 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int |
     reasons: dict[str, str] = {}
     for gate in gates:
         rule, tested = gate.parts, set()
-        for setting, _, difference in find_places(rule, gate.metric, gate.where, table, points, at, once=True):
+        for setting, _, difference, _ in find_places(rule, gate.metric, gate.where, table, points, at, once=True):
             values = difference.astype(float).dropna()
             if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
                 tested.add(setting)

@@ -14,6 +14,7 @@ from fedcore.api import executor as place
 from fedcore.api.executor import OnAccelerator
 
 
+@pytest.mark.slow
 def test_devices_train_on_the_accelerator_to_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
     config = fc.fedavg(rounds=2, training={"epochs": 1})
@@ -37,7 +38,7 @@ def on_it(run: Any, done: list[int]) -> Any:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-@pytest.mark.parametrize(("name", "says"), [("cuda", "there is none here"), ("gpu", "none, auto, cuda")])
+@pytest.mark.parametrize(("name", "says"), [("cuda", "there is none here"), ("gpu", "'none', 'auto' or 'cuda'")])
 def test_an_accelerator_that_is_not_there_is_refused(name: Any, says: str):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
     with pytest.raises(fc.InputError, match=says):
@@ -45,7 +46,8 @@ def test_an_accelerator_that_is_not_there_is_refused(name: Any, says: str):
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"), [({"together": 0}, "from 1 on"), ({"together": 4, "workers": 1}, "leave workers")]
+    ("settings", "says"),
+    [({"together": 0}, "greater than or equal to 1"), ({"together": 4, "workers": 1}, "leave workers")],
 )
 def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)

@@ -112,6 +112,10 @@ def test_an_argument_without_a_value_is_refused(word: str):
         ("scaffold.training.momentun", "scaffold.training.momentun: no such key; did you mean momentum?"),
         ("methods.round", "methods.round: no such key; did you mean rounds?"),
         ("run.evry", "run.evry: no such key; did you mean every?"),
+        ("fedprox.batch", "fedprox.batch: no such key; did you mean fedprox.training.batch?"),
+        ("budget", "budget: no such key; did you mean fedasa.budget?"),
+        ("metric", "metric: no such key; did you mean run.metric?"),
+        ("rounds", "rounds: no such key; did you mean methods.rounds?"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, says: str):

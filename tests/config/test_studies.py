@@ -17,7 +17,6 @@ from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.data import load
 from fedcore.nets import net
-from fedcore.pipeline.run.partitions import divide_dataset
 from fedcore.types import InputError, Net
 
 # what wins
@@ -374,6 +373,8 @@ def sections(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[
 
 def refusals(sections: dict[str, set[str]], left_out: str | None = None) -> list[str]:
     """Divide data; returns what is refused. left_out: what is said of data that may be left out."""
+    from fedcore.pipeline.run.partitions import divide_dataset  # it imports Prefect
+
     steps: Any = SimpleNamespace(run_inline=lambda step, data, known: step(data))
     refused = []
     for words, federations in sections.items():
@@ -395,13 +396,6 @@ def refusals(sections: dict[str, set[str]], left_out: str | None = None) -> list
 @cache
 def built(shape: tuple[int, ...], section: str) -> Net:
     return net(shape=shape, classes=10, **json.loads(section))
-
-
-KILOBYTES = {
-    ("mnist", "cnn"): 265.9, ("cifar10", "cnn"): 249.7, ("cifar100", "cnn"): 253.1, ("mnist", "resnet20"): 908.7,
-    ("cifar10", "resnet20"): 909.9, ("mnist", "mobilenet_v2"): 9420.8, ("cifar10", "mobilenet_v2"): 9420.8,
-}  # fmt: skip
-"""DFL, Table IV: files of its nets, those that are the nets its text describes (docs/methods/dfl.md)."""
 
 
 def test_settings_that_go_together_may_be_named_by_numbers():

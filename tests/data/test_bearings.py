@@ -113,7 +113,7 @@ def test_every_number_is_the_spectrum_of_its_window(tmp_path):
 
 def test_test_windows_are_the_last_ones_and_stay_when_training_has_fewer():
     signal = np.repeat(np.arange(1.0, 10.0), 4)[:-1]  # window k is k + 1 throughout, the ninth lacks a sample
-    cut = WindowOptions(4, 5, 3, "none", 0.0, 0)
+    cut = WindowOptions(4, 5, 3, server=0)
     made = examples([Record("A0", "normal", signal, "it")], cut)
     assert (made.train.x[:, 0, 0] / 4).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     fewer = examples([Record("A0", "normal", signal, "it")], replace(cut, train=1))
@@ -122,7 +122,7 @@ def test_test_windows_are_the_last_ones_and_stay_when_training_has_fewer():
 
 
 def test_no_sample_is_shared():
-    cut = WindowOptions(4, 5, 4, "none", 0.0, 0)
+    cut = WindowOptions(4, 5, 4, server=0)
     held = windows(Record("A0", "normal", np.arange(36.0), "it"), cut)
     assert sorted(held.ravel()) == list(range(36))
 
@@ -148,13 +148,13 @@ def test_rms_scales_each_device_by_its_training_examples(tmp_path):
 
 
 def test_a_silent_sensor_is_not_divided_by_zero():
-    made = examples([Record("A0", "normal", np.zeros(40), "it")], WindowOptions(8, 3, 2, "rms", 2.0, 0))
+    made = examples([Record("A0", "normal", np.zeros(40), "it")], WindowOptions(8, 3, 2, "rms", 2.0, server=0))
     assert made.train.x.abs().max() == 0
 
 
 def test_noise_is_white_and_in_proportion_to_the_record():
     signal = 3 * np.sin(np.arange(40_000))
-    cut = WindowOptions(8, 4000, 1000, "none", 2.0, 7)
+    cut = WindowOptions(8, 4000, 1000, "none", 2.0, 7, server=0)
     given = Record("B1", "ball_7", signal, "it")
     added = windows(given, cut).ravel() - signal
     assert abs(added.std() / (2 * 3 / math.sqrt(2)) - 1) < 0.02

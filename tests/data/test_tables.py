@@ -92,7 +92,7 @@ REFUSED = {
     "nan in a feature": (
         "a,b,y\n1,1,0\n2,,1\n3,,1\n4,2,1\n",
         {},
-        ["column 'b', row 2", "missing (2 in 1 columns)", "data.missing=median or data.missing=drop"],
+        ["column 'b', row 2", "missing (2 in 1 columns)", "data.missing=median, common_median or drop"],
     ),
     "inf in a feature": ("a,y\n1,0\n-inf,1\n", {}, ["column 'a', row 2", "-inf"]),
     "too large for float32": ("a,y\n1,0\n1e300,1\n", {}, ["column 'a', row 2"]),

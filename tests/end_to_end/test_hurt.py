@@ -62,7 +62,7 @@ def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
         {words[0]: words[1:] for line in plan.splitlines() if (words := line.split())[:1] in (["all"], ["code"])}
         for plan in hurt.plans
     )
-    assert before["all"][:3] == [str(steps), "0", "0.0+"]
+    assert before["all"][:4] == [str(steps), "0", "not", "known"]
     assert after["all"][:3] == [str(steps), str(steps), "0.0"]
-    assert "since no such step has run here: begin, deploy, evaluate, keep, rounds, train\n" in hurt.plans[0]
+    assert "a first seed gives them: fedcore run seed=0\n" in hurt.plans[0]
     assert "+" not in hurt.plans[1]

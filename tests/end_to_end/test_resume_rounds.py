@@ -1,4 +1,4 @@
-"""kill -9 in the middle of FedASA's 200 rounds, then the same command."""
+"""kill -9 in the middle of FedASA's 100 rounds, then the same command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of 100 rounds of DFL and of SCAFFOLD, in each of which three of ten devices take part."""
+"""kill -9 in the middle of 50 rounds of DFL and of SCAFFOLD, in each of which three of ten devices take part."""
 
 from __future__ import annotations
 

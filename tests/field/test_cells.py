@@ -88,7 +88,7 @@ def test_real_processes_sum_masked_models_to_the_simulations_bits(site):
 
 def test_a_device_killed_in_its_step_and_started_again_changes_no_bit(site):
     row = ROWS["ditto"]
-    row = replace(row, training=replace(row.training, epochs=3000), settings={**row.settings, "rounds": 2})
+    row = replace(row, training=replace(row.training, epochs=1200), settings={**row.settings, "rounds": 2})
     turns = run_in_field(field_of(site, row, "killed"), 0, least=3)
     there, answer = [next(turns)], site.folder / "memory" / "b" / "killed" / "turn-0-1"
     rest = Thread(target=lambda: there.extend(turns))

@@ -15,14 +15,14 @@ from fedcore.core.evaluation import evaluate, outputs, require_whole
 from fedcore.core.rounds import begin, receive, run
 from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline
-from fedcore.methods import METHODS, is_control, method
+from fedcore.methods import METHODS, builder, method
 from fedcore.methods.st_lf.planning import SENDS
 from fedcore.pipeline.cache.keys import key
 from fedcore.report.figures import png
 from fedcore.report.figures.drawing import drawings
 from fedcore.types import InputError, Report, Stage, Threats
 
-CONTROLS = {name for name in METHODS if is_control(name)}
+CONTROLS = {name for name in METHODS if hasattr(builder(name), "control")}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}, "fedala": {"weights_lr": 0.0}}
 """What turns off that devices draw more than their minibatches: FedGen's generated examples, FedALA's share."""

@@ -7,12 +7,11 @@ import re
 
 import pandas as pd
 import pytest
-from comparisons import METHODS, WICKED, comparison, dot, sweep
+from comparisons import METHODS, WICKED, comparison, dot, page_of, sweep
 from rich.console import Console
 from tables import frame, rows
 
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
-from fedcore.report.page import html
 from fedcore.report.phrases import facts, headline, sentences
 from fedcore.report.plots import Plots
 from fedcore.report.tables import score_table
@@ -58,7 +57,7 @@ def test_the_box_stands_on_top_of_the_page():
     table, summary = comparison()
     given = found(table)
     plots = Plots(dict.fromkeys(zip(summary["study"], summary["setting"], strict=True), dot()), {})
-    page = html(table, summary, {}, {}, plots=plots)
+    page = page_of(table, summary, plots=plots)
     for answer in given.values():
         box = page[page.index('<div class="answer"') :].replace("&#39;", "'")
         assert f"<strong>{headline(answer.advice)}</strong>" in page[: page.index("</nav>")]
@@ -82,7 +81,7 @@ def test_markdown_and_page_show_names_as_they_are():
     cells = re.split(r"(?<!\\)\|", line)
     assert len(cells) == len(re.split(r"(?<!\\)\|", next(x for x in text.splitlines() if x.startswith("| rank"))))
     plots = Plots({("study", "alpha=1"): dot()}, {})
-    assert WICKED not in html(table, summary, {}, {}, plots=plots, answers=given)
+    assert WICKED not in page_of(table, summary, plots=plots, answers=given)
 
 
 def test_numbers_and_facts_are_those_of_the_answer():

@@ -33,6 +33,12 @@ def test_a_kind_of_step_that_has_no_time_is_named():
     assert "+ not in the sum, since no such step has run here: fuse, train" in [" ".join(line) for line in lines]
 
 
+def test_before_anything_has_run_seconds_are_not_known():
+    lines = [" ".join(line) for line in printed(replace(ONE, seconds=0.0, unknown=frozenset({"train"})))]
+    assert "code lmf 1,200 200 not known 3.5 MB 2.0 GB" in lines
+    assert "Seconds are not known yet, since nothing has run here; a first seed gives them: fedcore run seed=0" in lines
+
+
 def test_a_sum_with_rows_that_may_stop_is_called_the_most():
     out = StringIO()
     print_forecast([ONE], final_fit=True, stops_rows=True, console=Console(file=out, width=100))

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from comparisons import LINKS, METHODS, WICKED, add_links, claims, comparison, dot, summary, sweep
+from comparisons import LINKS, METHODS, WICKED, add_links, claims, comparison, dot, page_of, summary, sweep
 from tables import frame, grouped, rows
 
 from fedcore.config.papers import Condition, Figure, Paper, Value
 from fedcore.report import figures
 from fedcore.report import page as module
-from fedcore.report.page import html
 from fedcore.report.plots import Plots, draw
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import by_group
@@ -33,7 +32,7 @@ def undrawn(
 ) -> str:
     """A page of which no plot is drawn, which takes most of its time."""
     places = zip(found["study"], found["setting"], strict=True)
-    return html(table, found, questions, {}, plots=Plots(dict.fromkeys(places, PICTURE), {}), **more)
+    return page_of(table, found, questions=questions, plots=Plots(dict.fromkeys(places, PICTURE), {}), **more)
 
 
 class Page(HTMLParser):
@@ -69,7 +68,7 @@ def page() -> str:
     table, found = comparison()
     picture = figures.heat_map([[0.0, 1.0]], "who")
     given = {("study", "alpha=1"): {"Who holds what": picture, "Again": figures.png(picture)}}
-    return html(table, found, {"study": "Who is best?"}, given)
+    return page_of(table, found, questions={"study": "Who is best?"}, pictures=given)
 
 
 @pytest.mark.slow
@@ -111,7 +110,7 @@ def test_the_page_shows_every_setting_method_and_picture(page: str):
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_page():
     table = frame(rows({"a": [[0.5, 0.6]]}))
-    assert html(table, summary(table), {}, {}) == html(table, summary(table), {}, {})
+    assert page_of(table, summary(table)) == page_of(table, summary(table))
 
 
 # names
@@ -123,9 +122,10 @@ def test_names_are_escaped():
     table = table.assign(study=WICKED, dataset=WICKED, device="<i>" + table["device"])
     told = claims().assign(study=WICKED, says=WICKED, rule=WICKED, of=WICKED, where=WICKED, numbers=WICKED)
     domains = by_group(grouped(table, {"<i>d00": WICKED, "<i>d01": "B", "<i>d02": "B"}))
-    text = html(
-        table, summary(table), {WICKED: WICKED}, {(WICKED, WICKED): {WICKED: PICTURE}}, told, {WICKED: PICTURE}, domains
-    )
+    text = page_of(
+        table, summary(table), questions={WICKED: WICKED}, pictures={(WICKED, WICKED): {WICKED: PICTURE}},
+        claims=told, along={WICKED: PICTURE}, groups=domains,
+    )  # fmt: skip
     seen = Page(text)
     assert WICKED not in text
     assert "<i>d0" not in text
@@ -155,6 +155,8 @@ def test_no_module_makes_html():
         texts = [
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
+        if path.name == "results.py":
+            texts.remove("<br>")  # of a Markdown table, which has no other new line
         assert not [text for text in texts if re.search(r"</?[a-zA-Z!]|<$|&\w+;", text)], path.name
         assert not re.search(r"\bMarkup\b|autoescape=(?!True)", path.read_text()), path.name
 
@@ -222,7 +224,7 @@ def test_the_page_shows_what_the_paper_prints_and_its_conditions():
 def test_each_of_many_settings_has_a_table_and_the_given_pictures_only():
     table = sweep(4)
     given = {("study", "devices=1"): {"Who holds what": figures.png(figures.heat_map([[1.0]], "x"))}}
-    page = Page(html(table, summary(table), {"study": "Who?"}, given))
+    page = Page(page_of(table, summary(table), questions={"study": "Who?"}, pictures=given))
     tags = [tag for tag, _ in page.tags]
     assert (tags.count("table"), tags.count("img")) == (4, 1)
     assert tags.count("details") == 4 + 1 + 1  # each setting, the pictures of one, how to read
@@ -279,13 +281,13 @@ def test_the_page_shows_plots_that_were_already_drawn():
     table, found = comparison()
     one, two, three = (dot(colour) for colour in ("red", "green", "blue"))
     own = Plots({("study", "alpha=1"): one, ("study", "alpha=1 more"): two}, {("study", "alpha=1"): three})
-    tags = Page(html(table, found, {}, {}, plots=own)).tags
+    tags = Page(page_of(table, found, plots=own)).tags
     shown = [(attributes["src"] or "").partition("base64,")[2] for tag, attributes in tags if tag == "img"]
     for picture in (one, two, three):
         assert shown.count(base64.b64encode(module.few_colours(picture)).decode()) == 1
     table = frame(*(rows({"a": [[0.8, 0.6]], "b": [[0.5, 0.6]]}, at=at) for at in (1, 2)))
     found = summary(table)
-    assert html(table, found, {}, {}, plots=draw(table, found)) == html(table, found, {}, {})
+    assert page_of(table, found, plots=draw(table, found)) == page_of(table, found)
 
 
 def once() -> pd.DataFrame:

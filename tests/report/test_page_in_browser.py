@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from browser import Tab, find_chromium, open_browser
-from comparisons import dot
+from comparisons import dot, page_of
 from tables import frame, rows
 
-from fedcore.report.page import html
 from fedcore.report.plots import Plots
 from fedcore.results.summary import NO_SECONDS, summarise
 
@@ -43,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     summary = summarise(table, NO_SECONDS, frozenset({"majority"}))
     drawn = Plots({("study", "alpha=1"): dot()}, {})
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(html(table, summary, {"study": "Which way is best?"}, {}, plots=drawn))
+    path.write_text(page_of(table, summary, questions={"study": "Which way is best?"}, plots=drawn))
     return path.as_uri()
 
 

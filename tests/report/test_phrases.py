@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
@@ -42,12 +43,17 @@ def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
 
 
 def test_a_difference_that_does_not_matter():
-    assert in_words({"local_only": ALONE, "code": plus(0.002)}).startswith("No difference that matters (1 point)")
+    found = answer(table({"local_only": ALONE, "code": plus(0.002)}), CONTROLS)
+    begins = "No difference that matters (1 point): the best combining method"
+    assert found.own is not None
+    assert sentences(found)[0].startswith(f"{begins} by validation data, code, has ")
+    unvalidated = replace(found, own=replace(found.own, validated=False))
+    assert sentences(unvalidated)[0].startswith(f"{begins}, code, has ")
 
 
 def test_an_open_question_says_what_would_answer_it():
     wide = in_words({"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]})
-    assert wide.startswith("Cannot say: ")
+    assert wide.startswith("Cannot say: the best combining method by validation data, code, is ")
     assert "More seeds or more test data would tell." in wide
     assert "as good" not in wide
     assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no row fits the budget."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,8 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
 
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
-    assert "a run needs data.missing=median or data.missing=drop" in preview(tolerant=True, **given)
-    with pytest.raises(InputError, match=r"the cell is missing \(\d+ in 13 columns\); set data.missing=median"):
+    assert "a run needs data.missing=median, common_median or drop" in preview(tolerant=True, **given)
+    with pytest.raises(InputError, match=r"the cell is missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert "rows with a missing cell are dropped" in preview(missing="drop", **given)
 
@@ -172,6 +173,13 @@ def sites(tmp_path: Path, sizes: dict[str, int], **columns: Any) -> dict[str, st
         rows[name] = change(rows)
     rows.to_csv(tmp_path / "t.csv", index=False)
     return {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "missing": "median"}
+
+
+@pytest.mark.parametrize(("every", "rare"), [(33, True), (10, False)])
+def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every: int, rare: bool):
+    """Of 240 rows eight are a thirtieth, and 24 a tenth; the two other classes share the rest."""
+    given = sites(tmp_path, dict.fromkeys("abcd", 60), y=lambda rows: rows["y"].where(rows.index % every > 0, "r"))
+    assert ("r: 3.3% of the rows, which accuracy hardly shows" in preview(**given)) == rare
 
 
 def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
@@ -268,6 +276,19 @@ def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
     assert "class" not in text.replace("categories", "")
     rows.assign(hours=rows["hours"] // 10).to_csv(plants, index=False)
     assert "task" not in preview(name="table", path=str(plants), label="hours", device="site", missing="median")
+
+
+def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
+    letters = [*"abcdefghij", *"\n " * 30, *"zzz" * 20]
+    text = "".join(letters)
+    users = {name: {"x": [text[k : k + 9] for k in range(80)], "y": [text[k + 9] for k in range(80)]} for name in "uv"}
+    (tmp_path / "all_data").mkdir()
+    (tmp_path / "all_data/a.json").write_text(json.dumps({"users": ["u", "v"], "user_data": users}))
+    shown = preview(
+        name="leaf", path=str(tmp_path), label=None, device=None, federation__partition="by_device", net__name="lstm"
+    )
+    head = next(line for line in shown.splitlines() if line.startswith("device"))
+    assert {*head.split("  ")[4:7]} == {"z, %", "' ', %", "'\\n', %"}
 
 
 def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcore.config.settings import slug
-from fedcore.pipeline.record.metrics import device_table, read_device_table, safe_name
 from fedcore.report import spreadsheet
 
 FORMULAS = ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", '=HYPERLINK("http://x")', "＝1", "-", "'=1"]  # noqa: RUF001
@@ -80,6 +79,8 @@ def test_a_strange_name_is_one_plain_file_name(name: str):
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str):
+    from fedcore.pipeline.record.metrics import device_table, read_device_table, safe_name  # it imports MLflow
+
     assert safe_name(name).isascii()
     assert safe_name(name).isprintable()
     assert not {*safe_name(name)} & {*"/\\<>\n"}
@@ -90,4 +91,6 @@ def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str)
 
 
 def test_different_strange_names_have_different_metrics():
+    from fedcore.pipeline.record.metrics import safe_name
+
     assert len({safe_name(name) for name in STRANGE}) == len(STRANGE)

@@ -35,6 +35,7 @@ from filelock import FileLock
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import CONTINUE, Failed
+from fedcore.pipeline.orchestration import database
 from fedcore.pipeline.state import write_atomic
 
 STATE = environment.STATE / "server.json"
@@ -71,7 +72,7 @@ def ensure() -> str:
 
 
 def start_early() -> None:
-    """Start the server in the background unless it runs: it takes seconds, and ten if it makes its database.
+    """Start the server in the background unless it runs: it takes seconds.
 
     A flow that comes meanwhile waits for it, see `ensure`.
     """
@@ -286,6 +287,7 @@ def _serve(words: list[str]) -> None:
     """Run Prefect's command in this process until the lease has not been touched for IDLE seconds."""
     environment.prepare()
     threading.Thread(target=_end_when_idle, daemon=True).start()
+    database.create(environment.PREFECT / "prefect.db")
     sys.argv = words
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
 

@@ -15,6 +15,9 @@ from fedcore.errors import InputError
 FAMILY = "fedcore-"
 CHAMPION, CANDIDATE, PREVIOUS = "champion", "candidate", "previous"
 
+AT_THE_END = "a run proposes at its end: wait for one that is still recording, start one again that was cut off"
+"""What may be the cause where nothing is proposed."""
+
 QUERIES = (
     "select name from registered_models order by name",
     "select name, version from model_versions where current_stage <> 'Deleted_Internal'",
@@ -126,7 +129,8 @@ def require(known: Mapping[str, Versions], task: str, word: str | None = None) -
     if word is not None and word not in (known[task].numbers if word.isdigit() else known[task].aliases):
         aliases = sorted(known[task].aliases.items())
         shown = ", ".join(f"{one} (version {number})" for one, number in aliases) or "no alias"
-        raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}")
+        advice = f"; {AT_THE_END}" if word == CANDIDATE else ""
+        raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}{advice}")
 
 
 def only_champion(known: Mapping[str, Versions]) -> str:

@@ -21,7 +21,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
 from fedcore.results import tidy
-from fedcore.results.criterion import LEAST_TEST, METRICS, Criterion, Metric
+from fedcore.results.criterion import METRICS, Criterion, Metric
 from fedcore.results.outcomes import Outcomes
 from fedcore.types import Federation, HeldOut, Report, Threshold
 
@@ -82,8 +82,7 @@ class Rule:
 def rule_of(params: Mapping[str, Any]) -> Rule:
     """Return the rule of section `run`."""
     run = run_section(params)
-    least = LEAST_TEST if run.least_test is None else run.least_test
-    return Rule(open_store(run.store), Criterion(min_effect=run.min_effect, least_test=least, weigh=run.weigh))
+    return Rule(open_store(run.store), run.criterion)
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ class Result:
 
     @property
     def control(self) -> bool:
-        return getattr(self.row.builder, "control", False)
+        return self.row.control
 
     @property
     def metric(self) -> Metric:

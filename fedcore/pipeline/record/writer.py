@@ -13,7 +13,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 PATIENCE = 120.0
 """Seconds to wait for a database that another program locks."""
 
+SILENT = 10.0
+"""Seconds that a log waits for the record without a word."""
+
 ASIDE = "set mlflow.db aside, e.g. rename it; the next run writes the record again"
 
 T = TypeVar("T")
@@ -53,6 +56,7 @@ class RecordWriter:
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
         self._pending: list[Future[list[Told] | None]] = []
+        self._runs: list[Future[list[Told] | None]] = []
         self.proposed: list[Told] = []
         self.history: list[dict[str, Any]] = []
         self._ready = False
@@ -70,7 +74,7 @@ class RecordWriter:
         computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
         """
         drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
-        self._submit(save, store, result, title, *drawn)
+        self._runs.append(self._submit(save, store, result, title, *drawn))
 
     def describe(self, *study: Any) -> None:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
@@ -92,6 +96,7 @@ class RecordWriter:
 
     def accept(self, configs: Sequence[str], rule: Rule) -> list[Accepted]:
         """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
+        self._wait()
         self._check()
         lines, accepted = self._thread.submit(self._call, self._process, accept, configs, rule).result()
         self.proposed += lines
@@ -101,9 +106,21 @@ class RecordWriter:
         """Write a final fit to its run, register its models and, if wanted, make them the champion."""
         self._submit(save_final_fit, store, result, promote)
 
-    def _submit(self, fn: Callable[..., list[Told] | None], *args: Any) -> None:
+    def _submit(self, fn: Callable[..., list[Told] | None], *args: Any) -> Future[list[Told] | None]:
         self._check()
         self._pending.append(self._thread.submit(self._call, self._process, fn, *args))
+        return self._pending[-1]
+
+    def _wait(self) -> None:
+        """Wait until all is written: the record of hundreds of short rows takes minutes. Shows how much is left."""
+        quiet = not sys.stdout.isatty()
+        if quiet and wait(self._pending, timeout=SILENT).not_done:
+            left = sum(not one.done() for one in self._runs)
+            print(f"writing the record: {left} of {len(self._runs)} runs are left", flush=True)
+        for _ in progress(
+            as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet
+        ):
+            pass
 
     def _call(self, process: Workers, fn: Callable[..., T], *args: Any) -> T:
         """Call a function in a process; once more in a new one if it was killed, since to write again is harmless."""
@@ -126,12 +143,8 @@ class RecordWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._process, self._artist:
-            if error is None:  # the record of hundreds of short rows takes minutes more
-                quiet = not sys.stdout.isatty()
-                for _ in progress(
-                    as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet
-                ):
-                    pass
+            if error is None:
+                self._wait()
             # The current run is finished; after an error a resumed flow writes the rest.
             for thread in (self._drawing, self._thread):
                 thread.shutdown(cancel_futures=error is not None)

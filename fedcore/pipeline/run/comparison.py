@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.config.papers import Paper, Papers, of_study
+from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
-from fedcore.config.studies import Study, criterion_of, find_study, run_section, title_for
+from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
@@ -33,8 +33,8 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.figures import accuracy_along, png
-from fedcore.report.page import TREND, html
-from fedcore.report.plots import Plots, draw
+from fedcore.report.page import TREND, Comparison, html
+from fedcore.report.plots import draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
@@ -55,27 +55,6 @@ HEADLINE = {
     "bytes_down": "bytes_down",
 }
 """The metrics of each row in its study's run, by the name of the metric that decides -> columns of the summary."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
-    drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
-    study's conditions and figures. answers: what to do in each setting. outcomes: of the last round's models, by study
-    and setting, then by method.
-    """
-
-    table: pd.DataFrame
-    summary: pd.DataFrame
-    groups: pd.DataFrame
-    questions: dict[str, str]
-    pictures: dict[tuple[str, str], dict[str, bytes]]
-    claims: pd.DataFrame
-    along: dict[str, bytes]
-    plots: Plots
-    papers: dict[str, Paper]
-    answers: dict[Place, Answer]
-    outcomes: dict[tuple[str, str], dict[str, Outcomes]]
 
 
 @dataclass(frozen=True)
@@ -191,7 +170,7 @@ def answer(
 def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame) -> dict[Place, Criterion]:
     """Return what decides in each setting of a tidy table."""
     run = run_section(params)
-    return {place: criterion_of(run, studies[place[0]]) for place, _ in places(table)}
+    return {place: run.of(studies[place[0]]).criterion for place, _ in places(table)}
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
@@ -246,11 +225,7 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
         (unversioned / GROUPS).write_text(csv(compared.groups))
     else:
         (unversioned / GROUPS).unlink(missing_ok=True)
-    whole = html(
-        compared.table, compared.summary, compared.questions, compared.pictures, compared.claims, compared.along,
-        compared.groups, compared.plots, compared.papers, compared.answers, compared.outcomes,
-    )  # fmt: skip
-    (unversioned / PAGE).write_text(whole)
+    (unversioned / PAGE).write_text(html(compared))
 
 
 def notes(summary: pd.DataFrame, by_place: Mapping[Place, Answer]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from statistics import median
@@ -95,6 +95,7 @@ class Lookup:
         self.work: dict[str, float] = defaultdict(float)
         self.model = 0
         self.sent: dict[int, int] = {}  # stage -> bytes of a message; models where it is not known
+        self._keys: set[str] = set()
         self._digest = Digest()
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
@@ -138,6 +139,16 @@ class Lookup:
     def let_go(self, value: Any, but: Any, again: Any, brief: bool) -> None:
         pass
 
+    def note(self, steps: list[Step]) -> None:
+        """Count steps that no method has needed yet."""
+        self.done += steps
+        self._keys |= {step.key for step in steps}
+
+    def forget(self, count: int) -> None:
+        """Forget all steps but the first ones."""
+        self._keys -= {step.key for step in self.done[count:]}
+        del self.done[count:]
+
     def _find(
         self,
         fn: Any,
@@ -152,8 +163,8 @@ class Lookup:
         record = look_up(key)
         value = None if record is None else unflatten(record["value"], {})
         cached = record is not None and all(self.store.holds(ref) for ref in refs(needed(value)))
-        if key not in {step.key for step in self.done}:  # methods share steps
-            self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, (), calls))
+        if key not in self._keys:  # methods share steps
+            self.note([Step(kind, str(unit), key, cached, 0.0, 0.0, (), calls)])
             self.work[kind] += 0 if cached else work
         return value if cached else stand_in(key)
 
@@ -200,72 +211,107 @@ def forecast(
     look: Any = Lookup(store, workers, accelerator, together)
     sources: dict[str, Ref] = {}
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
-    for job in jobs:
-        for setting in job.settings:
-            if setting.source not in sources:
-                sources[setting.source] = partitions.read_dataset(store, setting.data)
-            divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
-            prepared = PreparedData(sources[setting.source], divided)
-            fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
-            job.criterion.require_task(fed.task)
-            before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
-            look.model = max(model_bytes(fed), 1)
-            largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
-            untried = (setting.study, setting.name) not in tuned
-            tried = tuned.setdefault((setting.study, setting.name), {})
-            rows = [
-                rates if tried.get(row.label) else rates[:1]
-                for row in setting.methods
-                for rates in each_rate(setting, row, untried)
-            ]
-            without, first = [], min(fed.devices)
-            if leaving := leaves_out(job.new_device, store, prepared):
-                rest, _ = federation_without(look, fed, prepared, setting.federation["scale"], first)
-            fits = job.name in promoting and setting.task not in fitted
-            finals: list[tuple[str, Expected, str]] = []
-            for row, *others in rows:
-                try:
-                    method = row.build(fed.public.nets, sizes, fed.task)
-                    look.sent = message_bytes(row, fed, sizes, store)
-                except InputError:
-                    if job.optional:
-                        continue
-                    raise
-                done = len(look.done)
-                one = expect(look, history, method, fed, job.seed, setting.every)
-                its_steps = look.done[done:]
-                for other in others if one.cached < one.steps else []:  # the best rate is that of the cached steps
-                    del look.done[done:]
-                    there = other.build(fed.public.nets, sizes)
-                    cost = expect(look, history, there, fed, job.seed, setting.every)
-                    if cost.cached == cost.steps:
-                        row, one, its_steps = other, cost, look.done[done:]
-                        break
-                look.done[done:] = its_steps
-                if untried:
-                    tried[row.label] = tried.get(row.label, True) and one.cached == one.steps
-                yield replace(
-                    one, study=job.study, method=row.label, traffic=before + one.traffic,
-                    worker=largest + one.worker,
-                )  # fmt: skip
-                if fits and not getattr(row.builder, "control", False):
-                    finals.append(("final", fit_finally(look, history, job.seed, setting, row, prepared), row.label))
-                    fitted.add(setting.task)
-                if leaving:
-                    with suppress(InputError):
-                        there = row.build(rest.public.nets, {name: sizes[name] for name in rest.devices})
-                        cost = expect(look, history, there, rest, job.seed, NEVER, deploys=False)
-                        alone = trains_alone(there)
-                        control = getattr(row.builder, "control", False)
-                        without.append((row.label if control else "alone" if alone else "combines", cost, row.label))
-            yield from (
-                replace(one, study=job.study, method=f"{label} without each device", worker=largest + one.worker)
-                for label, one in dearest(without, len(fed.devices))
-            )
-            yield from (
-                replace(one, study=job.study, method=f"{label}, final fit", worker=largest + one.worker)
-                for label, one in dearest(finals, 1)
-            )
+    for job, setting in ((one, setting) for one in jobs for setting in one.settings):
+        divided = divide(look, sources, job, setting)
+        untried = (setting.study, setting.name) not in tuned
+        tried = tuned.setdefault((setting.study, setting.name), {})
+        rows = [
+            rates if tried.get(row.label) else rates[:1]
+            for row in setting.methods
+            for rates in each_rate(setting, row, untried)
+        ]
+        fits = job.name in promoting and setting.task not in fitted
+        costs: list[Expected] = []
+        finals: list[tuple[str, Expected, str]] = []
+        without: list[tuple[str, Expected, str]] = []
+        for rates in rows:
+            try:
+                row, cost = best_rate(look, history, job, setting, divided, rates)
+            except InputError:
+                if job.optional:
+                    continue
+                raise
+            if untried:
+                tried[row.label] = tried.get(row.label, True) and cost.cached == cost.steps
+            costs.append(replace(cost, method=row.label, traffic=divided.before + cost.traffic))
+            if fits and not row.control:
+                finals.append(("final", fit_finally(look, history, job.seed, setting, row, divided.data), row.label))
+                fitted.add(setting.task)
+            if divided.rest is not None and (not row.control or row.label in GUESSES):
+                with suppress(InputError):
+                    without.append(leave_first_out(look, history, job.seed, divided, row))
+        for label, cost in dearest(without, len(divided.fed.devices)):
+            costs.append(replace(cost, method=f"{label} without each device"))
+        for label, cost in dearest(finals, 1):
+            costs.append(replace(cost, method=f"{label}, final fit"))
+        yield from (replace(cost, study=job.study, worker=divided.largest + cost.worker) for cost in costs)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A setting's data, divided among devices.
+
+    sizes: device -> its labelled training examples. before: bytes of all devices before the first round. largest: those
+    of the largest part of a device's examples. rest: the federation without the first device, where devices are left
+    out.
+    """
+
+    data: PreparedData
+    fed: Federation
+    sizes: Mapping[str, int]
+    before: float
+    largest: int
+    rest: Federation | None
+
+
+def divide(look: Any, sources: dict[str, Ref], job: Job, setting: Setting) -> Divided:
+    """Read a setting's data, unless `sources` has them, and divide them."""
+    if setting.source not in sources:
+        sources[setting.source] = partitions.read_dataset(look.store, setting.data)
+    scale = setting.federation["scale"]
+    made = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
+    data = PreparedData(sources[setting.source], made)
+    fed = partitions.build_federation(look, setting, data)
+    job.criterion.require_task(fed.task)
+    look.model = max(model_bytes(fed), 1)
+    before = len(fed.devices) * sum(prepared_bytes(look.store, data, scale).values())
+    largest = max(part.nbytes for part in refs([device.data for device in fed.devices.values()]))
+    leaving = leaves_out(job.new_device, look.store, data)
+    rest = federation_without(look, fed, data, scale, min(fed.devices))[0] if leaving else None
+    return Divided(data, fed, count_examples(look.store, data), before, largest, rest)
+
+
+def best_rate(
+    look: Any, history: History, job: Job, setting: Setting, divided: Divided, rates: list[MethodConfig]
+) -> tuple[MethodConfig, Expected]:
+    """Return a row with the learning rate whose steps are cached, which is the best; else with the first one.
+
+    Raises InputError where the data or the nets do not allow the method.
+    """
+    first = rates[0].build(divided.fed.public.nets, divided.sizes, divided.fed.task)
+    look.sent = message_bytes(rates[0], divided.fed, divided.sizes, look.store)
+    done = len(look.done)
+    cost = expect(look, history, first, divided.fed, job.seed, setting.every)
+    steps = look.done[done:]
+    for row in rates[1:] if cost.cached < cost.steps else []:
+        look.forget(done)
+        method = row.build(divided.fed.public.nets, divided.sizes)
+        other = expect(look, history, method, divided.fed, job.seed, setting.every)
+        if other.cached == other.steps:
+            return row, other
+    look.forget(done)
+    look.note(steps)
+    return rates[0], cost
+
+
+def leave_first_out(
+    look: Any, history: History, seed: int, divided: Divided, row: MethodConfig
+) -> tuple[str, Expected, str]:
+    """Return the row's kind, what it would cost without the first device, and its label, see `dearest`."""
+    assert divided.rest is not None
+    method = row.build(divided.rest.public.nets, {name: divided.sizes[name] for name in divided.rest.devices})
+    cost = expect(look, history, method, divided.rest, seed, NEVER, deploys=False)
+    return row.label if row.control else "alone" if trains_alone(method) else "combines", cost, row.label
 
 
 def each_rate(setting: Setting, row: MethodConfig, untried: bool) -> list[list[MethodConfig]]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from rich.progress import track as progress
 
 from fedcore.config.papers import read_papers
 from fedcore.config.params import read
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
-from fedcore.config.studies import find_study, grid_points, new_device_from, run_section, stops_rows
+from fedcore.config.studies import find_study, grid_points, run_section
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
@@ -26,6 +29,7 @@ from fedcore.pipeline.run import comparison, history, partitions, run_method
 from fedcore.report.answers import study_answers
 from fedcore.report.figures import png
 from fedcore.report.history import trends
+from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.types import InputError
 
@@ -66,7 +70,7 @@ def write_plan() -> None:
     for name in section.studies:
         points = grid_points(params, name, section.size, {})
         study = find_study(params, name)
-        show, new_device = study.figures, new_device_from(section, study)
+        own = section.of(study)
         settings = [asdict(point) | {"data": point.content} for point in points]
         plans: dict[str, Any] = {
             "data": {point.dataset: point.content for point in points},
@@ -74,9 +78,9 @@ def write_plan() -> None:
                 "seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points},
             },
             "federate": {
-                "size": section.size, "seeds": section.seeds, "show": show, "settings": settings,
-                **({"new_device": new_device} if new_device != "shared" else {}),
-                **({"stop_rows": True} if stops_rows(section, study) else {}),
+                "size": section.size, "seeds": section.seeds, "show": study.figures, "settings": settings,
+                **({"new_device": own.new_device} if own.new_device not in (None, "shared") else {}),
+                **({"stop_rows": True} if own.stop_rows == "auto" else {}),
             },
         }  # fmt: skip
         for stage, plan in plans.items():
@@ -89,13 +93,18 @@ def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Sto
     """Write the outputs of a stage of `dvc repro`, for the next stage and for DVC's commands."""
     for job in jobs:
         folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
-        run_method.save(results[job.name], folder)
-        run_method.save_pictures(store, results[job.name], folder)
-        run_method.save_schemas(store, results[job.name], folder)
-        run_method.save_outcomes(results[job.name], folder)
         metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
-        run_method.save_metrics(results[job.name], metrics / f"{seed}.json", curves / f"{seed}.csv")
-        run_method.save_seconds(results[job.name], SECONDS / job.name)
+        _save(store, results[job.name], folder, metrics / f"{seed}.json", curves / f"{seed}.csv", SECONDS / job.name)
+
+
+def _save(store: Store, results: list[Result], folder: Path, metrics: Path, curves: Path, seconds: Path) -> None:
+    """Write a job's results to a folder, and its metrics, curves and seconds to these places."""
+    run_method.save(results, folder)
+    run_method.save_pictures(store, results, folder)
+    run_method.save_schemas(store, results, folder)
+    run_method.save_outcomes(results, folder)
+    run_method.save_metrics(results, metrics, curves)
+    run_method.save_seconds(results, seconds)
 
 
 def write_run(
@@ -104,17 +113,13 @@ def write_run(
 ) -> list[str]:  # fmt: skip
     """Write, compare and print the results of a run outside of `dvc repro`; returns the configurations to propose."""
     everything = [result for job in jobs for result in results[job.name]]
+    print_summary(answered.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
     places = []
-    for job in jobs:
+    for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         place = folder / job.name
         places.append(place)
-        run_method.save(results[job.name], place)
-        run_method.save_metrics(results[job.name], place / METRICS, place / CURVES)
-        run_method.save_seconds(results[job.name], place)
-        run_method.save_pictures(store, results[job.name], place)
-        run_method.save_schemas(store, results[job.name], place)
-        run_method.save_outcomes(results[job.name], place)
+        _save(store, results[job.name], place, place / METRICS, place / CURVES, place)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
@@ -126,7 +131,6 @@ def write_run(
     comparison.write(made, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
     comparison.describe(made, studies, writer, folder / PAGE)
-    print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
     return comparison.proposals(places, made.answers)
@@ -177,7 +181,7 @@ def stage_studies() -> dict[tuple[str, str], StudyOnData]:
     }
 
 
-def compare_stages() -> comparison.Comparison:
+def compare_stages() -> Comparison:
     """Compare the results of the stages of `dvc repro`, and write the comparison."""
     params = read()
     made = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))

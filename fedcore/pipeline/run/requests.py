@@ -151,7 +151,7 @@ class Run:
     def _begin(self, ready: ReadySetting) -> None:
         """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
         place = ready.job.study, ready.setting.name
-        rows = [row for row in ready.setting.methods if not getattr(row.builder, "control", False)][:2]
+        rows = [row for row in ready.setting.methods if not row.control][:2]
         tried = any(len(run_method.rates_of(ready.setting, row)) > 1 for row in rows)
         if place in self._first or not tried or not self._says_so_far(ready):
             return
@@ -162,7 +162,7 @@ class Run:
                 self._first[place][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
-            leader = run_method.leader_of(result)
+            leader = run_method.leader_of(result, ready.job.criterion)
             if leader and (line := provisional.add(leader, run_method.combines(result))):
                 line = f"{line}, and learning rates are still to be tried"
                 self.session.print_line(line, terminal=not self.request.prepared)
@@ -225,9 +225,7 @@ class Run:
 
         A row that diverged is left out of any study that has another one beside controls.
         """
-        others = {
-            row.label for one in job.settings for row in one.methods if not getattr(row.builder, "control", False)
-        }
+        others = {row.label for one in job.settings for row in one.methods if not row.control}
         if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
         if (job.study, method.label) not in self._refusals:
@@ -241,13 +239,13 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
+        self.session.print_line(run_method.summary_line(result, ready.job.criterion), terminal=not self.request.prepared)
         if line := self._say_so_far(ready, result):
             self.session.print_line(line, terminal=not self.request.prepared)
 
     def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
         """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
-        leader = None if result.control else run_method.leader_of(result)
+        leader = None if result.control else run_method.leader_of(result, ready.job.criterion)
         if leader is None or not self._says_so_far(ready):
             return None
         place = ready.job.study, ready.setting.name

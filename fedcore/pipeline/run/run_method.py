@@ -31,9 +31,11 @@ from fedcore.pipeline.run.partitions import read
 from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
+from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
 from fedcore.results.so_far import Leader
+from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
 from fedcore.types import Federation, InputError, Method, Params, Report, Threshold, naming
 
@@ -266,28 +268,38 @@ def save_seconds(results: Sequence[Result], folder: Path) -> None:
     spreadsheet.write(seconds, folder / SECONDS, index=False)
 
 
-def summary_line(result: Result) -> str:
-    """Return a method's result in one line."""
-    last, metric = tidy.final(result.table), result.metric
-    scores = last[(last["metric"] == metric.column) & last["value"].notna()].groupby("split")["value"]
-    means, worst = scores.mean(), scores.max() if metric.less else scores.min()
+def summary_line(result: Result, criterion: Criterion) -> str:
+    """Return a method's result in one line: means over the devices that count in the table, too."""
+    metric = result.metric
     shown = ", ".join(
-        f"{words} {means[split]:.3f} (worst {worst[split]:.3f})"
+        f"{words} {mean:.3f} (worst {values.max() if metric.less else values.min():.3f})"
         for split, words in (("test", "own test"), ("shared", "shared test"))
-        if split in means
+        for values, mean in [_final_scores(result, split, criterion)]
+        if len(values)
     )
     shown = shown if metric.name == "accuracy" else f"{metric.words}: {shown}"
     computed = sum(not step.cached for step in result.steps)
     return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
 
 
-def leader_of(result: Result) -> Leader | None:
+def leader_of(result: Result, criterion: Criterion) -> Leader | None:
     """Return a row with its means on validation data and on own test data; None without either."""
-    last, metric = tidy.final(result.table), result.metric
-    test = last[(last["split"] == "test") & (last["metric"] == metric.column)]["value"].mean()
-    if result.validation is None or pd.isna(test):
+    values, test = _final_scores(result, "test", criterion)
+    if result.validation is None or values.empty:
         return None
-    return Leader(result.row.label, result.validation, metric.value(float(test)))
+    return Leader(result.row.label, result.validation, result.metric.value(test))
+
+
+def _final_scores(result: Result, split: str, criterion: Criterion) -> tuple[pd.Series, float]:
+    """Return the values of the last round on a split, and their mean; on own test data of the devices that count."""
+    last = tidy.final(result.table)
+    rows = last[(last["split"] == split) & (last["metric"] == result.metric.column) & last["value"].notna()]
+    values = rows.set_index("device")["value"]
+    if split != "test":
+        return values, float(values.mean())
+    weights = pd.Series(measured(result.table, criterion).weights)
+    values = values[values.index.isin(weights.index)]
+    return values, float(mean_over_devices(values.to_frame().T, weights).iloc[0])
 
 
 def combines(result: Result) -> bool:

@@ -9,6 +9,7 @@ from scenarios.bad_input import Refused, refused
 from scenarios.bucket import Bucket, bucket
 from scenarios.data import Mine, Tables, machines, mine, tables
 from scenarios.deployment import Deployed, deployed
+from scenarios.installed import Installed, installed
 from scenarios.kills import Kill, Killed, Long, Sampled, killed, long, sampled
 from scenarios.parts import Hurt, hurt
 from scenarios.pictures import Own, documented, own
@@ -17,13 +18,13 @@ from scenarios.stages import Repro, repro
 from scenarios.steps import probed
 
 __all__ = [
-    "SCENARIOS", "Bucket", "Deployed", "Hurt", "Kill", "Killed", "Long", "Mine", "Own", "Place", "Refused", "Repro",
-    "Sampled", "Tables", "documented", "empty_record", "lone", "machines", "serve",
+    "SCENARIOS", "Bucket", "Deployed", "Hurt", "Installed", "Kill", "Killed", "Long", "Mine", "Own", "Place", "Refused",
+    "Repro", "Sampled", "Tables", "documented", "empty_record", "lone", "machines", "serve",
 ]  # fmt: skip
 
 SCENARIOS: dict[str, Callable[[Place], Any]] = {
-    "repro": repro, "deployed": deployed, "tables": tables, "mine": mine, "refused": refused, "killed": killed,
-    "hurt": hurt, "long": long, "sampled": sampled, "own": own, "bucket": bucket,
+    "installed": installed, "repro": repro, "deployed": deployed, "tables": tables, "mine": mine, "refused": refused,
+    "killed": killed, "hurt": hurt, "long": long, "sampled": sampled, "own": own, "bucket": bucket,
     "probed": probed,
 }  # fmt: skip
 """Scenarios in the order of their start, the longest first."""

@@ -55,7 +55,11 @@ def _use(place: Place, files: Any, url: str) -> Bucket:
     alone, here, there = (place.copy(name) for name in ("alone", "here", "there"))
     flow = ("fedcore", "run", *WORDS, store)
     flows = [one.start(*flow, log=place.folder / f"{one.folder.name}.log", **access) for one in (here, there)]
-    wait("a flow's mark", lambda: files.find(f"{PREFIX}/running") or all(one.poll() is not None for one in flows))
+    wait(
+        "a flow's mark",
+        lambda: files.find(f"{PREFIX}/running") or all(one.poll() is not None for one in flows),
+        every=0.3,
+    )
     pruned = alone.run("fedcore", "prune", "--days", "0", "--store", store.partition("=")[2], code=None, **access)
     assert [one.wait(LIMIT) for one in flows] == [0, 0]
     alone.federate(*WORDS)

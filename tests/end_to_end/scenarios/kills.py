@@ -17,8 +17,8 @@ from scenarios.place import Place
 
 
 SLOW = (
-    "federation.devices=6", "training.batch=4", "training.epochs=150", "methods=[best_local,lmf]",
-    "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=10000", "run.workers=2",
+    "federation.devices=6", "training.batch=4", "training.epochs=60", "methods=[best_local,lmf]",
+    "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=5000", "run.workers=2",
 )  # fmt: skip
 
 
@@ -78,14 +78,14 @@ def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], 
     return Kill(seen, left, mark.name)
 
 
-# in the middle of 200 rounds
+# in the middle of 100 rounds
 
 
 LONG = (
     "data.name=bearings", "data.locations=[A]", "data.window=64", "data.train=1", "data.test=1", "data.server=1",
     "federation.partition=by_device", "federation.min_size=1", "federation.val=0", "federation.shared_test=0",
     "net.name=cells", "net.width=0.125", "training.shared_init=true", "training.optimiser_state=keep",
-    "training.epochs=1", "fedasa.rounds=200", "run.every=20", "methods=[fedasa]",
+    "training.epochs=1", "fedasa.rounds=100", "run.every=20", "methods=[fedasa]",
 )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ class Long:
 
 
 def long(place: Place) -> Long:
-    project, undisturbed = hasty(place.copy("long"), 0.5), hasty(place.copy("long-undisturbed"), 0.5)
+    project, undisturbed = hasty(place.copy("long"), 0.25), hasty(place.copy("long-undisturbed"), 0.25)
     halfway = kill(project, LONG, lambda steps: steps["rounds"] >= 3)
     finished = project.look(project.federate(*LONG))
     calm = undisturbed.look(undisturbed.federate(*LONG))
@@ -123,13 +123,13 @@ def hasty(project: Project, seconds: float) -> Project:
     return project
 
 
-# where some devices take part in a round, twice: each method in the middle of its 100 rounds
+# where some devices take part in a round, twice: each method in the middle of its 50 rounds
 
 
 SAMPLED = (
     "federation.devices=10", "federation.val=0", "federation.test=0", "training.shared_init=true",
-    "training.optimiser_state=keep", "training.epochs=1", "dfl.rounds=100", "dfl.fraction=0.3",
-    "scaffold.rounds=100", "scaffold.fraction=0.3",
+    "training.optimiser_state=keep", "training.epochs=1", "dfl.rounds=50", "dfl.fraction=0.3",
+    "scaffold.rounds=50", "scaffold.fraction=0.3",
     "run.every=25", "methods=[dfl,scaffold]",
 )  # fmt: skip
 
@@ -149,7 +149,7 @@ class Sampled:
 
 
 def sampled(place: Place) -> Sampled:
-    project, undisturbed = hasty(place.copy("sampled"), 0.1), hasty(place.copy("sampled-undisturbed"), 0.1)
+    project, undisturbed = hasty(place.copy("sampled"), 0.05), hasty(place.copy("sampled-undisturbed"), 0.05)
     dfl = kill(project, SAMPLED, lambda steps: steps["rounds"] >= 2)
     before: list[int] = []
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sqlite3
 import time
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 from project import LIMIT, Process, Project, Said, Seen, digests, wait
@@ -54,7 +51,6 @@ def hurt(place: Place) -> Hurt:
     spread = clustered.look(said_by(flow))
 
     project = place.join(Project.copy(place.folder / "hurt"))  # with a server of its own
-    lend_database(place.host, project)
     try:
         flow = in_the_middle(project, *WORK)
         parts = wait("a worker and the record's process", lambda: parts_of(flow))
@@ -88,17 +84,6 @@ def still_there(project: Project) -> list[str]:
             break
         time.sleep(0.1)
     return left
-
-
-def lend_database(host: Project, project: Project) -> None:
-    """Give a project a copy of another's database of Prefect: to make one takes six seconds of a core."""
-    place = Path(".fedcore/prefect/prefect.db")
-    (project.folder / place).parent.mkdir(parents=True)
-    with (
-        closing(sqlite3.connect(host.folder / place)) as theirs,
-        closing(sqlite3.connect(project.folder / place)) as ours,
-    ):
-        theirs.backup(ours)
 
 
 def in_the_middle(project: Project, *words: str) -> Process:

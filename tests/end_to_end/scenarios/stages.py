@@ -54,7 +54,7 @@ def repro(place: Place) -> Repro:
     piped = place.copy("piped", record=False)
     piped.run("git", "init", "--quiet")
     piped.run("dvc", "remote", "add", "--quiet", "--default", "store", str(place.folder / "remote"))
-    first = piped.look(piped.run("dvc", "repro"))
+    first = piped.look(piped.repro("repro"))
     piped.commit("the first results")
     runs = place.folder / "first.db"
     shutil.copyfile(piped.folder / "mlflow.db", runs)

@@ -13,7 +13,7 @@ from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
-from fedcore.methods import is_control, method
+from fedcore.methods import builder, method
 from fedcore.types import InputError, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0}
@@ -57,7 +57,7 @@ def test_with_threshold_1_it_is_dfl_and_below_it_is_not(temperature):
 
 
 def test_it_is_a_control_and_is_refused_by_its_own_name():
-    assert is_control("dfl_diagonal")
-    assert not is_control("dfl")
+    assert hasattr(builder("dfl_diagonal"), "control")
+    assert not hasattr(builder("dfl"), "control")
     with pytest.raises(InputError, match=r"^training.shared_init = false: dfl_diagonal averages changes"):
         dfl_diagonal(shared_init=False)

@@ -14,7 +14,7 @@ from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
-from fedcore.methods import is_control, method
+from fedcore.methods import builder, method
 from fedcore.types import InputError, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0}
@@ -66,6 +66,6 @@ def test_nothing_more_than_the_model_travels():
 
 
 def test_it_is_a_control_and_needs_cross_entropy():
-    assert is_control("label_smoothing")
+    assert hasattr(builder("label_smoothing"), "control")
     with pytest.raises(InputError, match=r"^training.loss = fedasa_table3: label_smoothing"):
         label_smoothing(training=replace(SGD, loss="fedasa_table3"))

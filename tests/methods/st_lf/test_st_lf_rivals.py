@@ -14,7 +14,7 @@ from links import BOUNDS, COSTS, GIVEN, REPORTS, ROUND_INFO, planted, reported
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
-from fedcore.methods import is_control, method
+from fedcore.methods import builder, method
 from fedcore.methods.st_lf.heuristics import (
     average_degree,
     match_sources,
@@ -198,7 +198,7 @@ def test_the_ceiling_is_the_best_single_source_of_each_target():
             assert one.scores[name]["test"]["accuracy"] == max(reached)
         else:
             assert one.scores[name] == its.scores[name]
-    assert is_control("best_source")
+    assert hasattr(builder("best_source"), "control")
     feasible(psi.numpy(), one.state.server["alpha"].numpy())
 
 

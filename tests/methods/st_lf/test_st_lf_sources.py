@@ -82,8 +82,8 @@ def source_accuracy(size: str, name: str, *, pretrained: bool = False, **plain: 
     """The accuracy of the first device with labels on its own test data, trained alone as the study trains it.
 
     With a quarter of the steps, where they are many, which is enough to tell the levels apart. pretrained: after the
-    study's rounds of federated averaging, here between two devices with labels. plain: a loss other than the study's,
-    with a net without dropout.
+    study's rounds of federated averaging, here between two devices with labels and with a sixteenth of the steps.
+    plain: a loss other than the study's, with a net without dropout.
     """
     setting = settings("st_lf_table1", size)[f"sets={name}"]
     dataset = examples(size, name)
@@ -98,7 +98,7 @@ def source_accuracy(size: str, name: str, *, pretrained: bool = False, **plain: 
     with one_thread():
         params = init(cnn, generator(0, "init"))
         for stage in range(row.settings["pretrain"] if pretrained else 0):
-            short = replace(training, steps=quarter(row.settings["pretrain_steps"]))
+            short = replace(training, steps=row.settings["pretrain_steps"] // 16)
             models = [trained(params, device, stage, short) for device in labelled[:2]]
             params = mean(models, by_size([len(device.data.train) for device in labelled[:2]]))
         params = trained(params, labelled[0], 9, training)

@@ -276,7 +276,7 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     assert promote.print_champions(led())
     expected = promote.summary(client, name, rule)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == f"{name}: nothing was proposed"
+    assert printed[0] == f"{name}: nothing was proposed; {registry.AT_THE_END}"
     assert printed[1] == f"{name}: champion none"
     assert printed[-2:] == expected.splitlines()
     promotion.promote(client, third)  # which nobody has compared the second with

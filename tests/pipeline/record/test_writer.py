@@ -142,7 +142,10 @@ def test_the_writer_warms_up_once(lent: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_writer_shows_its_progress_at_the_end(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_writer_shows_its_progress_at_the_end(
+    lent: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a terminal as a bar; in a log, where the wait is long, as a line."""
     seen = []
 
     def watched(written: Iterator[Future[None]], words: str, total: int, **_: object) -> Iterator[Future[None]]:
@@ -152,6 +155,7 @@ def test_the_writer_shows_its_progress_at_the_end(lent: pytest.MonkeyPatch, tmp_
         seen.append(f"{words}: {total}")
 
     lent.setattr(writer, "progress", watched)
+    lent.setattr(writer, "SILENT", 0.0)
     with RecordWriter() as book:
         book.warm_up()
         for word in "abc":
@@ -159,6 +163,7 @@ def test_the_writer_shows_its_progress_at_the_end(lent: pytest.MonkeyPatch, tmp_
     *counts, said = seen
     assert said == f"writing the record: {len(counts)}"
     assert counts[0] < 3 == counts[-1]
+    assert capsys.readouterr().out == "writing the record: 3 of 3 runs are left\n"
 
 
 @pytest.mark.slow

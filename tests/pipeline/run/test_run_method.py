@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from federations import data, device_of, model
@@ -23,9 +24,9 @@ environment.prepare()  # Prefect reads its settings when it is imported
 
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.partitions import require_two
-from fedcore.pipeline.run.run_method import choose_threshold, name_classes, prepared_bytes
+from fedcore.pipeline.run.run_method import choose_threshold, leader_of, name_classes, prepared_bytes, summary_line
 from fedcore.pipeline.run.step_functions import distribute, score_validation
-from fedcore.results.criterion import METRICS
+from fedcore.results.criterion import METRICS, Criterion
 
 
 def test_a_warning_names_the_classes_of_the_data(tmp_path: Path):
@@ -34,6 +35,26 @@ def test_a_warning_names_the_classes_of_the_data(tmp_path: Path):
     told = [Report(words={"warning": "nobody has {1}"})]
     assert name_classes(store, PreparedData(data, data), told) == [Report(words={"warning": "nobody has 'worn'"})]
     assert name_classes(store, PreparedData(None, None), [Report()]) == [Report()]  # type: ignore[arg-type]
+
+
+def test_a_line_of_progress_counts_the_devices_of_the_table():
+    """Device c has 5 test rows, fewer than 20: own tests are 0.7 on average, where all three would have 0.5."""
+    scores, sizes = {"a": 0.6, "b": 0.8, "c": 0.1}, {"a": 30, "b": 90, "c": 5}
+    rows = [(name, "test", "accuracy", value) for name, value in scores.items()]
+    rows += [(name, "data", "test_examples", size) for name, size in sizes.items()]
+    rows += [(name, "data", "test_classes", 2) for name in sizes]
+    rows += [(name, "shared", "accuracy", 0.5) for name in sizes]
+    table = pd.DataFrame(rows, columns=["device", "split", "metric", "value"]).assign(
+        study="s", dataset="d", setting="base", method="fedavg", seed=0, stage=0, round=1
+    )
+    row = SimpleNamespace(label="fedavg")
+    result: Any = SimpleNamespace(table=table, metric=METRICS["accuracy"], name="x", steps=(), validation=0.5, row=row)
+    line = summary_line(result, Criterion(least_test=20))
+    assert line.split("x ", 1)[1].strip().startswith("own test 0.700 (worst 0.600), shared test 0.500 (worst 0.500)")
+    assert "own test 0.750" in summary_line(result, Criterion(least_test=20, weigh="examples"))
+    led = leader_of(result, Criterion(least_test=0))
+    assert led is not None
+    assert led.test == METRICS["accuracy"].value(0.5)
 
 
 @pytest.mark.parametrize("scale", ["none", "common"])

@@ -1,0 +1,85 @@
+"""A project of one's own, made by an installed wheel: its files, answers, grown data and clone."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+from project import ROOT
+from ruamel.yaml import YAML
+from scenarios import Installed
+
+from fedcore import __version__
+from fedcore.cli import init
+from fedcore.config.request import USER_STUDY
+
+
+def test_the_wheel_installs_one_package(installed: Installed):
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"fedcore", f"fedcore-{__version__}.dist-info"}
+    assert Path(installed.imported.out.strip()).is_relative_to(installed.folder)
+    assert "No module named 'flows'" in installed.flows.err
+
+
+def test_the_template_is_the_repositorys_own(installed: Installed):
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        found = {name.removeprefix("fedcore/template/") for name in wheel.namelist() if "/template/" in name}
+        assert {"params.yaml", "dvc.yaml", "flows/federate.py", "tasks/train.py", ".gitignore"} <= found
+        for name in found:
+            assert wheel.read(f"fedcore/template/{name}") == (ROOT / name).read_bytes()
+
+
+def test_a_project_has_what_its_commands_need(installed: Installed):
+    assert (installed.made.code, installed.made.err) == (0, "")
+    folder = installed.folder / "my-sites"
+    params = YAML(typ="safe").load(folder / "params.yaml")
+    assert (
+        params["data"] | {"name": "table", "path": "data/machines.csv", "label": "state", "device": "site"}
+        == (params["data"])
+    )
+    assert params["run"]["studies"] == [USER_STUDY] == [init.STUDY]
+    assert len((folder / "params.yaml").read_text().splitlines()) < 100
+    assert len((folder / "README.md").read_text().splitlines()) <= 20
+    stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
+    made = {out.split("$")[0].rstrip("/") for stage in stages.values() for out in stage["outs"]}
+    for stage in stages.values():
+        for dep in stage["deps"]:
+            assert "$" in dep or dep in installed.files or any(dep.startswith(out) for out in made), dep
+    assert (installed.clean[0].code, installed.clean[0].all) == (0, "")
+
+
+def test_a_run_answers_and_leaves_the_repository_clean(installed: Installed):
+    answer = installed.answer
+    assert (answer.code, answer.err) == (0, "")
+    assert f"{USER_STUDY}: base (machines):" in answer.out
+    assert "page: runs/" in answer.out
+    assert (installed.clean[1].code, installed.clean[1].all) == (0, "")
+    assert f"fedcore    {__version__}" in installed.status.out
+    assert "free disk" in installed.status.out
+
+
+def test_a_champion_is_challenged_on_data_that_have_grown(installed: Installed):
+    """On test rows that trained neither, fewer than a fifth; the champion itself was fitted to all rows of its day."""
+    assert "it is the first champion" in installed.promoted.out, installed.promoted.err
+    said, status = installed.grown
+    (count,) = re.findall(r"better than the champion, .* on (\d+) rows of 4 devices that trained neither", said.out)
+    assert 20 <= int(count) <= 0.2 * 400
+    assert f"on {count} rows" in status.out
+
+
+def test_a_restored_clone_predicts_the_same_and_computes_nothing(installed: Installed):
+    for said in (installed.saved, installed.restored):
+        assert (said.code, said.err) == (0, "")
+    assert installed.predicted.code == 0, installed.predicted.err
+    assert (installed.predicted_again.out, installed.predicted_again.code) == (installed.predicted.out, 0)
+    assert installed.aliases[0].out == installed.aliases[1].out != ""
+    counts = [int(count) for count in re.findall(r" (\d+)/\d+", installed.again.out.partition("steps computed: ")[2])]
+    assert (installed.again.code, sum(counts)) == (0, 0), installed.again.all
+    assert counts
+
+
+def test_a_stage_runs_in_the_project(installed: Installed):
+    assert installed.staged.code == 0, installed.staged.err
+    assert [*(installed.folder / "my-sites" / "pipeline" / "partition").rglob("who.csv")]
+    assert installed.clean[2].out.split() in ([], ["??", "dvc.lock"])
