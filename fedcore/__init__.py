@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
+    from fedcore.data.arrays import with_devices as with_devices
     from fedcore.data.inputs import side_by_side as side_by_side
     from fedcore.nets.parts import layers as layers
     from fedcore.nets.weights import write_weights as write_weights
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from fedcore.types import Model as Model
     from fedcore.types import Net as Net
     from fedcore.types import Positive as Positive
+    from fedcore.types import Report as Report
     from fedcore.types import RoundInfo as RoundInfo
     from fedcore.types import Share as Share
     from fedcore.types import Splits as Splits
@@ -88,14 +90,14 @@ _PLACES = {
     ],
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
-    "data.arrays": ["from_arrays"],
+    "data.arrays": ["from_arrays", "with_devices"],
     "data.inputs": ["side_by_side"],
     "nets.parts": ["layers"],
     "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",
-        "Net", "Positive", "Share", "Splits", "Stage", "StepId", "RoundInfo", "Update",
+        "Net", "Positive", "Report", "RoundInfo", "Share", "Splits", "Stage", "StepId", "Update",
     ],
 }  # fmt: skip
 _PLACE = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}

@@ -136,10 +136,12 @@ class Net:
 
     build: a function with its settings bound (functools.partial), importable where results are cached between runs.
     axes: the table that alignment needs, or None. Training does not depend on it.
+    misplaced: why the last of its layers, in the order of their names, is not the one that classifies; "": it is.
     """
 
     build: Callable[[], torch.nn.Module]
     axes: Axes | None = field(default=None, metadata={"digest": False})
+    misplaced: str = field(default="", metadata={"digest": False})
 
     @property
     def table(self) -> Axes:

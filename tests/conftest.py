@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -37,6 +38,16 @@ def pytest_collection() -> Generator[None, Any, Any]:
     gc.freeze()
     gc.enable()
     return result
+
+
+COMPILED = sys.pycache_prefix, sys.dont_write_bytecode
+
+
+@pytest.fixture(autouse=True)
+def _compiled_modules() -> Iterator[None]:
+    """Read compiled modules again: a process that has loaded a model of the record compiles what it imports anew."""
+    yield
+    sys.pycache_prefix, sys.dont_write_bytecode = COMPILED
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,5 +112,10 @@ def ended(words: list[str], folder: Path, environment: Mapping[str, str]) -> End
 
 def run(*words: str, folder: Path, **environment: str) -> Ended:
     """Run `python *words` in a fork."""
+    return run_all([words], folder, **environment)[0]
+
+
+def run_all(commands: Iterable[Sequence[str]], folder: Path, **environment: str) -> list[Ended]:
+    """Run one `python *words` after another in the same fork, which keeps what they have imported."""
     with Workers(1) as one:
-        return one.call(ended, list(words), folder, environment)
+        return [one.call(ended, [*words], folder, environment) for words in commands]

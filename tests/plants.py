@@ -18,8 +18,17 @@ from fedcore.field.runs import Setup
 SITES = {"north": 40, "south": 31, "west": 58}
 
 
-def plant() -> pd.DataFrame:
-    """Rows of three sites in turn, with a text, a boolean, a constant on one site, and gaps: west knows no flow."""
+LABELS: dict[str, str | list[str]] = {
+    "classification": "fault", "regression": "hours", "multilabel": ["leak", "worn"],
+}  # fmt: skip
+"""The label of the plant's rows, by what it is."""
+
+
+def plant(task: str = "classification") -> pd.DataFrame:
+    """Rows of three sites in turn, with a text, a boolean, a constant on one site, and gaps: west knows no flow.
+
+    task: what their label is.
+    """
     rng, site = np.random.default_rng(3), np.repeat([*SITES], [*SITES.values()])
     rng.shuffle(site)
     rows = pd.DataFrame({"site": site, "heat": rng.normal(1000, 3, len(site)), "flow": rng.normal(size=len(site))})
@@ -29,22 +38,29 @@ def plant() -> pd.DataFrame:
     rows.loc[rows["site"] == "west", "flow"] = math.nan
     rows.loc[rng.random(len(site)) < 0.1, "heat"] = math.nan
     rows["part"] = rng.choice(["train", "test"], len(site))
-    return rows
+    if task == "classification":
+        return rows
+    hours = {"hours": 50 * rows["old"] + rng.normal(900, 20, len(site)).round(3)}
+    labels = hours if task == "regression" else {name: rng.integers(0, 2, len(site)) for name in LABELS[task]}
+    return rows.drop(columns="fault").assign(**labels)
 
 
-def load_plant(folder: Path, missing: str = "median") -> Dataset:
-    plant().to_csv(folder / "all.csv", index=False)
-    return load("table", path=folder / "all.csv", label="fault", device="site", ignore=["part"], missing=missing)
+def load_plant(folder: Path, missing: str = "median", task: str = "classification") -> Dataset:
+    plant(task).to_csv(folder / "all.csv", index=False)
+    return load("table", path=folder / "all.csv", label=LABELS[task], device="site", ignore=["part"], missing=missing)
 
 
-def on_devices(folder: Path, missing: str = "median") -> tuple[DividedDataset, Setup, InProcess]:
+def on_devices(
+    folder: Path, missing: str = "median", task: str = "classification"
+) -> tuple[DividedDataset, Setup, InProcess]:
     """A study of a table, and a link to devices that have the same rows, each in a table of its own."""
-    study = load_plant(folder, missing)
+    study = load_plant(folder, missing, task)
     fed = federate(study, partitioner("by_device")(), min_size=5, shared_test=0.1, scale="common")
     rows = {}
-    for site, part in plant().groupby("site"):
+    for site, part in plant(task).groupby("site"):
         part.drop(columns="site").to_csv(folder / f"{site}.csv", index=False)
         rows[str(site)] = Rows(folder / f"{site}.csv", str(site))
     recipe = Recipe(study.schema, "common", shared_test=0.1, min_size=5)
-    setup = Setup(tuple(rows), tuple(study.train.x.shape[1:]), 3, ({"name": "mlp"},), recipe)
+    shape, classes = tuple(study.train.x.shape[1:]), len(study.classes)
+    setup = Setup(tuple(rows), shape, classes, ({"name": "mlp"},), recipe, task=task)
     return fed, setup, InProcess(fed.federation(4), folder / "devices", rows=rows)

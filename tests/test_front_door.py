@@ -439,6 +439,28 @@ def test_whole_numbers_of_any_kind_are_classes():
     assert fc.Data(torch.zeros(2, 4), short).y.dtype == torch.int64
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_test_set_and_parts_of_ones_own_are_kept(several: bool):
+    x, y = np.arange(40.0).reshape(20, 2), [*"ab"] * 10
+    kind = (lambda of: {"one": of, "two": of[:, :1]}) if several else (lambda of: of)
+    data = fc.from_arrays(
+        kind(x[:16]), y[:16], test=(kind(x[16:]), y[16:]), device=[*"uv"] * 8, split=["train"] * 10 + ["test"] * 6
+    )
+    assert (len(data.train), data.split[9:11], data.classes) == (16, ("train", "test"), ("a", "b"))
+    assert data.test.x[:, :2].tolist() == x[16:].tolist()
+    assert data.test.y.tolist() == [0, 1, 0, 1]
+
+
+def test_places_of_ones_own_divide_any_dataset(digits: fc.Dataset):
+    held = {"a": {"train": range(40), "test": [40, 41, 42]}, "b": {"train": [50, 44], "val": [45], "test": [46]}}
+    fed = fc.federate(fc.with_devices(digits, held), fc.by_device(), min_size=1, shared_test=0.3, net=fc.mlp(4))
+    own = fed.federation().devices["b"].data
+    assert own.train.x.flatten(1).tolist() == digits.train.x[[50, 44]].flatten(1).tolist()
+    assert own.val.y.tolist() == digits.train.y[[45]].tolist()
+    plain = fc.federate(fc.with_devices(digits, {"a": range(30), "b": range(30, 70)}), fc.by_device(), min_size=1)
+    assert plain.counts().filter(like="n_").sum(axis=1).sum() + len(plain.federation().test) == 70
+
+
 class Words(torch.nn.Module):
     """A bag of words: the class is the word that all places of an example have."""
 
@@ -509,6 +531,32 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "way": (lambda data: fc.dirichlet(-1), "dirichlet.alpha = -1: "),
     "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
     "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),
+    "a place twice": (lambda data: fc.with_devices(data, {"a": [1, 2], "b": [2]}), "example 2 is named more than once"),
+    "no place": (lambda data: fc.with_devices(data, {"a": [1, -2]}), "with_devices: -2: is no place of 1797 examples"),
+    "no part": (lambda data: fc.with_devices(data, {"a": {"tran": [1]}}), "the parts of a must be among train, val"),
+    "split": (
+        lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),
+        "from_arrays.split: must name one of train, val, test for each",
+    ),
+    "test's type": (
+        lambda data: fc.from_arrays(np.zeros((4, 2)), [0, 1] * 2, test=(np.zeros((1, 2), np.uint8), [0])),
+        "from_arrays.test: its inputs must be those of x, in names, shapes and types",
+    ),
+    "test's label": (
+        lambda data: fc.from_arrays(np.zeros((4, 2)), [*"abab"], test=(np.zeros((1, 2)), ["c"])),
+        "from_arrays.test: label 'c' is in no other example",
+    ),
+    "a column": (
+        lambda data: fc.from_arrays(np.zeros((2, 2)), [[0], [1]]),
+        "y (2, 1) is a column: give y[:, 0]; task=",
+    ),
+    "one-hot": (lambda data: fc.from_arrays(np.zeros((3, 2)), np.eye(3)), "exactly one 1, as classes are written for"),
+    "two types": (lambda data: fc.from_arrays(np.zeros((2, 2)), np.array([1, "b"], object)), "types, int and str; "),
+    "text nan": (lambda data: fc.from_arrays(np.zeros((2, 2)), ["a", "nan"]), "y[1] = nan: a label is missing"),
+    "no device": (
+        lambda data: fc.from_arrays(np.zeros((2, 2)), [0, 1], device=["a", np.nan]),
+        "device[1] = nan: a device is missing",
+    ),
     "no way": (lambda data: fc.federate(data, 0.5), "federate.partitioner = 0.5: must be one of iid, dirichlet, "),
     "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
     "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),

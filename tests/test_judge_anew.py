@@ -18,7 +18,8 @@ def test_a_verdict_is_that_of_the_numbers_beside_it(name: str):
     anew = rejudge(FILES[name], PARAMS)
     columns = ["study", "rule", "of", "where", "verdict", "numbers", "earlier"]
     pd.testing.assert_frame_equal(anew[columns], committed[columns])
-    assert (committed["judged"] == "values by seed").mean() > 0.5
+    of_its_rows = committed[~committed["numbers"].str.startswith("needs three seeds, and")]
+    assert (of_its_rows["judged"] == "values by seed").mean() > 0.5
 
 
 def test_every_file_of_claims_has_todays_columns():

@@ -79,15 +79,20 @@ def code() -> dict[str, list[str]]:
     assert (fused - rows["lmf"])[even].min() > -0.03
     excess = read("code-fig6-mnist").query("`lambda` == 0.01").set_index("epsilon")["excess"]
     best = claim("code-fig8-mnist", "code_ot > best_local")
+    sgd, worst = "code-fig8-mnist-sgd", claim("code-fig8-mnist-sgd", "code_ot > best_local")
     return {
         "holds": [*counts(claim("code-fig8-mnist", "code_ot > fedavg_1", "adam")), very(16, "code_ot"),
                   very(16, "fedavg_1"), "16", guess, ahead("best_local"), settings, str(best["contradicted_in"])],
         "instead": [ahead("fedavg_10_epoch"), very(16, "fedavg_10_epoch"), very(16, "code_ot"), "16"],
         "says": [dot(with_many("fedavg_1", 8).max()), guess, *ends(with_many("no_alignment", 4)),
                  *ends(with_many("fedavg_1", 4)), *these, very(4, "no_alignment"), very(4, "code_ot"),
-                 *counts(claim("code-fig8-mnist", "code_ot > lmf")), ahead("best_local"), settings,
+                 *counts(claim("code-fig8-mnist", "code_ot > lmf")),
+                 *counts(claim(sgd, "code_ot > lmf")), ahead("best_local"), settings,
                  ahead("fedavg_10_epoch")],
-        "note 1": ["9", *re.findall(r"in \d+ of (\d+)", by_length)[:1], *re.findall(r"in (\d+) of", by_length)[1:]],
+        "note 0": counts(claim(sgd, "code_ot > fedavg_1")),
+        "note 5": [*counts(claim(sgd, "code_ot > best_local")), dot(worst["contradicted_in"], 0)],
+        "note 1": [*counts(claim(sgd, "code_ot > lmf")), "9",
+                   *re.findall(r"in \d+ of (\d+)", by_length)[:1], *re.findall(r"in (\d+) of", by_length)[1:]],
         "note 4": [".01", dot(excess.min(), 4)],
     }  # fmt: skip
 
@@ -109,11 +114,14 @@ def dfl() -> dict[str, list[str]]:
     unequal, equal, larger = (points(gain["a"] - gain["b"])[0] for gain in gains)
     small = read("dfl-conditions").query("setting == 'dirichlet'").set_index("method")[list("01234")].T
     printed = lead(small, "dfl_examples", "fedavg")
-    assert printed[1] > 0
+    large = read("dfl-conditions-all").query("setting == 'dirichlet'").set_index("method")[list("01234")].T
+    assert printed[1] > 0 > lead(large, "dfl_examples", "fedavg")[1]
+    whole = [read(f"dfl-cifar10-{shares}").pivot_table("200", "seed", "method") for shares in ("even", "skewed")]
+    assert all(run["dfl"].count() == 1 and (run["fedavg"] > run["dfl"]).sum() == 1 for run in whole)
     return {
-        "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", "3", unequal, equal, larger],
-        "says": ["1", dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", *points(printed[0]), "3", equal,
-                 unequal, larger, "3"],
+        "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), "1", *points(printed[0]), "3", unequal, equal, larger],
+        "says": ["1", *points(printed[0]), dot(abs(100 * lead(end, "dfl", "fedavg")[0])), "10", "200", "3", equal,
+                 unequal, larger, "3", *points(lead(end, "dfl", "label_smoothing")[0])],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
         "note 5": [],
     }  # fmt: skip

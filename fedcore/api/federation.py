@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import cleandoc, signature
 from typing import Any, Literal
 
 import pandas as pd
@@ -13,7 +13,7 @@ import torch
 
 from fedcore import nets
 from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
-from fedcore.config.help import setting_lines
+from fedcore.config.help import setting_lines, stand_for
 from fedcore.config.sections import START, Start, federation_settings, start_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
@@ -80,7 +80,7 @@ def partitioner(name: str) -> Callable[..., Partitioner]:
     lines = setting_lines(divide)
     section = ["", "Args:", *(lines[key] for key in takes)] if takes else []
     doc = "\n".join([cleandoc(PARTITIONS[name].__doc__ or ""), *section])
-    return _present(make, name, doc, takes, Parameter.POSITIONAL_OR_KEYWORD)
+    return stand_for(PARTITIONS[name], make, name, doc, takes, by_position=True)
 
 
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
@@ -103,13 +103,14 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
 @cache
 def architecture(name: str) -> Callable[..., Architecture]:
     """Return the function that takes the settings of that net; the widths of an MLP also by position."""
-    takes = settings_of(nets.maker(name), NET_CONTEXT)
+    maker = nets.maker(name)
+    takes = settings_of(maker, NET_CONTEXT)
 
     def make(*values: Any, **settings: Any) -> Architecture:
         widths = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
         return net(name, **widths, **settings)
 
-    return _present(make, name, nets.maker(name).__doc__, takes, Parameter.KEYWORD_ONLY)
+    return stand_for(maker, make, name, maker.__doc__, takes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,19 +287,6 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
     if twice := sorted(set(positional) & set(settings)):
         raise InputError(f"{where}.{twice[0]}: is given twice")
     return positional | dict(settings)
-
-
-def _present(
-    make: Callable[..., Any], name: str, doc: str | None, takes: Mapping[str, tuple[Any, Any]], kind: Any
-) -> Callable[..., Any]:
-    """Set a function's name, documentation and signature as its user should see them."""
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = doc
-    make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}
-    make.__signature__ = Signature(  # type: ignore[attr-defined]
-        [Parameter(key, kind, default=default, annotation=hint) for key, (hint, default) in takes.items()]
-    )
-    return make
 
 
 def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache
-from inspect import Parameter, Signature
 from typing import Any
 
 from fedcore.api.federation import architecture, partitioner
 from fedcore.builders import CONTEXT, settings_of
-from fedcore.config.help import method_help
+from fedcore.config.help import method_help, stand_for
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.training import Training
 from fedcore.methods import METHODS, builder
@@ -65,17 +64,12 @@ def config_of(name: str) -> Callable[..., MethodConfig]:
     ) -> MethodConfig:
         return method(name, training=training, label=label, **settings)
 
-    both = {
+    takes = {
         **settings_of(build, CONTEXT),
         "training": (Training | Mapping[str, Any] | None, None),
         "label": (str | None, None),
     }
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = method_help(build, TRAINING_AND_LABEL)
-    make.__signature__ = Signature(  # type: ignore[attr-defined]
-        [Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=of) for key, (of, default) in both.items()]
-    )
-    return make
+    return stand_for(build, make, name, method_help(build, TRAINING_AND_LABEL), takes)
 
 
 def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:

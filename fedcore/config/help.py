@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from inspect import cleandoc, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, get_type_hints
 
 from fedcore.builders import CONTEXT
@@ -37,3 +37,26 @@ def setting_lines(fn: Callable[..., Any]) -> dict[str, str]:
         elif name in own:
             lines[name] = own[name]
     return lines
+
+
+def stand_for(
+    source: Callable[..., Any],
+    make: Callable[..., Any],
+    name: str,
+    doc: str | None,
+    takes: Mapping[str, tuple[Any, Any]],
+    *,
+    by_position: bool = False,
+) -> Callable[..., Any]:
+    """Let `make` show the name, help and settings of what it makes; `inspect` finds the file and code of the source.
+
+    takes: setting -> annotation and default. by_position: whether settings may be given without their names.
+    """
+    kind = Parameter.POSITIONAL_OR_KEYWORD if by_position else Parameter.KEYWORD_ONLY
+    make.__module__, make.__name__, make.__qualname__, make.__doc__ = source.__module__, name, name, doc
+    make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}
+    make.__wrapped__ = source  # type: ignore[attr-defined]
+    make.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(key, kind, default=default, annotation=hint) for key, (hint, default) in takes.items()]
+    )
+    return make

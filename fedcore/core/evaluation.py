@@ -296,7 +296,9 @@ def drop_training_data(device: Device) -> Device:
 def require_model(deploy: Deploy, deployed: Any) -> Model:
     """Return what `deploy` returned, if it is a model."""
     if not isinstance(deployed, Model):
-        raise InputError(f"{name_of(deploy)}: must return a Model, returned {type(deployed).__name__}")
+        raise InputError(
+            f"{name_of(deploy)}: must return a Model, fc.Model((params,)), returned {type(deployed).__name__}"
+        )
     return deployed
 
 

@@ -17,6 +17,7 @@ from fedcore.data.task import squared_loss, task_of
 from fedcore.nets import shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
+from fedcore.nets.parts import require_last_layer
 from fedcore.types import InputError, Message, Net, Params, name_of
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -60,6 +61,7 @@ class Batch:
     @property
     def features(self) -> Tensor:
         """The input of the net's last layer, (B, d)."""
+        require_last_layer(self.net)
         return require_features(self.last_input, self.logits)[0]
 
     def with_params(self, params: Params) -> Batch:

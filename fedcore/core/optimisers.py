@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from fedcore.core.flat_nets import FlatNet
 from fedcore.core.training_settings import Training
@@ -48,21 +46,22 @@ def optimiser_step(
 def _sgd(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
     velocity = moments.setdefault("velocity", torch.zeros_like(flat.vector)) if training.momentum else None
     parts = [
-        ([flat.vector[piece]], [flat.gradient[piece]], [None if velocity is None else velocity[piece]], factor)
+        ([flat.vector[piece]], [flat.gradient[piece]], [] if velocity is None else [velocity[piece]], factor)
         for piece, factor in pieces
     ]
 
     def update(rate: float) -> None:
         for vector, gradient, buffer, factor in parts:
-            sgd(
-                vector, gradient, buffer, fused=True, lr=rate * factor, momentum=training.momentum,
-                weight_decay=training.weight_decay, dampening=0.0, nesterov=training.nesterov, maximize=False,
+            torch._fused_sgd_(
+                vector, gradient, buffer, lr=rate * factor, momentum=training.momentum, dampening=0.0,
+                weight_decay=training.weight_decay, nesterov=training.nesterov, maximize=False, is_first_step=False,
             )  # fmt: skip
 
     return update
 
 
 def _adam(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    kernel = torch._fused_adamw_ if training.optimiser == "adamw" else torch._fused_adam_
     first, second = (moments.setdefault(name, torch.zeros_like(flat.vector)) for name in ("first", "second"))
     steps = moments.setdefault("steps", torch.zeros(()))
     counts = [steps] + [steps.clone() for _ in pieces[1:]]  # a call counts its own
@@ -73,14 +72,15 @@ def _adam(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) ->
 
     def update(rate: float) -> None:
         for vector, gradient, mean, square, count, factor in parts:
-            adam(
-                vector, gradient, mean, square, [], count, fused=True, lr=rate * factor, beta1=0.9, beta2=0.999,
-                eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
-                decoupled_weight_decay=training.optimiser == "adamw",
+            count[0].add_(1)
+            kernel(
+                vector, gradient, mean, square, [], count, lr=rate * factor, beta1=0.9, beta2=0.999, eps=1e-8,
+                weight_decay=training.weight_decay, amsgrad=False, maximize=False,
             )  # fmt: skip
 
     return update
 
 
 OPTIMISERS = {"sgd": _sgd, "adam": _adam, "adamw": _adam}
-"""PyTorch's fused kernels as functions: importing its optimiser classes takes a second in each process."""
+"""PyTorch's fused kernels themselves. Importing its optimiser classes takes a second in each process, and its functions
+around the kernels 14 microseconds of the 100 of a small net's step."""

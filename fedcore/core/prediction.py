@@ -10,6 +10,7 @@ from torch import Tensor
 from fedcore.data.task import task_of
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
+from fedcore.nets.parts import require_last_layer
 from fedcore.types import Data, Net, Params
 
 SCORING_BATCH = 1024
@@ -40,6 +41,7 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
 
     Raises InputError if the net does not call its last layer as a module.
     """
+    require_last_layer(net)
     module, examples = load(net, params).eval(), Data(x, torch.empty(len(x)))
     parts = [examples.inputs(slice(i, i + IMAGE_BATCH)) for i in range(0, max(len(x), 1), IMAGE_BATCH)]
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -16,12 +17,17 @@ from fedcore.data.inputs import as_mapping, describe, side_by_side
 from fedcore.data.task import NO_LABEL, TaskName
 from fedcore.types import Data, InputError
 
+MARKS = ("train", "val", "test")
+"""The parts into which examples may be divided before."""
+
 
 def from_arrays(
     x: ArrayLike | Mapping[str, ArrayLike],
     y: ArrayLike,
     *,
     device: Sequence[object] | None = None,
+    split: Sequence[str] | None = None,
+    test: tuple[ArrayLike | Mapping[str, ArrayLike], ArrayLike] | None = None,
     task: TaskName | Literal["auto"] = "auto",
 ) -> Dataset:
     """Return a dataset of the given examples.
@@ -29,7 +35,9 @@ def from_arrays(
     x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32; or several inputs, a
     mapping or named tuple of such arrays, for a net whose forward has their names. y: (N,), labels; or
     (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the device
-    that recorded each example, for `by_device`. task: "classification": labels are strings or whole numbers, and the
+    that recorded each example, for `by_device`. split: "train", "val" or "test" for each example, if you have divided
+    them yourself. test: inputs and labels of the shared test set; None: it is drawn from the examples. task:
+    "classification": labels are strings or whole numbers, and the
     classes are the sorted distinct values; "regression": they are quantities; "multilabel": y is (N, K); "auto": the
     last if y is (N, K), quantities if some label is no whole number, else classes. "sequence_labelling": y is (N, T), a
     class for each step of x (N, T, ...), as strings or whole numbers; -1, or an empty string, is a step without a
@@ -38,6 +46,12 @@ def from_arrays(
     """
     if task not in ("auto", *get_args(TaskName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(TaskName)))
+    if split is not None and (len(split) != len(y) or not {*split} <= {*MARKS}):  # type: ignore[arg-type]
+        raise InputError(f"from_arrays.split: must name one of {', '.join(MARKS)} for each of the examples")
+    if test is not None:
+        return _with_test(x, y, *test, device, split, task)
+    if split is not None:
+        return replace(from_arrays(x, y, device=device, task=task), split=tuple(map(str, split)))
     if (named := as_mapping(x)) is not None:
         if task == "sequence_labelling":
             raise InputError(
@@ -46,6 +60,10 @@ def from_arrays(
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
         return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
     inputs, labels = np.asarray(x), np.asarray(y)
+    if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
+        raise InputError(
+            f"from_arrays: y {labels.shape} is a column: give y[:, 0]; task='multilabel' takes it as a label"
+        )
     several, steps = task == "multilabel" or (task == "auto" and labels.ndim == 2), task == "sequence_labelling"
     if inputs.ndim < 2 or labels.ndim != 1 + (several or steps) or len(labels) != len(inputs):
         wanted = "(N, K)" if several else "(N, T)" if steps else "(N,)"
@@ -58,10 +76,12 @@ def from_arrays(
         inputs = inputs.astype(np.float32)
         if not np.isfinite(inputs).all():
             raise InputError("from_arrays: x has values that are not finite numbers")
-    owners = None if device is None else tuple(map(str, device))
+    owners = None if device is None else _owners(device)
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
     if several:
         labelled = _zeros_and_ones(labels)
+        if task == "auto":
+            _require_several(labelled)
         names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
         return Dataset(Data(examples, torch.from_numpy(labelled)), None, names, owners)
     if steps:
@@ -71,9 +91,101 @@ def from_arrays(
         _require_numbers(labels)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float32))), None, ("y",), owners)
     _require_classes(labels)
-    classes, numbers = np.unique(labels, return_inverse=True)
+    try:
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in labels.tolist()})
+        raise InputError(f"from_arrays: y has labels of several types, {' and '.join(kinds)}; give one") from None
     data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
+
+
+def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any, split: Any, task: Any) -> Dataset:
+    """Return a dataset whose shared test set are examples of their own."""
+    named, test_named = as_mapping(x), as_mapping(test_x)
+    ours, theirs = ({"x": x}, {"x": test_x}) if named is None or test_named is None else (named, test_named)
+    parts = {name: (np.asarray(ours[name]), np.asarray(theirs[name])) for name in ours if name in theirs}
+    alike = (named is None) == (test_named is None) and {*ours} == {*theirs}
+    if not alike or any((a.shape[1:], a.dtype) != (b.shape[1:], b.dtype) for a, b in parts.values()):
+        raise InputError("from_arrays.test: its inputs must be those of x, in names, shapes and types")
+    labels, count = (np.asarray(y), np.asarray(test_y)), len(np.asarray(y))
+    if labels[0].shape[1:] != labels[1].shape[1:] or (labels[0].dtype.kind in "fiub") != (
+        labels[1].dtype.kind in "fiub"
+    ):
+        raise InputError("from_arrays.test: its labels must be those of y, in shape and type")
+    joined: Any = {name: np.concatenate(both) for name, both in parts.items()}
+    whole = from_arrays(joined if named is not None else joined["x"], _joined(y, test_y), task=task)
+    if whole.task.has_classes and (new := {*whole.train.y[count:].tolist()} - {*whole.train.y[:count].tolist()}):
+        raise InputError(f"from_arrays.test: label {whole.classes[min(new)]!r} is in no other example")
+    train, shared = (Data(whole.train.x[part], whole.train.y[part]) for part in (slice(count), slice(count, None)))
+    owners = None if device is None else _owners(device)
+    if owners is not None and len(owners) != count:
+        raise InputError(f"from_arrays: device names {len(owners)} of {count} examples")
+    return replace(
+        whole, train=train, test=shared, device=owners, split=None if split is None else tuple(map(str, split))
+    )
+
+
+def _joined(y: Any, test_y: Any) -> Any:
+    """Return labels one after the other; of a data frame with its names of columns."""
+    if hasattr(y, "columns"):
+        import pandas as pd
+
+        return pd.DataFrame(np.concatenate([np.asarray(y), np.asarray(test_y)]), columns=y.columns)
+    return np.concatenate([np.asarray(y), np.asarray(test_y)])
+
+
+def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping[str, Sequence[int]]]) -> Dataset:
+    """Return the examples of a dataset that are named, each on its device, for `by_device`.
+
+    indices: device -> the places of its examples in `dataset.train`; or device -> part -> places, where the parts are
+    "train", "val" and "test". Raises InputError for a place that is none, and for an example that is named twice.
+    """
+    divided = [isinstance(own, Mapping) for own in indices.values()]
+    if not indices or any(divided) != all(divided):
+        raise InputError("with_devices: must name the examples of each device, or of each device's parts")
+    places: list[int] = []
+    owners: list[str] = []
+    marks: list[str] = []
+    for name, own in indices.items():
+        parts = own if isinstance(own, Mapping) else {"train": own}
+        if not {*parts} <= {*MARKS}:
+            raise InputError(f"with_devices: the parts of {name} must be among {', '.join(MARKS)}")
+        for part, given in parts.items():
+            places += (found := [int(place) for place in given])
+            owners += [str(name)] * len(found)
+            marks += [part] * len(found)
+    if wrong := [place for place in places if not 0 <= place < len(dataset.train)]:
+        raise InputError(f"with_devices: {wrong[0]}: is no place of {len(dataset.train)} examples")
+    if len({*places}) < len(places):
+        (twice, _), *_ = Counter(places).most_common(1)
+        raise InputError(f"with_devices: example {twice} is named more than once")
+    chosen = torch.tensor(places, dtype=torch.int64)
+
+    def of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if names is None else tuple(names[place] for place in places)
+
+    return replace(
+        dataset, train=Data(dataset.train.x[chosen], dataset.train.y[chosen]), device=tuple(owners),
+        split=tuple(marks) if any(divided) else None, domain=of(dataset.domain), ids=of(dataset.ids),
+    )  # fmt: skip
+
+
+def _owners(device: Sequence[object]) -> tuple[str, ...]:
+    """Return the names of devices; refuses a missing one."""
+    for number, name in enumerate(device):
+        if name is None or name != name:
+            raise InputError(f"from_arrays: device[{number}] = {name}: a device is missing; name it")
+    return tuple(map(str, device))
+
+
+def _require_several(found: NDArray[np.float32]) -> None:
+    """Refuse what is more likely one label for each example, as 0 and 1 for each class."""
+    if (found.sum(1) == 1).all():
+        raise InputError(
+            "from_arrays: each row of y has exactly one 1, as classes are written for one output each: give "
+            "y.argmax(1); task='multilabel' takes them as labels apart"
+        )
 
 
 def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
@@ -126,7 +238,7 @@ def _require_classes(labels: NDArray[Any]) -> None:
     """Refuse labels that are missing, or quantities."""
     numeric = labels.dtype.kind in "fiu"
     for number, label in enumerate(labels.tolist()):
-        if label is None or label != label or (numeric and label == -1):
+        if label is None or label != label or (numeric and label == -1) or label == "nan":
             raise InputError(
                 f"from_arrays: y[{number}] = {label}: a label is missing; leave the example out, or name it"
             )

@@ -28,6 +28,9 @@ SCALES = ("none", "device", "common")
 FILLED = ("median", "common_median")
 """The settings of `missing` that fill a missing number."""
 
+NO_LABEL_SCALE: LabelScale = (0.0, 1.0)
+"""Of labels that are not standardised."""
+
 Numbers: TypeAlias = tuple[float, ...]
 """A number for each input, flat; none if it is not used."""
 
@@ -50,7 +53,7 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
             of all devices' examples; "none" leaves it.
 
     A number as label is always standardised by the mean and deviation of all devices' training examples, whose labels
-    must all be known.
+    must all be known; they are made of each device's own, as for scale "common".
     """
     if scale not in SCALES:
         raise unknown_value("federation.scale", scale, SCALES)
@@ -83,14 +86,20 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
 def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> LabelScale:
     """Return the mean and deviation of all training numbers as labels; 1 in place of a deviation of 0. Else 0 and 1."""
     if not dataset.task.standardised:
-        return 0.0, 1.0
-    y = dataset.train.y[torch.from_numpy(np.concatenate([*trains.values()]))].double()
-    return y.mean().item(), y.std(correction=0).item() or 1.0
+        return NO_LABEL_SCALE
+    labels = {device: dataset.train.y[torch.from_numpy(index)] for device, index in trains.items() if len(index)}
+    return pool_labels({name: moments(y) for name, y in labels.items()}, {name: len(y) for name, y in labels.items()})
+
+
+def pool_labels(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> LabelScale:
+    """Return the mean and deviation of all devices' labels, from those of each device, see :func:`pool_moments`."""
+    mean, std = _pool(by_device, sizes)
+    return mean.item(), std.item()
 
 
 def standardise_labels(data: Data, schema: Schema) -> Data:
     """Return examples whose label, if it is a number, is standardised."""
-    if schema.label_scale == (0.0, 1.0):
+    if schema.label_scale == NO_LABEL_SCALE:
         return data
     mean, std = schema.label_scale
     return Data(data.x, ((data.y.double() - mean) / std).float())
@@ -99,7 +108,7 @@ def standardise_labels(data: Data, schema: Schema) -> Data:
 def in_unit(answers: Tensor, schema: Schema) -> Tensor:
     """Return predicted numbers in the label's unit; the answers of another task as they are."""
     mean, std = schema.label_scale
-    return answers if schema.label_scale == (0.0, 1.0) else answers * std + mean
+    return answers if schema.label_scale == NO_LABEL_SCALE else answers * std + mean
 
 
 def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
@@ -210,13 +219,18 @@ def pool_moments(
 
     by_device: device -> :func:`moments`. sizes: device -> its training examples.
     """
+    return _as_numbers(schema, *_pool(by_device, sizes))
+
+
+def _pool(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor]:
+    """Return the mean and deviation of :func:`pool_moments`, of numbers of any shape."""
     weights = torch.tensor([sizes[device] for device in by_device], dtype=torch.float64)
-    weights = (weights / weights.sum()).reshape(-1, *[1] * len(schema.shape))
+    weights = (weights / weights.sum()).reshape(-1, *[1] * next(iter(by_device.values()))[0].ndim)
     means, variances = (torch.stack([*parts]) for parts in zip(*by_device.values(), strict=True))
     least = means.amin(0)
     mean = least + (weights * (means - least)).sum(0)
     std = (weights * (variances + (means - mean) ** 2)).sum(0).sqrt()
-    return _as_numbers(schema, mean, std.masked_fill_(std == 0, 1.0))
+    return mean, std.masked_fill_(std == 0, 1.0)
 
 
 def _as_numbers(schema: Schema, mean: Tensor, std: Tensor) -> tuple[Numbers, Numbers]:

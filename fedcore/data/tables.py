@@ -8,7 +8,7 @@ own training examples.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
@@ -98,17 +98,8 @@ def table(
     targets = label_columns(label, task)
     path, markers = Path(path), tuple(map(str, missing_values))
     excluded = tuple(map(str, exclude))
-    sources = find_sources(path, " or ".join(READERS))
-    _check_columns(path, sources, device, split)
-    if excluded and sources[0].device is not None:
-        check_exclude(excluded, in_order({str(source.device) for source in sources}))
-        sources = [source for source in sources if source.device not in excluded]
     named = targets[0] if isinstance(label, str) and task != "multilabel" else None
-    rows = {source.file: read(source.file, markers, named) for source in sources}
-    frames = {file: read.frame.set_axis(pd.RangeIndex(1, len(read.frame) + 1, name=ROW)) for file, read in rows.items()}
-    if excluded and sources[0].device is None:
-        frames = leave_out(frames, device, excluded)
-        sources = [source for source in sources if source.file in frames]
+    sources, rows, frames = read_sources(path, markers, named, device, split, excluded)
     special = [name for name in (*targets, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
@@ -126,25 +117,8 @@ def table(
     seen = frames
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
-    inspected = {name: inspect(seen, name, name in categorical, categories) for name in asked}
-    left_out = {name: one for name, one in inspected.items() if isinstance(one, str)}
-    columns = [one for one in inspected.values() if isinstance(one, Column)]
-    if features is not None and left_out:
-        name, why = next(iter(left_out.items()))
-        raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
-    if not columns:
-        reasons = "".join(f"; {name!r}: {why}" for name, why in left_out.items())
-        raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
-    if missing == "refuse":
-        refuse_missing(frames, columns)
-    inputs, kept = [], []
-    for file, frame in frames.items():
-        with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
-            inputs.append(cells(frame, columns))
-        whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
-        kept.append(whole if missing == "drop" else np.full(len(frame), True))
-    keep = np.concatenate(kept)
-    x = torch.cat(inputs)[torch.from_numpy(keep)]
+    columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
+    x, keep = learnt_cells(frames, columns, missing)
     labels = labels[keep]
     if found_task == "classification":
         classes = check_classes(path, targets[0], labels[:, 0])
@@ -155,7 +129,7 @@ def table(
             if len({*values.tolist()}) < 2:
                 raise InputError(f"data.path = {path}: one value in column {name!r}; at least two are needed")
     devices = [str(source.device) for source in sources if source.device is not None]
-    owners = np.repeat(devices, list(map(len, kept))) if devices else None
+    owners = np.repeat(devices, list(map(len, frames.values()))) if devices else None
     if device is not None:
         owners = all_rows(device)
     if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
@@ -181,6 +155,69 @@ def table(
         ),
         ids=named_rows,
     )
+
+
+def read_sources(
+    path: Path,
+    markers: tuple[str, ...],
+    named: str | None,
+    device: str | None,
+    split: str | None,
+    excluded: tuple[str, ...],
+) -> tuple[list[Source], dict[Path, Rows], dict[Path, pd.DataFrame]]:
+    """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
+    sources = find_sources(path, " or ".join(READERS))
+    _check_columns(path, sources, device, split)
+    if excluded and sources[0].device is not None:
+        check_exclude(excluded, in_order({str(source.device) for source in sources}))
+        sources = [source for source in sources if source.device not in excluded]
+    rows = {source.file: read(source.file, markers, named) for source in sources}
+    frames = {file: one.frame.set_axis(pd.RangeIndex(1, len(one.frame) + 1, name=ROW)) for file, one in rows.items()}
+    if excluded and sources[0].device is None:
+        frames = leave_out(frames, device, excluded)
+        sources = [source for source in sources if source.file in frames]
+    return sources, rows, frames
+
+
+def choose_columns(
+    path: Path,
+    frames: Mapping[Path, pd.DataFrame],
+    asked: Iterable[str],
+    special: Iterable[str],
+    features: Sequence[str] | None,
+    categorical: Sequence[str],
+    categories: int,
+) -> tuple[list[Column], dict[str, str]]:
+    """Return the columns to learn from, and column -> why it is left out. frames: the rows that are not for tests.
+
+    Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
+    """
+    inspected = {name: inspect(frames, name, name in categorical, categories) for name in asked}
+    left_out = {name: one for name, one in inspected.items() if isinstance(one, str)}
+    columns = [one for one in inspected.values() if isinstance(one, Column)]
+    if features is not None and left_out:
+        name, why = next(iter(left_out.items()))
+        raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
+    if not columns:
+        reasons = "".join(f"; {name!r}: {why}" for name, why in left_out.items())
+        raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
+    return columns, left_out
+
+
+def learnt_cells(
+    frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column], missing: Missing
+) -> tuple[torch.Tensor, NDArray[np.bool_]]:
+    """Return the inputs of the rows that stay, (N, F) float32, and which of all rows they are."""
+    if missing == "refuse":
+        refuse_missing(frames, columns)
+    inputs, kept = [], []
+    for file, frame in frames.items():
+        with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
+            inputs.append(cells(frame, columns))
+        whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
+        kept.append(whole if missing == "drop" else np.full(len(frame), True))
+    keep = np.concatenate(kept)
+    return torch.cat(inputs)[torch.from_numpy(keep)], keep
 
 
 def label_columns(label: str | Sequence[str], task: str) -> tuple[str, ...]:

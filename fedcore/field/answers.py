@@ -10,14 +10,18 @@ from typing import Any
 
 import torch
 
+from fedcore.core.evaluation import NAMES
 from fedcore.core.rounds import check
+from fedcore.data.task import CLASSIFICATION, TASKS
 from fedcore.field.plan import check_tensors
 from fedcore.field.wire import unpack
 from fedcore.types import Handle, InputError, Net, Params, Update
 
 PARTS = {"train", "val", "test", "shared", "inference"}
-FRACTIONS = ("accuracy", "balanced_accuracy", "macro_f1")
-"""Of a device's scores: their parts, and what must be in those of its examples."""
+"""Of a device's scores: their parts."""
+
+AMOUNTS = {"mae", "rmse", "r2", "loss"}
+"""The metrics of a device's examples that are no fractions."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +80,18 @@ def read_mask(name: str, answer: bytes) -> bytes:
         raise InputError(f"answer of {name}: tells no mask") from None
 
 
-def read_scores(name: str, answer: bytes) -> dict[str, dict[str, float]]:
-    """Return split -> metric -> value of a device."""
+def read_scores(name: str, answer: bytes, task: str = CLASSIFICATION.name) -> dict[str, dict[str, float]]:
+    """Return split -> metric -> value of a device. task: the name of what labels are."""
     words, _ = read_reply(answer, name, "scored")
     scores: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
     whole = isinstance(scores, dict) and scores.keys() <= PARTS and scores.keys() >= {"val", "test"}
     if not whole or not all(isinstance(part, dict) for part in scores.values()):
         raise InputError(f"answer of {name}: has no scores")
-    fractions = [scores[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
+    of = {*NAMES[CLASSIFICATION.name if TASKS[task].predicts_classes else task]}
+    fractions = [scores[split].get(metric) for split in ("val", "test") for metric in of - AMOUNTS]
+    amounts = [scores[split].get(metric) for split in ("val", "test") for metric in of & AMOUNTS]
     numbers = [x for part in scores.values() for x in part.values()]
-    if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
+    if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in [*amounts, *numbers]):
         raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
     return scores
 

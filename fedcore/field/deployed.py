@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from fedcore.core.evaluation import outputs
-from fedcore.data.encoding import ROW, encode
+from fedcore.api.serving import ServedModels
+from fedcore.data.encoding import ROW
 from fedcore.data.readers import read
-from fedcore.data.schema import Schema
 from fedcore.execute.threads import one_thread
 from fedcore.field.plan import Plan
 from fedcore.field.rows import Rows
@@ -18,7 +18,7 @@ from fedcore.types import InputError, Message, Params
 
 
 def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
-    """Return a frame with the label of each row of a table, its probability and that of each class.
+    """Return a frame with the label of each row of a table, and probabilities, see `ServedModels.predict`.
 
     memory: the device's folder. run: whose model it is. own: the device's rows, by which it prepares new ones.
 
@@ -34,7 +34,7 @@ def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
     if recipe is None or not recipe.schema.columns:
         raise InputError(f"--run {run}: its devices do not learn from tables")
     fit = recipe.fit(own.splits(recipe, plan.seed))
-    schema = Schema(**{**vars(recipe.schema), "devices": {own.name: fit}, "shared": fit})
+    schema = replace(recipe.fitted, devices={own.name: fit}, shared=fit)
     frame = read(file, schema.missing_values, schema.label).frame
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
     method, nets = plan.build()
@@ -42,10 +42,8 @@ def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
         model = method.deploy(memory_kept, message)
-        probabilities = outputs(model, nets[own.name], encode(frame, schema, own.name)).exp().numpy()
-    labels = [schema.classes[k] for k in probabilities.argmax(1)]
-    every = {f"probability_{name}": probabilities[:, k] for k, name in enumerate(schema.classes)}
-    return pd.DataFrame({"label": labels, "probability": probabilities.max(1), **every}, index=frame.index)
+    served = ServedModels(schema, ((model, nets[own.name]),), {own.name: 0})
+    return served.predict(frame, own.name, every_class=True)
 
 
 def _memory(folder: Path, digest: str, name: str) -> Params:

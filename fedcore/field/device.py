@@ -26,10 +26,12 @@ import torch
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
+from fedcore.data.prepare import NO_LABEL_SCALE
+from fedcore.data.task import TASKS, count_different, task_of
 from fedcore.execute.threads import one_thread
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors
-from fedcore.field.recipe import NUMBERS, Recipe, Source
+from fedcore.field.recipe import LACKED, NUMBERS, Recipe, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import (
     Data,
@@ -148,7 +150,7 @@ class FieldDevice:
         return pack(
             {
                 "reply": "joined", "examples": len(data.train), "test_examples": len(data.test),
-                "test_classes": len(torch.unique(data.test.y)), "data": self._fingerprint(data), "versions": VERSIONS,
+                "test_classes": count_different(data.test.y), "data": self._fingerprint(data), "versions": VERSIONS,
             }
         )  # fmt: skip
 
@@ -160,9 +162,8 @@ class FieldDevice:
         if recipe is None or recipe.lacks is None or isinstance(self.data, Splits):
             raise InputError(f"run {plan.run}: no numbers are wanted")
         if not self.consent.numbers:
-            what = "medians" if recipe.lacks == "fill" else "means and variances"
             raise InputError(
-                f"{self.name}: {what} of its columns may not leave it; its owner has not allowed {NUMBERS}"
+                f"{self.name}: {LACKED[recipe.lacks]} may not leave it; its owner has not allowed {NUMBERS}"
             )
         raw = self.data.splits(recipe, plan.seed)
         self._check_numbers(plan, recipe, len(raw.train))
@@ -210,8 +211,7 @@ class FieldDevice:
                 raise InputError(
                     f"{self.name}: its examples have shape {tuple(part.x.shape[1:])}, the run's {plan.shape}"
                 )
-            if len(part) and int(part.y.max()) >= plan.classes:
-                raise InputError(f"{self.name}: it has class {int(part.y.max())}, the run has {plan.classes} classes")
+            check_labels(part.y, plan, self.name)
         self.consent.check_steps(plan, self.name, len(data.train))
         if plan.masked and self.keys is None:
             raise InputError(f"method {plan.method}: masked sums need the keys of a kit, {self.name} has none")
@@ -377,7 +377,10 @@ class FieldDevice:
         data = self._data[plan.run]
         none = Data(data.test.x[:0], data.test.y[:0])
         device = Device(self.name, net, data)
-        scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
+        asked = {str(name): value for name, value in dict(words.get("scoring") or {}).items()}
+        recipe = plan.read_recipe()
+        scale = NO_LABEL_SCALE if recipe is None or recipe.label_scale is None else recipe.label_scale
+        scoring = Scoring(**{**asked, "label_scale": scale})
         with one_thread():
             scores = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
         write_file(self.folder / plan.run / "deployed", pack({"memory": words.get("memory") or ""}, tensors))
@@ -415,6 +418,17 @@ class FieldDevice:
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Params]]:
         return unpack(path.read_bytes(), f"{self.name}: {path.name}")
+
+
+def check_labels(y: torch.Tensor, plan: Plan, name: str) -> None:
+    """Refuse labels that are others than the run's. name: of the device."""
+    if task_of(y) is not TASKS[plan.task]:
+        raise InputError(f"{name}: its label is {task_of(y).words}, the run's is {TASKS[plan.task].words}")
+    if y.is_floating_point():
+        if y.ndim == 2 and y.shape[1] != plan.classes:
+            raise InputError(f"{name}: it has {y.shape[1]} labels, the run has {plan.classes}")
+    elif y.numel() and int(y.max()) >= plan.classes:
+        raise InputError(f"{name}: it has class {int(y.max())}, the run has {plan.classes} classes")
 
 
 def _failed(job: Future[bytes]) -> bool:

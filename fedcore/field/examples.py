@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from fedcore.data.task import NO_LABEL
 from fedcore.field.wire import pack, unpack, write_file
 from fedcore.types import Data, InputError, Splits
 
@@ -30,15 +31,22 @@ def read_examples(path: Path) -> Splits:
     parts = {}
     for name, part in tensors.items():
         x, y = part["x"], part["y"]
-        if y.is_floating_point():
-            raise InputError(f"{path}: {name} has numbers as labels; in the field labels are classes")
-        if y.ndim != 1 or x.ndim < 1 or len(x) != len(y) or y.dtype != torch.int64:
+        if y.is_floating_point() and y.ndim == 1:
+            raise InputError(
+                f"{path}: {name} has numbers as labels, which devices standardise by a study's schema; give a table, "
+                "--data rows.csv"
+            )
+        known = y.dtype == (torch.float32 if y.is_floating_point() else torch.int64)
+        if y.ndim not in (1, 2) or x.ndim < 1 or len(x) != len(y) or not known:
             raise InputError(f"{path}: {name} has inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"{path}: {name} has inputs that are not finite")
         if x.is_floating_point() and x.dtype != torch.float32:
             raise InputError(f"{path}: {name} has inputs of {x.dtype}; nets take torch.float32: x.float()")
-        if len(y) and int(y.min()) < 0:
+        if y.is_floating_point():
+            if not bool(((y == 0) | (y == 1)).all()):
+                raise InputError(f"{path}: {name} has labels that are neither 0 nor 1")
+        elif y.numel() and int(y.min()) < (0 if y.ndim == 1 else NO_LABEL):
             raise InputError(f"{path}: {name} has class {int(y.min())}; classes are numbered from 0")
         parts[name] = Data(x, y)
     return Splits(**parts)

@@ -14,6 +14,7 @@ import fedcore
 from fedcore.builders import import_builder
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.losses import LOSSES
+from fedcore.data.task import CLASSIFICATION, TASKS
 from fedcore.field.modules import source_digest
 from fedcore.field.recipe import Recipe
 from fedcore.methods import needs_sums_alone, require_real
@@ -33,7 +34,7 @@ class Plan:
     run: its name. method, settings, training: as in params.yaml, complete. nets: device -> the number of its net in
     `kinds`, which says how each is built. shape, classes: of the examples. recipe: how devices prepare their rows, see
     :mod:`fedcore.field.recipe`; None: they bring examples as the net takes them. modules: the SHA-256 of each module of
-    one's own that the run needs, which devices must have and allow.
+    one's own that the run needs, which devices must have and allow. task: the name of what labels are.
     """
 
     run: str
@@ -48,14 +49,16 @@ class Plan:
     versions: Mapping[str, str]
     recipe: Mapping[str, Any] | None = None
     modules: Mapping[str, str] = field(default_factory=dict)
+    task: str = CLASSIFICATION.name
 
     def read_recipe(self) -> Recipe | None:
         """Return how devices prepare their rows; None: they bring examples. Raises InputError for no recipe."""
         if self.recipe is None:
             return None
         recipe = Recipe.from_words(self.recipe)
-        if (recipe.schema.shape, len(recipe.schema.classes)) != (self.shape, self.classes):
-            raise InputError("recipe: has another shape, or other classes, than the run")
+        schema = recipe.schema
+        if (schema.shape, len(schema.classes), schema.task) != (self.shape, self.classes, self.task):
+            raise InputError("recipe: has another shape, other classes or other labels than the run")
         return recipe
 
     @property
@@ -71,7 +74,7 @@ class Plan:
         kinds = self.kinds_of_nets()
         nets = {name: kinds[number] for name, number in self.nets.items()}
         config = configure(self.method, self.settings, self.training)
-        built = config.build(nets)
+        built = config.build(nets, task=self.task)
         require_real(self.method, built)
         return built, nets
 
@@ -101,6 +104,7 @@ class Plan:
             known = known and all(
                 isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets, plan.versions)
             )
+            known = known and plan.task in TASKS
             known = known and isinstance(plan.modules, dict) and all(isinstance(kind[0], str) for kind in plan.kinds)
             known = known and all(type(place) is int and 0 <= place < len(plan.kinds) for place in plan.nets.values())
             if not known or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):
@@ -118,6 +122,7 @@ def plan_of(
     shape: tuple[int, ...],
     classes: int,
     recipe: Recipe | None = None,
+    task: str = CLASSIFICATION.name,
 ) -> Plan:
     """Return the plan of a method on some devices. Raises InputError for one that cannot run in the field."""
     if not isinstance(config.name, str):
@@ -135,7 +140,7 @@ def plan_of(
     plan = Plan(
         run, config.name, dict(config.settings), settings, seed, shape, classes,
         {name: places[id(net)] for name, net in nets.items()}, tuple(kinds.values()), VERSIONS,
-        None if recipe is None else recipe.to_words(), {module: source_digest(module) for module in sorted(own)},
+        None if recipe is None else recipe.to_words(), {module: source_digest(module) for module in sorted(own)}, task,
     )  # fmt: skip
     Plan.from_json(plan.to_json()).build()
     return plan

@@ -20,19 +20,23 @@ from torch import Tensor
 from fedcore.data import Dataset
 from fedcore.data.prepare import (
     FILLED,
+    NO_LABEL_SCALE,
     fill_and_scale,
     fill_of,
     fit_scale,
     medians,
     moments,
+    pool_labels,
     pool_medians,
     pool_moments,
     prepare,
+    standardise_labels,
 )
 from fedcore.data.schema import Fit, Schema
+from fedcore.data.task import MULTILABEL, REGRESSION, SEQUENCES, TASKS, Task
 from fedcore.partition import split_device
 from fedcore.partition.examples import take
-from fedcore.types import InputError, Params, Splits
+from fedcore.types import InputError, LabelScale, Params, Splits
 
 MOST_INPUTS = 2**24
 """The most inputs of an example."""
@@ -41,6 +45,13 @@ NO_FIT = Fit()
 
 NUMBERS = "numbers"
 """What a device's owner allows beside methods: that medians, means and variances of columns leave it."""
+
+LACKED = {
+    "fill": "medians of its columns",
+    "scale": "means and variances of its columns",
+    "label": "mean and variance of its label",
+}
+"""What devices send of each kind of numbers that a recipe may lack."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -51,7 +62,7 @@ class Recipe:
     schema: of the study's data. scale: "none", "device" or "common", see :func:`fedcore.data.prepare.fit_schema`. val,
     test, shared_test, hold_out: the parts that rows are divided into, see :func:`fedcore.partition.partition`; what
     would be in the shared test set takes no part. min_size: the least rows of a device. split, id: columns of a table.
-    shared: the numbers that devices share.
+    shared, label_scale: the numbers that devices share; None: not known yet, where the label is a number.
     """
 
     schema: Schema
@@ -64,10 +75,18 @@ class Recipe:
     split: str | None = None
     id: str | None = None
     shared: Fit = NO_FIT
+    label_scale: LabelScale | None = None
 
     @property
-    def lacks(self) -> Literal["fill", "scale"] | None:
+    def task(self) -> Task:
+        """What labels are."""
+        return TASKS[self.schema.task]
+
+    @property
+    def lacks(self) -> Literal["fill", "scale", "label"] | None:
         """The numbers that devices have to exchange next, if any."""
+        if self.task.standardised and self.label_scale is None:
+            return "label"
         if self.schema.missing in FILLED and not self.shared.fill:
             return "fill"
         return "scale" if self.scale == "common" and not self.shared.mean else None
@@ -81,8 +100,13 @@ class Recipe:
 
     def prepare(self, raw: Splits) -> Splits:
         """Return examples as a net takes them."""
-        fit = self.fit(raw)
-        return Splits(**{part: prepare(of, fit) for part, of in vars(raw).items()})
+        fit, schema = self.fit(raw), self.fitted
+        return Splits(**{part: prepare(standardise_labels(of, schema), fit) for part, of in vars(raw).items()})
+
+    @property
+    def fitted(self) -> Schema:
+        """The schema with the scale of a number as label, once it is known."""
+        return self.schema if self.label_scale is None else replace(self.schema, label_scale=self.label_scale)
 
     def fit(self, raw: Splits) -> Fit:
         """Return the numbers that prepare a device's rows: of its training examples, and those that devices share."""
@@ -93,7 +117,9 @@ class Recipe:
         return Fit(fill, *(fit_scale(self.schema, fill_and_scale(x, Fit(fill))) if self.scale == "device" else ()))
 
     def numbers(self, raw: Splits) -> Params:
-        """Return what a device sends for the numbers that the recipe lacks: float64 for each input that is a number."""
+        """Return what a device sends for the numbers that the recipe lacks: float64, of each input that is one."""
+        if self.lacks == "label":
+            return dict(zip(("mean", "variance"), moments(raw.train.y[:, None]), strict=True))
         x, numeric = raw.train.inputs(), self._numeric
         if self.lacks == "fill":
             return {"median": torch.from_numpy(medians(x))[numeric]}
@@ -106,10 +132,14 @@ class Recipe:
         Raises InputError, naming the device, for numbers that are none.
         """
         names = ("median",) if self.lacks == "fill" else ("mean", "variance")
+        count, of = (1, "its label") if self.lacks == "label" else (int(self._numeric.sum()), "each input")
         for device, tensors in sent.items():
             for name in names:
-                if not _are_numbers(tensors.get(name), int(self._numeric.sum()), nan=name == "median"):
-                    raise InputError(f"answer of {device}: its numbers are no {name} of each input")
+                if not _are_numbers(tensors.get(name), count, nan=name == "median"):
+                    raise InputError(f"answer of {device}: its numbers are no {name} of {of}")
+        if self.lacks == "label":
+            scales = {device: (tensors["mean"], tensors["variance"].clamp(min=0.0)) for device, tensors in sent.items()}
+            return replace(self, label_scale=pool_labels(scales, sizes))
         parts = {device: [self._of_all(tensors[name]) for name in names] for device, tensors in sent.items()}
         if self.lacks == "fill":
             fills = {device: median.numpy() for device, (median,) in parts.items()}
@@ -141,7 +171,7 @@ class Recipe:
 
     def form(self) -> str:
         """Return a digest of all but the numbers that devices share."""
-        words = json.dumps(replace(self, shared=NO_FIT).to_words(), sort_keys=True)
+        words = json.dumps(replace(self, shared=NO_FIT, label_scale=None).to_words(), sort_keys=True)
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
     @classmethod
@@ -166,9 +196,17 @@ class Recipe:
             (1 <= math.prod(schema.shape) <= MOST_INPUTS, "shape"),
             (schema.shape == (length,) if schema.columns else len(schema.shape) == 3, "shape"),
             (schema.columns or (schema.shape[0] in (1, 3) and schema.shape[1] == schema.shape[2] <= 1024), "shape"),
-            (schema.label is not None if schema.columns else True, "label"),
-            (len({*schema.classes}) == len(schema.classes) >= 2, "classes"),
+            (self.task is not SEQUENCES and (bool(schema.columns) or self.task.has_classes), "task"),
+            (schema.label is not None if schema.columns and self.task is not MULTILABEL else True, "label"),
+            (len({*schema.classes}) == len(schema.classes) >= (2 if self.task.has_classes else 1), "classes"),
+            (len(schema.classes) == 1 if self.task is REGRESSION else True, "classes"),
+            (self.label_scale is None or self.task.standardised, "scale of labels"),
+            (
+                self.label_scale is None or (math.isfinite(sum(self.label_scale)) and self.label_scale[1] > 0),
+                "scale of labels",
+            ),
             (not schema.devices and schema.shared == NO_FIT, "numbers of devices"),
+            (schema.label_scale == NO_LABEL_SCALE, "numbers of devices"),
             (not self.shared.fill or len(self.shared.fill) == math.prod(schema.shape), "fill"),
             (len(self.shared.mean) == len(self.shared.std), "scale"),
             (not self.shared.mean or len(self.shared.mean) == math.prod(schema.shape), "scale"),

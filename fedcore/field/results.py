@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from fedcore.core.rounds import deployments
 from fedcore.data.schema import Fit, Schema
+from fedcore.data.task import MULTILABEL, TASKS
 from fedcore.field.runs import Kept, Setup
 from fedcore.field.server import federation_of
 from fedcore.results import reports, tidy
@@ -19,12 +21,17 @@ STUDY, SETTING = "field", "field"
 def table_of(record: Kept, setup: Setup, label: str) -> pd.DataFrame:
     """Return a run's turns as rows of the tidy table (docs/concepts.md)."""
     method, _ = record.plan.build()
-    same = setup.recipe is None or setup.recipe.split is not None
+    same, recipe = setup.recipe is None or setup.recipe.split is not None, record.plan.read_recipe()
+    task, beside = TASKS[setup.task], dict[str, float]()
+    if task is MULTILABEL:
+        beside["labels"] = float(setup.classes)
+    if recipe is not None and recipe.label_scale is not None:
+        beside["label_std"] = recipe.label_scale[1]
     data = {
         name: {
             "examples": float(facts["examples"]), "test_examples": float(facts["test_examples"]),
             "test_classes": float(facts["test_classes"]), "shared_examples": 0.0,
-            **({"same_test": 1.0} if same else {}),
+            **({"same_test": 1.0} if same else {}), **beside,
         }
         for name, facts in record.devices.items()
     }  # fmt: skip
@@ -61,10 +68,9 @@ def schema_of(setup: Setup, record: Kept) -> Schema:
     """Return how rows are prepared for the models of :func:`models_of`."""
     recipe = record.plan.read_recipe()
     if recipe is None:
-        return Schema(setup.shape, "float32", tuple(map(str, range(setup.classes))))
+        return Schema(setup.shape, "float32", tuple(map(str, range(setup.classes))), task=TASKS[setup.task].name)
     fit = Fit(recipe.shared.fill, recipe.shared.mean, recipe.shared.std)
-    schema = recipe.schema
-    return Schema(**{**vars(schema), "devices": dict.fromkeys(record.plan.nets, fit), "shared": fit})
+    return replace(recipe.fitted, devices=dict.fromkeys(record.plan.nets, fit), shared=fit)
 
 
 def left_devices(record: Kept, label: str) -> pd.DataFrame:
@@ -84,7 +90,7 @@ def left_devices(record: Kept, label: str) -> pd.DataFrame:
             ("scores", numbers, 0),
         ]
         if prepared := record.prepare.get(name):
-            rows.append(("medians, means and variances of columns", 1, int(prepared["prepare_up"])))
+            rows.append(("medians, means and variances of columns and label", 1, int(prepared["prepare_up"])))
         rows.append(("all of it on the wire", 1, record.wire[name][0]))
         records += [(label, record.plan.seed, name, *row) for row in rows]
     return pd.DataFrame(records, columns=["method", "seed", "device", "what", "values", "bytes"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,7 @@ from fedcore.types import Data, InputError, Splits
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 TABLES = {".csv": ("pandas", "pyarrow"), ".tsv": ("pandas", "pyarrow"), ".parquet": ("pandas", "pyarrow")}
 """The files of rows, and the packages that read them."""
@@ -83,31 +84,35 @@ class Rows:
 
         from fedcore.data.encoding import ROW, cells, check_complete
         from fedcore.data.readers import read
-        from fedcore.data.tables import split_marks, texts
+        from fedcore.data.tables import label_numbers, split_marks, texts, zeros_and_ones
 
         schema, file = recipe.schema, self.path
         rows = read(file, schema.missing_values, schema.label)
         frame = rows.frame.set_axis(pd.RangeIndex(1, len(rows.frame) + 1, name=ROW))
-        label = str(schema.label)
-        needed = [name for name in (label, recipe.split, recipe.id) if name is not None]
+        targets = schema.classes if schema.label is None else (schema.label,)
+        needed = [*targets, *(name for name in (recipe.split, recipe.id) if name is not None)]
         for name in (*needed, *(column.name for column in schema.columns)):
             if name not in frame:
                 raise InputError(f"no column {name!r}, which the study learns from; it has: {_few(frame)}")
         self._check_owner(frame, schema.device)
-        labels = texts(file, frame, label, rows)
-        self._check_labels(labels.tolist(), schema.classes)
+        labels = [texts(file, frame, name, rows) for name in targets]
+        y: NDArray[Any]
+        if recipe.task.has_classes:
+            self._check_labels(labels[0].tolist(), schema.classes)
+            y = pd.Index(schema.classes).get_indexer(pd.Index(labels[0])).astype(np.int64)
+        else:
+            y = (label_numbers if recipe.task.standardised else zeros_and_ones)(file, frame, targets)
         x = cells(frame, schema.columns)
         keep = np.full(len(frame), True)
         if schema.missing == "drop":
             keep = frame[[column.name for column in schema.columns]].notna().all(axis=1).to_numpy(copy=True)
         elif schema.missing == "refuse":
             check_complete(frame, schema.columns, "; the study takes complete rows alone (data.missing)")
-        y = torch.from_numpy(pd.Index(schema.classes).get_indexer(pd.Index(labels)).astype(np.int64))
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
         named = None if recipe.id is None else texts(file, frame, recipe.id)
         kept_rows = torch.from_numpy(keep)
         return Dataset(
-            Data(x[kept_rows], y[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
+            Data(x[kept_rows], torch.from_numpy(y)[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
             None if marks is None else tuple(marks[keep].tolist()), schema=schema,
             ids=None if named is None else tuple(named[keep].tolist()),
         )  # fmt: skip

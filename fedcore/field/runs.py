@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.rounds import RoundResult, State
+from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.recipe import Recipe
 from fedcore.field.server import Field, Link, exchange, federation_of, run_in_field
@@ -66,6 +67,7 @@ class Setup:
 
     nets: sections of settings, of the nets that devices have in turn. recipe: how devices prepare their rows; None:
     they bring examples. study: where methods and the answer come from. scoring: what is measured beside what always is.
+    task: the name of what labels are.
     """
 
     devices: tuple[str, ...]
@@ -75,16 +77,25 @@ class Setup:
     recipe: Recipe | None = None
     study: Study | None = None
     scoring: Scoring = field(default_factory=Scoring)
+    task: str = CLASSIFICATION.name
 
     def public(self) -> Public:
         """Return what a method may know before it begins: no test set, since there is none."""
-        built = [net(shape=self.shape, classes=self.classes, **section) for section in self.nets]
-        none = Data(torch.zeros(0, *self.shape), torch.zeros(0, dtype=torch.int64))
+        steps = TASKS[self.task] is SEQUENCES
+        built = [net(shape=self.shape, classes=self.classes, per_step=steps, **section) for section in self.nets]
+        none = Data(torch.zeros(0, *self.shape), no_labels(self.task, self.classes, self.shape))
         nets = {name: built[i % len(built)] for i, name in enumerate(sorted(self.devices))}
         return Public(nets, none, self.classes, none)
 
 
 SETUP = TypeAdapter(Setup)
+
+
+def no_labels(task: str, classes: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the labels of no example."""
+    of = {"classification": (0,), "regression": (0,), "multilabel": (0, classes), "sequence_labelling": (0, shape[0])}
+    exact = TASKS[task].predicts_classes
+    return torch.zeros(of[task], dtype=torch.int64 if exact else torch.float32)
 
 
 def write_setup(server: Path, setup: Setup) -> None:
@@ -142,14 +153,19 @@ def run_with_devices(
     Raises InputError if another run has that name, and for devices that refuse.
     """
     public, meter = setup.public(), Metered(link)
-    plan = _claim(folder, plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe))
+    wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
+    plan = _claim(folder, wanted)
     if not (folder / PLAN).is_file():
         plan, prepare = exchange(meter, plan, seconds, least, said)
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / ABOUT, json.dumps({"prepare": prepare}).encode())
         write_file(folder / PLAN, plan.to_json().encode())
     kit = folder.parents[1] if (folder.parents[1] / "authority.crt").is_file() else None
-    field = Field(meter, plan, replace(federation_of(public), scoring=setup.scoring), seconds, said, kit)
+    recipe, scored = plan.read_recipe(), setup.scoring
+    if recipe is not None and recipe.label_scale is not None:
+        scored = replace(scored, label_scale=recipe.label_scale)
+    fed = replace(federation_of(public), scoring=scored, task=setup.task)
+    field = Field(meter, plan, fed, seconds, said, kit)
     joined = field.join()
     method, _ = plan.build()
     if method.check is not None:
@@ -175,7 +191,7 @@ def _claim(folder: Path, plan: Plan) -> Plan:
     known, wanted = Plan.from_json(path.read_text("utf-8")), plan
     recipe = plan.read_recipe()
     if recipe is not None and (old := known.read_recipe()) is not None and recipe.lacks is not None:
-        plan = replace(plan, recipe=replace(recipe, shared=old.shared).to_words())
+        plan = replace(plan, recipe=replace(recipe, shared=old.shared, label_scale=old.label_scale).to_words())
     if plan.to_json() != known.to_json():
         if not (folder / STATE).is_file():  # no turn was played, such as where devices refused
             path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ from fedcore.field.study import FieldStudy, rows_of, run_study
 from fedcore.types import InputError
 
 Said = Callable[[str], None]
+
+SHOWN = {
+    "accuracy": "{:.3f} of {} devices' test examples right",
+    "rmse": "root mean squared error {:.4g}, mean of {} devices' test examples",
+    "macro_f1": "macro F1 {:.3f}, mean of {} devices' test examples",
+}
+"""How a turn's mean is said."""
 
 
 def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> MethodConfig:
@@ -106,9 +114,13 @@ def play_study(
 
 
 def summary(turn: RoundResult) -> str:
-    """Return a turn in one line: who is absent, and the mean accuracy on the devices' own test examples."""
-    known = [splits["test"]["accuracy"] for splits in (turn.scores or {}).values() if "test" in splits]
-    known = [value for value in known if value == value]
+    """Return a turn in one line: who is absent, and a mean over the devices' own test examples.
+
+    It is of the accuracy; of a number as label of the root mean squared error, of several labels of macro F1.
+    """
+    tested = [splits["test"] for splits in (turn.scores or {}).values() if "test" in splits]
+    metric = next((name for name in SHOWN if any(name in scores for scores in tested)), "")
+    known = [scores[metric] for scores in tested if scores.get(metric, math.nan) == scores.get(metric, math.nan)]
     absent = f"; absent: {', '.join(turn.absent)}" if turn.absent else ""
-    mean = f"{sum(known) / len(known):.3f} of {len(known)} devices' test examples right" if known else "not scored"
+    mean = SHOWN[metric].format(sum(known) / len(known), len(known)) if known else "not scored"
     return f"stage {turn.state.stage + 1}, round {turn.state.round}: {mean}{absent}"

@@ -15,7 +15,7 @@ from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
 from fedcore.data.schema import Schema
-from fedcore.data.task import require_classes
+from fedcore.data.task import MULTILABEL
 from fedcore.field.recipe import Recipe
 from fedcore.field.results import left_devices, table_of
 from fedcore.field.runs import Setup, Study, read_run, run_with_devices
@@ -51,11 +51,14 @@ def setup_of(
         for row in configs.values()
         if isinstance(row.name, str)
     )
-    require_classes(dataset.task.name, "fedcore field:")
+    if dataset.task.standardised and dataset.schema is None:
+        raise InputError(
+            "fedcore field: a number as label needs a table (data.name=table), whose schema says how devices prepare it"
+        )
     if dataset.schema is not None and dataset.schema.several:
         raise InputError("fedcore field: an example of these data has several inputs; in the field it has one")
-    decides, counts = job.criterion, np.bincount(dataset.train.y.numpy())
-    metric = "balanced_accuracy" if decides.auto and counts.max() > LARGEST * counts.sum() else decides.metric.name
+    decides = job.criterion
+    metric = _metric(decides, dataset)
     study = Study(
         job.study, job.title.format(devices=len(names)), job.size, setting.data_name, setting.task, rows, job.seed,
         None if answer is None else answer.label, metric, decides.positive, setting.scoring.get("costs"),
@@ -64,8 +67,20 @@ def setup_of(
     more = scoring(**setting.scoring, classes=dataset.classes) if setting.scoring else Scoring()
     recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset.test is not None)
     return Setup(
-        names, tuple(dataset.train.x.shape[1:]), len(dataset.classes), tuple(setting.nets), recipe, study, more
-    )
+        names, tuple(dataset.train.x.shape[1:]), len(dataset.classes), tuple(setting.nets), recipe, study, more,
+        dataset.task.name,
+    )  # fmt: skip
+
+
+def _metric(decides: Criterion, dataset: Dataset) -> str:
+    """Return the name of the metric that decides."""
+    if dataset.task.standardised:
+        return decides.of_numbers(1.0).metric.name
+    if dataset.task is MULTILABEL:
+        return decides.of_labels().metric.name
+    counts = np.bincount(dataset.strata)
+    balanced = decides.auto and dataset.task.has_classes and counts.max() > LARGEST * counts.sum()
+    return "balanced_accuracy" if balanced else decides.metric.name
 
 
 def recipe_of(setting: Setting, schema: Schema, official_test: bool) -> Recipe:

@@ -118,7 +118,7 @@ def try_method(
     folder: for kits, examples and memories; it must be empty. seconds: that devices have for a step.
     """
     shape = tuple(fed.test.x.shape[1:])
-    plan = plan_of(config, fed.public.nets, seed, token_hex(8), shape, fed.classes)
+    plan = plan_of(config, fed.public.nets, seed, token_hex(8), shape, fed.classes, task=fed.task)
     method, here = simulate(config, fed, seed)
     start = time.monotonic()
     with processes(folder, fed, [plan.method]) as site:

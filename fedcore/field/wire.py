@@ -86,7 +86,10 @@ def _type_of(name: str, tensor: Tensor) -> str:
 
 
 def _bytes_of(tensor: Tensor) -> bytes:
-    raw: bytes = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.stride(-1) != 1:  # of one number, which counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    raw: bytes = flat.view(torch.uint8).numpy().tobytes()
     return raw
 
 

@@ -45,10 +45,13 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         context = {"shape": shapes, "classes": classes, "per_step": per_step}
         settled = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
         build = partial(with_several, settled, several) if several else settled
-        integers = takes_integers(_check(path, build, shape, (*shape[:1], classes) if per_step else (classes,)))
+        module = _check(path, build, shape, (*shape[:1], classes) if per_step else (classes,))
+        integers = takes_integers(module)
         axes = getattr(target, "axes", None)
         return Net(
-            partial(with_integers, build) if integers else build, axes(**settled.keywords) if callable(axes) else axes
+            partial(with_integers, build) if integers else build,
+            axes(**settled.keywords) if callable(axes) else axes,
+            _misplaced(path, module, shape),
         )
 
     keywords = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
@@ -73,6 +76,35 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
         if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
             settings[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(name, Any))
     return settings
+
+
+def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
+    """Return why the layer of the last leaf that is a matrix is not the one that classifies; "" if it is.
+
+    It is not if another layer is called after it, or if the module's own parameters make the logits of its output.
+    """
+    owners = {name.rpartition(".")[0]: None for name, leaf in module.state_dict().items() if leaf.dim() > 1}
+    last, called = [*owners][-1] if owners else "", []
+    hooks = [
+        module.get_submodule(name).register_forward_hook(
+            lambda _, inputs, output, name=name: called.append((name, output))
+        )
+        for name in owners
+        if name
+    ]
+    try:
+        with use_generator(torch.Generator()), torch.no_grad():
+            logits = module(blank(module, 2, shape))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not called or not last:
+        return ""
+    name, output = called[-1]
+    if name != last:
+        return f"net: {path} declares {last} after {name}, which classifies; declare its layers in the order of forward"
+    made = "" not in owners or (isinstance(output, torch.Tensor) and output.numel() == logits.numel())
+    return "" if made else f"net: {path} classifies by a parameter of its own; make it a layer, such as nn.Linear"
 
 
 def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs: tuple[int, ...]) -> nn.Module:

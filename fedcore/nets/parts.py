@@ -28,8 +28,18 @@ def parts(net: Net) -> dict[str, tuple[str, ...]]:
 
 
 def layers(net: Net) -> dict[str, tuple[str, ...]]:
-    """Return layer -> the names of its tensors, at any depth: stem.conv1, ..., head.fc2. The last one classifies."""
+    """Return layer -> the names of its tensors, at any depth: stem.conv1, ..., head.fc2. The last one classifies.
+
+    Raises InputError for a net of one's own where another one does.
+    """
+    require_last_layer(net)
     return _group_names(net, lambda name: name.rpartition(".")[0])
+
+
+def require_last_layer(net: Net) -> None:
+    """Refuse a net of one's own whose last layer, in the order of their names, is not the one that classifies."""
+    if net.misplaced:
+        raise InputError(net.misplaced)
 
 
 def _group_names(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:

@@ -76,6 +76,8 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
     """
     if rank and not frozen:
         raise InputError(f"net.rank = {rank}: adapters are for frozen layers; set net.frozen = true")
+    if net.misplaced:
+        raise InputError(net.misplaced)
     path = Path(weights)
     try:
         digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
@@ -167,7 +169,8 @@ def write_weights(params: Mapping[str, Tensor], path: str | Path) -> None:
             raise InputError(
                 f"write_weights: tensor {name} is {tensor.dtype}, must be one of {', '.join(map(str, words))}"
             )
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # one column counts as contiguous
+        raw = whole.flatten().view(torch.uint8).numpy().tobytes()
         header[name] = {
             "dtype": words[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [place, place + len(raw)],
         }  # fmt: skip

@@ -21,6 +21,7 @@ from fedcore.partition.schemes import (
     iid,
     label_skew,
     quantity_skew,
+    shards,
 )
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "partition",
     "quantity_skew",
     "server_examples",
+    "shards",
     "shared_examples_of",
     "split_device",
     "splits",

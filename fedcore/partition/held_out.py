@@ -185,7 +185,8 @@ def split_device(
 
     dataset: the device's own examples. The other settings are those of :func:`partition`.
     """
-    labels = np.append(dataset.train.y.numpy(), len(dataset.classes) - 1)  # draws depend on the number of classes
+    last = len(dataset.classes) - 1 if dataset.task.has_classes else 0  # draws depend on the number of classes
+    labels = np.append(dataset.strata, last)
     index = np.arange(len(dataset.train))
     marks = None if dataset.split is None else np.asarray(dataset.split)
     places = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None

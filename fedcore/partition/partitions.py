@@ -69,7 +69,7 @@ def partition(
             devices or alpha. With by_device, by_domain or split domains it is a fraction of each device or domain.
         seed: of all draws.
         share: of label_skew: fraction of a device's examples with its main label, in (0, 1].
-        classes: of few_classes and device_dirichlet: the most classes that a device has.
+        classes: of few_classes and device_dirichlet: the most classes that a device has; of shards: a device's shards.
         domains: "mixed" ignores them; "split" assigns devices to the domains in turn, by name, while a domain has
             min_size examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ...
         examples: most examples of all devices, drawn from those not held out, independently of devices and alpha; with

@@ -235,6 +235,21 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
     return _name_devices(np.split(by_label[np.argsort(owner, kind="stable")], np.cumsum(sizes)[:-1]))
 
 
+def shards(labels: Index, devices: int, classes: int, seed: int) -> dict[str, Index]:
+    """Sort the examples by label, cut them into equal shards, and deal each device `classes` of them.
+
+    Most shards have one label, so that a device has few (McMahan et al. 2017, sec. 3: two shards each). A shard may
+    hold the last examples of a label and the first of the next.
+    """
+    if (count := devices * classes) > len(labels):
+        raise InputError(f"federation.classes = {classes}: makes {count} shards of {len(labels)} examples; lower it")
+    rng = draws(seed, "shards")
+    shuffled = rng.permutation(len(labels))
+    pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], count)
+    dealt = rng.permutation(count).reshape(devices, classes)
+    return _name_devices([np.concatenate([pieces[k] for k in own]) for own in dealt])
+
+
 def quantity_skew(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
     """Quantity skew: the devices get shares p ~ Dir(alpha, ..., alpha) of the shuffled examples, without label skew.
 
@@ -340,11 +355,12 @@ PARTITIONS: dict[str, Callable[..., dict[str, Index]]] = {
     "few_classes": few_classes,
     "device_dirichlet": device_dirichlet,
     "label_skew": label_skew,
+    "shards": shards,
     "quantity_skew": quantity_skew,
     "by_device": by_device,
     "by_domain": by_domain,
     "by_writer": by_writer,
 }
 
-BY_CLASS = frozenset({"dirichlet", "dirichlet_capped", "few_classes", "device_dirichlet", "label_skew"})
+BY_CLASS = frozenset({"dirichlet", "dirichlet_capped", "few_classes", "device_dirichlet", "label_skew", "shards"})
 """The partitions that divide each class apart."""

@@ -201,6 +201,7 @@ def _devices(
 ) -> Table:
     """Return the table of each device's examples, and the shares of its training examples by class, or with each label.
 
+    Of more than CLASSES classes it shows those with the most training examples.
     Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
     amounts: further columns, by device. one_each: whether an example has one of the classes, so that shares add up.
     """
@@ -223,14 +224,17 @@ def _devices(
     names = shorten(labels, width // 4)
     before = [["device", *names], *zip(heads, *numbers, strict=True)]
     room = width - sum(max(map(len, cells)) + PADDING for cells in before)
+    if len(classes) > CLASSES:
+        classes = tuple(held[[*classes]].sum().sort_values(ascending=False, kind="stable").index)
+    words = [name if name.strip() and name.isprintable() else repr(name) for name in classes]
     count = min(len(classes), CLASSES)
-    while count > 1 and _width(shorten(classes[:count], LEAST), len(classes) - count) > room:
+    while count > 1 and _width(shorten(words[:count], LEAST), len(classes) - count) > room:
         count -= 1
     shown, rest = list(classes[:count]), len(classes) - count
     most = max(room, LEAST)
-    while most > LEAST and _width(shorten(shown, most), rest) > room:
+    while most > LEAST and _width(shorten(words[:count], most), rest) > room:
         most -= 1
-    short = shorten(shown, most)
+    short = shorten(words[:count], most)
     table = _table("device", *heads, *(f"{name}, %" for name in short))
     if rest:
         table.add_column(REST.format(rest), justify="right")

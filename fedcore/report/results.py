@@ -18,9 +18,11 @@ HEAD = """# What holds of the four papers
 
 ABOUT = """For somebody who has read none of them. In all four, devices such as phones or sensors learn together and
 keep their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples
-that a model labels rightly, and a point is a hundredth of it. Below: what each paper proposes and what it is worth by
-our runs, some words, then six statements of each with the numbers that speak for or against them. The page is made by
-`python -m benchmarks.judge_anew` from `papers/` and the verdicts in `docs/results`; edit those files, not this page.
+that a model labels rightly, and a point is a hundredth of it. "Surely" is by an interval over repetitions with other
+random draws that is wrong in one of twenty cases; without it numbers are means of at least three. Below: what each
+paper proposes and what it is worth by our runs, some words, then six statements of each with the numbers that speak for
+or against them. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
+`docs/results`; edit those files, not this page.
 """
 
 WORDS = (
@@ -219,16 +221,16 @@ def word(rows: pd.DataFrame) -> str:
 
 def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     """Return the numbers of a few claims; of many which have which verdict, and the numbers of one that fails."""
-    note = f"<br>{cell(line.note)}" if line.note else ""
+    note = BREAK + cell(line.note) if line.note else ""
     if "judged" in rows and rows["judged"].str.startswith("means").any():
-        note += "<br>(Values by seed were not kept: intervals are wider than they need be.)"
+        note += f"{BREAK}({AS_INDEPENDENT})"
     mixed = len(set(rows["verdict"])) > 1
     if len(rows) <= SHOWN:
         each = (
             (f"{PLAIN[str(row['verdict'])]}: " if mixed else "") + measured(row, names, line.unit)
             for _, row in rows.iterrows()
         )
-        return "<br>".join(each) + note
+        return BREAK.join(each) + note
     groups = [(verdict, rows[rows["verdict"] == verdict]) for verdict in COUNTED if verdict in set(rows["verdict"])]
     parts = [
         f"{PLAIN[verdict]}: {join([said(row, names, line.unit) for _, row in some.iterrows()])}"
@@ -238,9 +240,13 @@ def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     ]
     against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
     first = (against if len(against) else rows).iloc[0]
-    return "<br>".join([*parts, f"For example {measured(first, names, line.unit)}"]) + note
+    return BREAK.join([*parts, f"For example {measured(first, names, line.unit)}"]) + note
 
 
+BREAK = "<br>"
+"""A new line in a cell of a Markdown table, which has no other."""
+
+AS_INDEPENDENT = "Values by seed were not kept: the interval takes both sides as independent, most often too wide."
 PLAIN = {verdict: "could not be tested" if verdict == "not tested" else verdict for verdict in COUNTED}
 
 

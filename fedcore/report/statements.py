@@ -12,10 +12,29 @@ import pandas as pd
 from fedcore.results.claims import Rule, number_of, read_rule
 
 DIFFERENCE = re.compile(
-    r"(?P<mean>[+-][\d.e+-]+) \[(?P<low>[+-][\d.e+-]+), (?P<high>[+-][\d.e+-]+)\](?: at (?P<place>.*?))? "
-    r"\((?P<seeds>\d+) seeds\)"
+    r"([+-][\d.e+-]+) \[([+-][\d.e+-]+), ([+-][\d.e+-]+)\](?: at (.*?))? \((\d+) seeds\)"  # no named groups: not HTML
 )
-"""The difference in a claim's numbers, see :class:`fedcore.results.verdicts.Verdict`."""
+"""The difference in a claim's numbers, see :class:`fedcore.results.verdicts.Verdict`: the fields of Difference."""
+
+
+class Difference(NamedTuple):
+    """A difference with the ends of its interval, the setting that it is of, and the number of seeds."""
+
+    mean: float
+    low: float
+    high: float
+    place: str
+    seeds: int
+
+    @classmethod
+    def find(cls, numbers: str) -> Difference | None:
+        """Return the first difference in a claim's numbers, None without one."""
+        match = DIFFERENCE.search(numbers)
+        if match is None:
+            return None
+        mean, low, high, place, seeds = match.groups()
+        return cls(float(mean), float(low), float(high), place or "", int(seeds))
+
 
 Names = Mapping[str, str]
 """Rows, keys and settings -> words; "KEY=" stands for all values of a key, with {} for the value."""
@@ -49,8 +68,8 @@ def said(row: pd.Series, names: Names, what: str = "") -> str:
     a, other = _named(rule.a, names), rule.below or rule.near
     of = f" ({what or unit.what})" if what or unit.what else ""
     if rule.key:
-        key = names.get(rule.key, rule.key)
-        return f"{a} {rule.direction or f'stays within {rule.room}'} with {key}{of}"
+        way = rule.direction or f"stays within {rule.room}"
+        return f"{what or unit.what or 'accuracy'} of {a} {way} with {names.get(rule.key, rule.key)}"
     limit = number_of(str(other))
     if limit is not None and " - " in rule.a:
         lead, behind = (_named(label, names) for label in rule.a.split(" - "))
@@ -67,7 +86,7 @@ def said(row: pd.Series, names: Names, what: str = "") -> str:
 def measured(row: pd.Series, names: Names, what: str = "") -> str:
     """Return a claim's rule and its numbers in words."""
     rule, unit, numbers = _rule(row), _unit(row), str(row["numbers"])
-    found = DIFFERENCE.search(numbers)
+    found = Difference.find(numbers)
     if row["verdict"] == "not tested":
         reason = next((words for start, words in REASONS.items() if start in numbers), numbers.partition(";")[0])
         near = re.search(r"at the ceiling: ([\d.]+) of 1", numbers)
@@ -78,11 +97,11 @@ def measured(row: pd.Series, names: Names, what: str = "") -> str:
     settings, place = "", ""
     if tested > 1:
         settings = f"holds in {held} of {tested} settings{f', the opposite in {opposite}' if opposite else ''}; "
-        where = _place(found["place"], names) if found and found["place"] else ""
+        where = _place(found.place, names) if found and found.place else ""
         place = f"{'widest' if rule.tolerance is not None else 'weakest'}{f' ({where})' if where else ''}: "
     limit = number_of(str(rule.below))
     if found and limit is not None and " - " in rule.a:
-        mean, low = (unit.times * (float(found[name]) + limit) for name in ("mean", "low"))
+        mean, low = (unit.times * (value + limit) for value in (found.mean, found.low))
         surely = f"surely {f'by {low:.1f}' if low > 0 else 'by none'}"
         lead = f"{'leads by' if mean > 0 else 'lead'} {mean:.1f} points, {surely} (needed: {unit.times * limit:g})"
         return f"{said(row, names, what)}: {settings}{place}{lead}"
@@ -93,10 +112,10 @@ def measured(row: pd.Series, names: Names, what: str = "") -> str:
     return f"{said(row, names, what)}: {settings}{place}{_sides(row, rule, unit)}{_difference(found, unit)}"
 
 
-def _of_limit(found: re.Match[str], unit: Unit, limit: float, sign: int) -> str:
+def _of_limit(found: Difference, unit: Unit, limit: float, sign: int) -> str:
     """Return a value that a rule compares with a number, with its interval. sign: -1 where it must be the smaller."""
-    ends = ("mean", "low", "high") if sign > 0 else ("mean", "high", "low")
-    mean, low, high = (unit.times * (limit + sign * float(found[name])) + 0.0 for name in ends)
+    ends = (found.mean, found.low, found.high) if sign > 0 else (found.mean, found.high, found.low)
+    mean, low, high = (unit.times * (limit + sign * value) + 0.0 for value in ends)
     return f"{mean:.3g}{f' {unit.unit}' if unit.unit else ''} [{low:.3g}, {high:.3g}]"
 
 
@@ -139,14 +158,14 @@ def _level(value: float, unit: Unit, digits: int = 3) -> str:
     return f"{value * unit.times:.3g}{f' {unit.unit}' if unit.unit else ''}"
 
 
-def _difference(found: re.Match[str] | None, unit: Unit) -> str:
+def _difference(found: Difference | None, unit: Unit) -> str:
     """Return a difference with its interval in its unit, "+43 points [+30, +56]"."""
     if found is None:
         return ""
-    mean, low, high = (unit.times * float(found[name]) for name in ("mean", "low", "high"))
+    mean, low, high = (unit.times * value for value in found[:3])
     digits = 1 if max(abs(mean), abs(low), abs(high)) >= 1 else 2
     text = [f"{value:+.{digits}f}" if unit.unit == "points" else f"{value:+.3g}" for value in (mean, low, high)]
-    seeds = "" if found["seeds"] == "3" else f" ({found['seeds']} seeds)"
+    seeds = "" if found.seeds == 3 else f" ({found.seeds} seeds)"
     return f"{text[0]}{f' {unit.unit}' if unit.unit else ''} [{text[1]}, {text[2]}]{seeds}"
 
 

@@ -14,6 +14,7 @@ from fedcore.api import executor as place
 from fedcore.api.executor import OnAccelerator
 
 
+@pytest.mark.slow
 def test_devices_train_on_the_accelerator_to_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
     config = fc.fedavg(rounds=2, training={"epochs": 1})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from asked import ROOT
-from forks import run
+from forks import Ended, run_all
 
 from fedcore import __version__
 from fedcore.cli.main import COMMANDS
@@ -54,24 +54,31 @@ def test_the_version_is_that_of_the_package():
     assert asked("--version").stdout == f"fedcore {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["run", "federation.devises=4"], "did you mean devices?"),
-        (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
-        (["plan", "training.speed=1"], "training.speed: no such key"),
-        (["preview", "data.nme=table"], "did you mean name?"),
-        (["stage", "date"], "No such command 'date'"),
-        (["show", "all"], "unexpected extra argument (all)"),
-        (["ui", "now"], "unexpected extra argument (now)"),
-        (["shwo"], "No such command 'shwo'"),
-        (["prune", "--days", "soon"], "'soon' is not a valid float"),
-        (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
-        (["prune", "--weeks", "1"], "No such option '--weeks'"),
-    ],
-)
-def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, words: list[str], said: str):
-    done = run("-m", "fedcore", *words, folder=ROOT, FEDCORE_HOME=str(tmp_path))
+WRONG = [
+    (["run", "federation.devises=4"], "did you mean devices?"),
+    (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
+    (["plan", "training.speed=1"], "training.speed: no such key"),
+    (["preview", "data.nme=table"], "did you mean name?"),
+    (["stage", "date"], "No such command 'date'"),
+    (["show", "all"], "unexpected extra argument (all)"),
+    (["ui", "now"], "unexpected extra argument (now)"),
+    (["shwo"], "No such command 'shwo'"),
+    (["prune", "--days", "soon"], "'soon' is not a valid float"),
+    (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
+    (["prune", "--weeks", "1"], "No such option '--weeks'"),
+]
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
+    """What is said to each, one after another: none of them imports Prefect."""
+    commands = [["-m", "fedcore", *words] for words, _ in WRONG]
+    return run_all(commands, ROOT, FEDCORE_HOME=str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)), ids=lambda number: " ".join(WRONG[number][0]))
+def test_a_wrong_command_is_refused_without_waiting_for_prefect(refused: list[Ended], number: int):
+    done, said = refused[number], WRONG[number][1]
     assert (done.out, done.code) == ("", 2)
     assert done.err.startswith("fedcore: ")
     assert said in done.err
@@ -82,15 +89,27 @@ def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, 
 ARGUMENTS = {"predict": ["x.csv"], "stage": ["plan"], "save": ["there"], "restore": ["there"]}
 ANYWHERE = {"init", "field", "device"}
 """Commands that need no project."""
+OF_A_PROJECT = [name for name in COMMANDS if name not in ANYWHERE]
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ANYWHERE])
-def test_outside_of_a_project_a_command_says_so_and_creates_nothing(tmp_path: Path, name: str):
-    (tmp_path / "x.csv").write_text("a\n1\n")
-    done = run("-m", "fedcore", name, *ARGUMENTS.get(name, []), folder=tmp_path, FEDCORE_HOME="", PYTHONPATH=str(ROOT))
-    assert (done.out, done.code) == ("", 2)
-    assert done.err == f"fedcore: {tmp_path}: no project here (no params.yaml); make one with: fedcore init FOLDER\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ended]]:
+    """A folder with a table alone, and what is said to each command there, one after another."""
+    folder = tmp_path_factory.mktemp("outside")
+    (folder / "x.csv").write_text("a\n1\n")
+    commands = [["-m", "fedcore", name, *ARGUMENTS.get(name, [])] for name in OF_A_PROJECT]
+    said = run_all(commands, folder, FEDCORE_HOME="", PYTHONPATH=str(ROOT))
+    return folder, dict(zip(OF_A_PROJECT, said, strict=True))
+
+
+@pytest.mark.parametrize("name", OF_A_PROJECT)
+def test_outside_of_a_project_a_command_says_so_and_creates_nothing(outside: tuple[Path, dict[str, Ended]], name: str):
+    folder, said = outside
+    assert (said[name].out, said[name].code) == ("", 2)
+    assert (
+        said[name].err == f"fedcore: {folder}: no project here (no params.yaml); make one with: fedcore init FOLDER\n"
+    )
+    assert [path.name for path in folder.iterdir()] == ["x.csv"]
 
 
 WITHOUT = """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from inspect import signature
+from importlib import import_module
+from inspect import getsource, getsourcefile, signature, unwrap
 
 import pytest
 
@@ -61,3 +62,10 @@ def test_a_docstring_without_settings_keeps_its_words() -> None:
         """Do nothing."""
 
     assert method_help(build, {"label": "a name."}) == "Do nothing.\n\nArgs:\n    label: a name."
+
+
+@pytest.mark.parametrize(("name", "setting"), [("code_ot", "rank_by: "), ("dirichlet", "alpha: "), ("mlp", "widths: ")])
+def test_a_function_of_settings_shows_the_code_that_it_stands_for(name: str, setting: str) -> None:
+    shown = getattr(fc, name)
+    assert getsourcefile(unwrap(shown)) == import_module(shown.__module__).__file__
+    assert setting in getsource(shown)

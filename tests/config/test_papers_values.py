@@ -184,13 +184,24 @@ def mean(file: str, setting: str, method: str) -> float:
     return float(rows["shared_mean"].item())
 
 
+def sgd(file: str, *keys: float | str) -> float:
+    """Return the mean over three seeds of a row in a setting of Fig. 8 or 9 under SGD."""
+    rows = read(f"results/code-{file}-mnist-sgd-seeds.csv").set_index(
+        ["devices" if file == "fig8" else "epochs", "alpha", "method"]
+    )
+    return float(rows.loc[keys, ["seed_0", "seed_1", "seed_2"]].mean())
+
+
 def fig8(file: str, devices: int, alpha: str, method: str, optimiser: str = "adam") -> float:
+    if optimiser == "sgd":
+        return sgd("fig8", devices, float(alpha), method)
     return mean(file, f"devices={devices} alpha={alpha} optimiser={optimiser}", method)
 
 
 def fig9(epochs: int, alpha: str, method: str, optimiser: str = "adam") -> float:
-    file = "fig9-mnist" if optimiser == "adam" else "fig9-mnist-sgd"
-    return mean(file, f"epochs={epochs} alpha={alpha} optimiser={optimiser}", method)
+    if optimiser == "sgd":
+        return sgd("fig9", epochs, float(alpha), method)
+    return mean("fig9-mnist", f"epochs={epochs} alpha={alpha} optimiser=adam", method)
 
 
 def gains(method: str, optimiser: str) -> list[float]:

@@ -40,7 +40,7 @@ def sites(names: list[str] = SITES) -> fc.Dataset:
 @cache
 def compared(names: tuple[str, ...] = tuple(SITES)) -> fc.api.results.Comparison:
     fed = fc.federate(sites([*names]), fc.by_device(), net=fc.mlp(32), scale="common", test=0.3)
-    methods = [fc.local_only(), fc.fedavg(rounds=20, training={"lr": 0.02}), fc.fedper(rounds=1)]
+    methods = [fc.local_only(), fc.fedavg(rounds=8, training={"lr": 0.05}), fc.fedper(rounds=1)]
     return fc.compare(methods, fed, range(2), new_device="left_out")
 
 
@@ -49,6 +49,7 @@ def left_out(table: pd.DataFrame, metric: str = "accuracy") -> pd.Series:
     return rows.set_index(["method", "seed", "device"])["value"]
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_a_federation_built_without_it():
     """Oracle: a dataset without the rows of the device, a run of its own, and the rows scaled and scored by hand."""
     whole, found = sites(), left_out(compared().table)
@@ -57,7 +58,7 @@ def test_scores_are_those_of_a_federation_built_without_it():
     rest = fc.from_arrays(x[~there], y[~there], device=[owner for owner in whole.device if owner != "s2"])
     divided = fc.federate(rest, fc.by_device(), net=fc.mlp(32), scale="common", test=0.3)
     fed = divided.federation(1)
-    method = fc.fedavg(rounds=20, training={"lr": 0.02}).build(fed.public.nets)
+    method = fc.fedavg(rounds=8, training={"lr": 0.05}).build(fed.public.nets)
     state = list(run(method, fed, 1, Inline()))[-1].state
     made = divided.partition(1)
     train = x[~there][np.concatenate([own["train"] for own in made.devices.values()])].astype(np.float64)
@@ -68,12 +69,13 @@ def test_scores_are_those_of_a_federation_built_without_it():
     assert left_out(compared().table, "examples")["fedavg", 1, "s2"] == ROWS
 
 
+@pytest.mark.slow
 def test_the_shared_test_set_claims_more_than_a_left_out_site_shows():
     found = compared()
     table, new = found.table, found.answer.new_device
     shared = table[(table["split"] == "shared") & (table["metric"] == "accuracy") & (table["method"] == "fedavg")]
     values = left_out(table)["fedavg"]
-    assert shared[shared["round"] == 20]["value"].mean() > values.mean() + 0.1
+    assert shared[shared["round"] == 8]["value"].mean() > values.mean() + 0.1
     assert new is not None
     assert new.advice.best == "fedavg"
     assert new.advice.best_value == pytest.approx(values.mean())
@@ -81,6 +83,7 @@ def test_the_shared_test_set_claims_more_than_a_left_out_site_shows():
     assert new.advice.action is not Action.USE
 
 
+@pytest.mark.slow
 def test_the_gain_is_over_devices():
     values, advice = left_out(compared().table), compared().answer.new_device.advice
     gains = (values["fedavg"] - values["local_only"]).groupby("device").mean()
@@ -105,7 +108,8 @@ def test_one_devices_model_is_the_mean_of_the_others():
 def test_which_methods_have_a_model_for_a_new_device(name: str, has: bool):
     assert name in METHODS
     fed = federation("abc")
-    method = fc.method(name).build(fed.public.nets, dict.fromkeys("abc", 8))
+    few = {"features": 32} if name == "analytic" else {}
+    method = fc.method(name, **few).build(fed.public.nets, dict.fromkeys("abc", 8))
     scores = score_new(method, fed, last(method, fed).state, Inline(), NET, {"new": data(9, "new")})["new"]
     assert ("examples" in scores) == has
     assert math.isnan(scores["accuracy"]) != has
@@ -142,6 +146,7 @@ def test_workers_give_the_same_bits():
     pd.testing.assert_frame_equal(there, here)
 
 
+@pytest.mark.slow
 def test_answer_in_words():
     said = compared().answer.sentences
     assert any(line.startswith("For a new device (s0, s1, s2 and s3, left out of training in turn): ") for line in said)
@@ -151,6 +156,7 @@ def test_answer_in_words():
     assert not any("shared test data" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_site_that_is_all_test_is_scored_and_not_trained_on():
     whole = sites()
     marks = ["test" if owner == "s3" else ("train", "train", "test")[i % 3] for i, owner in enumerate(whole.device)]

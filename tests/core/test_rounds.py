@@ -403,7 +403,9 @@ def give(memory, message, device, step_id, *, found):
 
 
 def test_what_is_no_model_is_refused_with_its_function():
-    with pytest.raises(InputError, match=f"^{__name__}:bare_params: must return a Model, returned dict$"):
+    with pytest.raises(
+        InputError, match=rf"^{__name__}:bare_params: must return a Model, fc.Model\(\(params,\)\), returned dict$"
+    ):
         last(plays((Stage(tally, quiet),), deploy=bare_params), federation())
 
 

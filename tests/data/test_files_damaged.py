@@ -127,6 +127,7 @@ def test_a_gz_file_is_not_decompressed_beyond_its_header(tmp_path: Path, sizes: 
     assert idx(tmp_path, file, 3).tobytes() == b"abcd"
 
 
+@pytest.mark.slow
 def test_a_bz2_file_is_not_decompressed_beyond_its_limit(tmp_path: Path):
     (tmp_path / "USPS").mkdir()
     for name in ("usps.bz2", "usps.t.bz2"):

@@ -13,7 +13,9 @@ MINE = device_of("a").data
 
 def test_what_is_written_is_read_to_the_bit(tmp_path):
     images = Data(torch.arange(12, dtype=torch.uint8).reshape(3, 1, 2, 2), torch.tensor([0, 1, 1]))
-    for data in (MINE, Splits(images, MINE.val, MINE.test, images)):
+    labels = Data(torch.zeros(2, 4), torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    steps = Data(torch.zeros(2, 3), torch.tensor([[0, 1, 2], [2, -1, -1]]))
+    for data in (MINE, Splits(images, MINE.val, MINE.test, images), *(Splits(*[of] * 4) for of in (labels, steps))):
         write_examples(tmp_path / "mine", data)
         assert bits(read_examples(tmp_path / "mine")) == bits(data)
 
@@ -36,10 +38,11 @@ def changed(part, **tensors):
         (changed("more", x=torch.zeros(1)), "holds no examples"),
         (changed("train", z=torch.zeros(1)), "holds no examples"),
         (changed("val", y=torch.zeros(3, dtype=torch.int64)), "val has inputs (7, 4) and labels (3,)"),
-        (changed("val", y=torch.zeros(7)), "val has numbers as labels; in the field labels are classes"),
+        (changed("val", y=torch.zeros(7)), "val has numbers as labels, which devices standardise by a study"),
         (changed("test", x=torch.full((5, 4), torch.nan)), "test has inputs that are not finite"),
         (changed("test", x=MINE.test.x.double()), "test has inputs of torch.float64; nets take torch.float32"),
         (changed("val", y=MINE.val.y - 5), "val has class -5; classes are numbered from 0"),
+        (changed("val", y=torch.full((7, 2), 0.5)), "val has labels that are neither 0 nor 1"),
     ],
 )
 def test_another_file_is_refused_in_one_line(content, said, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federations import bits
-from plants import plant
+from plants import load_plant, plant
 
 from fedcore.data import load
 from fedcore.data.prepare import preparation_bytes
@@ -56,6 +56,23 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
     assert sent == counted.get("prepare_up", 8)
 
 
+@pytest.mark.parametrize(("task", "hold_out"), [("regression", "random"), ("multilabel", "stable")])
+def test_a_device_makes_labels_of_other_tasks_to_the_bit(task, hold_out, tmp_path):
+    study = load_plant(tmp_path, task=task)
+    shares = {"val": 0.15, "test": 0.25, "shared_test": 0.1, "hold_out": hold_out}
+    there, _ = splits(study, partition(study, name="by_device", min_size=5, seed=7, **shares), "none")
+    recipe, raw = Recipe(study.schema, **shares), {}
+    for site, part in plant(task).groupby("site"):
+        part.to_csv(tmp_path / f"{site}.csv", index=False)
+        raw[site] = Rows(tmp_path / f"{site}.csv", site).splits(recipe, 7)
+    sizes = {site: len(one.train) for site, one in raw.items()}
+    while recipe.lacks:
+        recipe = recipe.with_numbers({site: recipe.numbers(one) for site, one in raw.items()}, sizes)
+    assert bits({site: recipe.prepare(one) for site, one in raw.items()}) == bits({name: there[name] for name in raw})
+    assert (recipe.label_scale is not None) == (task == "regression")
+    assert Recipe.from_words(recipe.to_words()) == recipe
+
+
 @pytest.mark.parametrize("scaling", ["none", "standard"])
 def test_pictures_of_a_device_are_those_of_the_study(scaling, tmp_path):
     from PIL import Image
@@ -88,6 +105,7 @@ def test_a_recipe_travels_as_json():
         ({"scale": "odd"}, "recipe: scale: Input should be"),
         ({"more": 1}, "recipe: more: "),
         ({"shared": {"fill": [1.0], "mean": [], "std": []}}, "recipe: its fill cannot be"),
+        ({"label_scale": [0.0, 2.0]}, "recipe: its scale of labels cannot be"),
         ({"shared": {"fill": [], "mean": [0.0, 0.0], "std": [1.0, 0.0]}}, "recipe: its scale cannot be"),
     ],
 )

@@ -13,10 +13,14 @@ from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess, field_of, plan_for
 
+from fedcore.api.federation import architecture, federate, partitioner
 from fedcore.config.methods import MethodConfig
 from fedcore.core.messages import received_model
 from fedcore.core.rounds import RoundResult, run
+from fedcore.data.arrays import from_arrays
 from fedcore.execute.workers import Inline
+from fedcore.field.device import check_labels
+from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, disjoint, federation_of, run_in_field
 from fedcore.field.wire import digest, pack, unpack
 from fedcore.methods import METHODS
@@ -56,6 +60,20 @@ def test_a_method_has_the_bits_of_its_simulation_in_the_field(name: str, tmp_pat
     there, (method, _) = list(run_in_field(field, 0)), field.plan.build()
     assert comparable(there, method) == comparable(simulated(name), method)
     assert all(turn.absent == () for turn in there)
+
+
+def test_a_label_for_each_step_has_the_bits_of_its_simulation(tmp_path: Path):
+    y = [[k % 3, k % 2, -1, -1] for k in range(20)]
+    data = from_arrays(torch.arange(80).reshape(20, 4) % 5, y, device=[*"ab"] * 10, task="sequence_labelling")
+    fed = federate(data, partitioner("by_device")(), net=architecture("lstm")(vocabulary=5, hidden=3)).federation(0)
+    row, shape = once("fedavg"), tuple(fed.test.x.shape[1:])
+    plan = plan_of(row, fed.public.nets, 0, "trial", shape, fed.classes, task=fed.task)
+    there = Field(InProcess(fed, tmp_path), plan, replace(federation_of(fed.public), task=fed.task), 20.0)
+    there.join()
+    method = row.build(fed.public.nets, task=fed.task)
+    assert comparable([*run_in_field(there, 0)], method) == comparable([*run(method, fed, 0, Inline())], method)
+    with pytest.raises(InputError, match=r"its label is a class for each step, .*, the run's is classes$"):
+        check_labels(data.train.y, replace(plan, task="classification"), "a")
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -7,14 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from plants import load_plant, on_devices
+from plants import load_plant, on_devices, plant
 
 from fedcore.api.runs import compare, method
 from fedcore.config.request import Job
 from fedcore.config.sections import complete_federation
 from fedcore.config.settings import Setting
 from fedcore.data.arrays import from_arrays
-from fedcore.field.runs import Setup, Study
+from fedcore.data.task import task_of
+from fedcore.field import deployed
+from fedcore.field.runs import Setup, Study, read_setup, write_setup
 from fedcore.field.study import rows_of, run_study, setup_of
 from fedcore.results.criterion import Criterion
 from fedcore.types import InputError
@@ -56,6 +58,25 @@ def test_a_study_on_devices_has_the_numbers_of_the_study(tmp_path):
     assert left.loc["fedavg"].loc["all of it on the wire", "bytes"] > sent
 
 
+@pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multilabel", "macro_f1")])
+def test_numbers_and_several_labels_are_those_of_the_study(task, metric, tmp_path):
+    fed, setup, link = on_devices(tmp_path, task=task)
+    rows = [method("fedavg", rounds=1, training=SHORT), method("majority"), method("analytic", features=9)]
+    here = compare(rows, fed, [0], progress=False, least_test=5)
+    setup = replace(setup, study=Study("script", "Which?", "small", "data", "plant", (), metric=metric, least_test=5))
+    there = run_study(link, setup, [*rows, method("fedproto")], [0], tmp_path / "runs", seconds=20.0, least=3)
+    pd.testing.assert_series_equal(numbers(there.table), numbers(here.table), check_exact=True)
+    assert metric in {*numbers(there.table).reset_index()["metric"]}
+    assert there.answer.advice.action == here.answer.advice.action
+    assert len(link.asked("numbers")) == 3 * (3 if task == "regression" else 2)
+    found = deployed.predict(tmp_path / "devices/west", "fedavg0seed0", link.rows["west"], tmp_path / "west.csv")
+    if task == "regression":
+        assert abs(found["label"].mean() - plant(task)["hours"].mean()) < 30
+    else:
+        assert [*found] == ["label_leak", "label_worn", "probability_leak", "probability_worn"]
+    assert there.refused["fedproto"].startswith("fedproto: it averages features by label, which needs classes")
+
+
 def test_where_every_method_is_refused_the_reasons_are_said(tmp_path):
     _, setup, link = on_devices(tmp_path)
     link.start("north", ["analytic"])
@@ -88,6 +109,15 @@ def test_a_setup_has_the_studys_schema_and_methods_and_no_number_of_rows(tmp_pat
     assert setup_of(*job_of(), dataset, ("b", "a"), None).devices == ("a", "b")
 
 
+@pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multilabel", "macro_f1")])
+def test_a_setup_knows_what_labels_are(task, metric, tmp_path):
+    made = setup_of(*job_of(), load_plant(tmp_path, task=task), (), None)
+    assert (made.task, made.study.metric) == (task, metric)
+    write_setup(tmp_path, made)
+    assert read_setup(tmp_path) == made
+    assert task_of(made.public().test.y).name == task
+
+
 @pytest.mark.parametrize(
     ("federation", "said"),
     [
@@ -101,10 +131,10 @@ def test_what_no_device_can_be_made_to_do_is_refused(federation, said, tmp_path)
         setup_of(*job_of(**federation), load_plant(tmp_path), (), None)
 
 
-def test_examples_of_several_inputs_or_labels_for_each_step_are_refused():
+def test_several_inputs_and_numbers_of_no_table_are_refused():
     inputs = from_arrays({"a": np.zeros((4, 2)), "b": np.zeros(4)}, [0, 1, 0, 1], device=[*"xxyy"])
-    steps = from_arrays(np.zeros((4, 2)), [[0, 1]] * 4, device=[*"xxyy"], task="sequence_labelling")
-    for dataset, said in ((inputs, "an example of these data has several"), (steps, "needs classes; .* each step")):
+    numbers = from_arrays(np.zeros((4, 2)), [0.5, 1.0, 2.0, 3.0], device=[*"xxyy"])
+    for dataset, said in ((inputs, "an example of these data has several"), (numbers, "a number .* needs a table")):
         with pytest.raises(InputError, match=f"^fedcore field: {said}"):
             setup_of(*job_of(), dataset, (), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Annotated, get_type_hints
 
 import pytest
@@ -12,8 +13,10 @@ from torch import nn
 
 from fedcore import nets
 from fedcore.core.training import Training, predict, train
+from fedcore.methods import method
 from fedcore.methods.code.fusion import align
 from fedcore.methods.code.transport import Transport
+from fedcore.nets.parts import layers
 from fedcore.nets.tables import table
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
 
@@ -109,6 +112,52 @@ def test_it_trains_and_predicts():
     module = net.build().eval()
     module.load_state_dict(update.params)
     torch.testing.assert_close(predict(update.params, net, examples.x, 4), module(examples.x).detach())
+
+
+SHARED = replace(SGD, shared_init=True)
+
+
+class HeadFirst(nn.Module):
+    def __init__(self, classes: int):
+        super().__init__()
+        self.head, self.body = nn.Linear(5, classes), nn.Linear(36, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1)))
+
+
+class OwnMatrix(nn.Module):
+    def __init__(self, classes: int):
+        super().__init__()
+        self.body, self.weight = nn.Linear(36, 5), nn.Parameter(torch.ones(classes, 5))
+
+    def forward(self, x):
+        return self.body(x.flatten(1)) @ self.weight.T
+
+
+class Placed(nn.Module):
+    """A parameter of its own in the middle, and an activation behind the last layer."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.place, self.head = nn.Parameter(torch.ones(1, 36)), nn.Linear(36, classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) + self.place).tanh()
+
+
+def test_methods_that_need_the_last_layer_refuse_another_order():
+    said = {
+        "HeadFirst": "HeadFirst declares body after head, which classifies; declare its layers in the order of",
+        "OwnMatrix": "OwnMatrix classifies by a parameter of its own; make it a layer",
+    }
+    for name, words in said.items():
+        for which in ("fedper", "fedrep"):
+            with pytest.raises(InputError, match=words):
+                method(which, nets={"a": own(name)}, training=SHARED)
+        assert method("fedavg", nets={"a": own(name)}, training=SGD)
+    assert [*layers(own("Placed"))][-1] == "head"
+    assert method("fedper", nets={"a": own("Placed")}, training=SHARED)
 
 
 def test_its_table_is_an_attribute():

@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 def test_files_are_those_of_the_safetensors_library(tmp_path: Path):
     tensors = {
         "a": torch.randn(3, 4, generator=generator(1)), "b": torch.arange(5), "c": torch.tensor(2.5).half(),
-        "d": torch.zeros(0, 2), "e": torch.tensor([True, False]),
+        "d": torch.zeros(0, 2), "e": torch.tensor([True, False]), "f": torch.arange(6.0).reshape(2, 3)[:1, 1],
     }  # fmt: skip
     write_weights(tensors, tmp_path / "ours")
     safetensors.torch.save_file(tensors, tmp_path / "theirs")

@@ -21,6 +21,7 @@ from fedcore.partition.schemes import (
     iid,
     label_skew,
     quantity_skew,
+    shards,
 )
 from fedcore.types import InputError
 
@@ -247,6 +248,17 @@ def test_a_used_up_main_label_is_shared_evenly():
 def test_the_order_of_main_labels_is_drawn():
     firsts = {int(held(LABELS, label_skew(LABELS, 5, 1.0, seed))[0].argmax()) for seed in range(20)}
     assert firsts == set(range(5))
+
+
+def test_shards_are_dealt_as_mcmahan_et_al_deal_them():
+    """600 examples of ten labels alike, 50 devices with two shards of six each: every shard has one label."""
+    labels = np.arange(600) % 10
+    table = held(labels, shards(labels, 50, 2, 1))
+    assert (table.sum(1) == 12).all()
+    assert ((table > 0).sum(1) <= 2).all()
+    assert {*table.ravel().tolist()} == {0, 6, 12}
+    with pytest.raises(InputError, match=r"^federation.classes = 2: makes 20 shards of 10 examples; lower it$"):
+        shards(labels[:10], 10, 2, 1)
 
 
 def test_label_skew_at_an_even_share_is_iid():

@@ -155,6 +155,8 @@ def test_no_module_makes_html():
         texts = [
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
+        if path.name == "results.py":
+            texts.remove("<br>")  # of a Markdown table, which has no other new line
         assert not [text for text in texts if re.search(r"</?[a-zA-Z!]|<$|&\w+;", text)], path.name
         assert not re.search(r"\bMarkup\b|autoescape=(?!True)", path.read_text()), path.name
 

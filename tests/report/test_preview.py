@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,19 @@ def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
     assert "class" not in text.replace("categories", "")
     rows.assign(hours=rows["hours"] // 10).to_csv(plants, index=False)
     assert "task" not in preview(name="table", path=str(plants), label="hours", device="site", missing="median")
+
+
+def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
+    letters = [*"abcdefghij", *"\n " * 30, *"zzz" * 20]
+    text = "".join(letters)
+    users = {name: {"x": [text[k : k + 9] for k in range(80)], "y": [text[k + 9] for k in range(80)]} for name in "uv"}
+    (tmp_path / "all_data").mkdir()
+    (tmp_path / "all_data/a.json").write_text(json.dumps({"users": ["u", "v"], "user_data": users}))
+    shown = preview(
+        name="leaf", path=str(tmp_path), label=None, device=None, federation__partition="by_device", net__name="lstm"
+    )
+    head = next(line for line in shown.splitlines() if line.startswith("device"))
+    assert {*head.split("  ")[4:7]} == {"z, %", "' ', %", "'\\n', %"}
 
 
 def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):

@@ -71,6 +71,12 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
     nothing = {"accuracy": math.nan}
     scores = {r.config: dict.fromkeys(r.fed.devices, nothing) for r in results if r.row.label not in able}
     session.expect_steps(sum(map(count_left_out, chosen)))
+    if chosen:
+        labels, devices = dict.fromkeys(result.row.label for result in chosen), len(chosen[0].fed.devices)
+        session.print_line(
+            f"  for a new device: {', '.join(labels)} without each of {devices} devices, {devices * len(chosen)} runs "
+            "(run.new_device)"
+        )
     for result in chosen:
         if result.row.label in refused:
             continue

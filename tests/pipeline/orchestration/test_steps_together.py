@@ -22,6 +22,7 @@ from fedcore.pipeline.orchestration.steps import InMemory, nested_on, word_of
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
 
+@pytest.mark.slow
 def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sizes: list[int] = []
     real = stacked.descend

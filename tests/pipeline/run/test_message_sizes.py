@@ -48,6 +48,7 @@ def test_pretraining_is_a_single_minibatch_too(tmp_path: Path, monkeypatch: pyte
     assert seen == [1]
 
 
+@pytest.mark.slow
 def test_a_server_trains_for_a_single_minibatch_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """FedASA's messages are as large whatever its auxiliary model has learnt."""
     fed, seen = signals("abc"), []
