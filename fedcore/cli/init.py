@@ -129,8 +129,8 @@ def first_run(folder: Path) -> str:
     seeds = len(YAML(typ="safe").load(folder / "params.yaml")["run"]["seeds"])
     rows = len(YAML(typ="safe").load(folder / "studies" / f"{STUDY}.yaml")[STUDY]["methods"])
     return (
-        f"It is {rows} methods with {seeds} seeds each: some minutes for small tables. First answers come while it runs,"
-        f" and Ctrl-C\nkeeps the finished steps. A first look, whose steps are used again: {LOOK}"
+        f"It is {rows} methods with {seeds} seeds each: some minutes, more for large tables. First answers come while"
+        f" it runs, and\nCtrl-C keeps the finished steps. A first look, whose steps are used again: {LOOK}"
     )
 
 

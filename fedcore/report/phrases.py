@@ -212,8 +212,8 @@ def _decision(
         case Action.SAME:
             return (
                 f"No difference that matters ({matter}): the best combining method{by}, {advice.best}, has {size} "
-                f"against {alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
-                f"traffic, unless devices without data of their own need a model."
+                f"against {alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which "
+                f"needs no traffic, unless devices without data of their own need a model."
             )
         case _:
             return (

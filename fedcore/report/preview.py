@@ -323,10 +323,8 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     if shares.max() <= LARGEST:
         if least >= min(RARE, 1 / len(shares) / 2):
             return []
-        others = "balanced_accuracy, macro_f1, or recall"
-        return [
-            f"{rare}: {least:.1%} of the rows, which accuracy hardly shows; run.metric={others} (run.positive={rare})"
-        ]
+        others = f"balanced_accuracy, macro_f1, or recall (run.positive={rare})"
+        return [f"{rare}: {least:.1%} of the rows, which accuracy hardly shows; run.metric={others}"]
     decided = "the answer goes by balanced accuracy" if setting.study == USER_STUDY else "run.metric=auto goes by that"
     return [
         f"{rare}: {least:.1%} of the rows, so that accuracy says little; {decided}. "

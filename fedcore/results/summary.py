@@ -340,8 +340,8 @@ def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
 def verdict(summary: pd.DataFrame) -> list[str]:
     """Say which way of combining serves the devices of one setting best: a sentence for each split.
 
-    "By the mean" is no answer: the difference may be chance. A tie is not called equal, and a method that has no rival is not called the best: what to do about it is
-    :mod:`fedcore.results.answer`.
+    "By the mean" is no answer, since the difference may be chance, a tie is not called equal, and a method that has no
+    rival is not called the best: what to do about it is :mod:`fedcore.results.answer`.
     """
     sentences = []
     whom = "the device" if summary["n_devices"].max() == 1 else f"the {summary['n_devices'].max()} devices"

@@ -95,9 +95,7 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
     assert "a run needs data.missing=median, common_median or drop" in preview(tolerant=True, **given)
-    with pytest.raises(
-        InputError, match=r"the cell is missing \(\d+ in 13 columns\); set data.missing=median, common_median"
-    ):
+    with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert "rows with a missing cell are dropped" in preview(missing="drop", **given)
 

@@ -99,7 +99,8 @@ def test_controls_have_no_rank_and_are_told_apart_from_the_best_method():
 def test_the_best_of_several_methods_serves_the_devices_best():
     summary = summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset({"b"}))
     assert verdict(summary)[0] == (
-        "On their own test data a serves the 2 devices best by the mean: 70.0% right; the control b is within the spread of it."
+        "On their own test data a serves the 2 devices best by the mean: 70.0% right; "
+        "the control b is within the spread of it."
     )
 
 

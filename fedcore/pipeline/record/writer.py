@@ -116,7 +116,8 @@ class RecordWriter:
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
             left = sum(not one.done() for one in self._runs)
-            print(f"writing the record: {left} of {len(self._runs)} runs are left", flush=True)
+            sys.stdout.write(f"writing the record: {left} of {len(self._runs)} runs are left\n")
+            sys.stdout.flush()
         for _ in progress(
             as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet
         ):

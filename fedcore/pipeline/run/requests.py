@@ -239,11 +239,10 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        self.session.print_line(
-            run_method.summary_line(result, ready.job.criterion), terminal=not self.request.prepared
-        )
-        if line := self._say_so_far(ready, result):
-            self.session.print_line(line, terminal=not self.request.prepared)
+        line = run_method.summary_line(result, ready.job.criterion)
+        self.session.print_line(line, terminal=not self.request.prepared)
+        if leading := self._say_so_far(ready, result):
+            self.session.print_line(leading, terminal=not self.request.prepared)
 
     def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
         """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
