@@ -58,8 +58,9 @@ def test_every_example_once_in_order_and_again_the_same(name, labels, devices, s
     asked["examples"] = None
     try:
         made = divide(name, **asked)
-    except InputError as refused:  # equal sizes, of nineteen examples of a label and one of another
-        assert (name, "min_size" in str(refused)) == ("device_dirichlet", True)
+    except InputError:
+        if name != "device_dirichlet":  # equal sizes, of nineteen examples of a label and one of another
+            raise
         return
     found = np.concatenate([*made.values()])
     assert len(np.unique(found)) == len(found)
