@@ -82,7 +82,6 @@ def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
     assert (run("exact", C, 1.0).plan * C).sum().item() == pytest.approx(C.numpy()[rows, columns].mean())
 
 
-@pytest.mark.slow
 def spread(n: int, m: int, seed: int) -> Tensor:
     """Costs from 1e-3 to 300, some of them 1e8 to 1e31."""
     rng = np.random.default_rng(seed)
