@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from math import log
 
 import pandas as pd
 import yaml
@@ -207,8 +208,9 @@ def fedasa() -> dict[str, list[str]]:
     assert many["seed"].nunique() == len(one) == 2
     everywhere = tables["A & B & C"].mean()
     leads = [everywhere["fedasa"] - everywhere["fedavg"], (late["fedasa"] - late["fedavg"]).mean()]
-    figures = yaml.safe_load((ROOT / "papers" / "fedasa.yaml").read_text())["figures"]
-    values = {value["what"]: value["paper"] for figure in figures for value in figure.get("values", [])}
+    paper = yaml.safe_load((ROOT / "papers" / "fedasa.yaml").read_text())
+    values = {value["what"]: value["paper"] for figure in paper["figures"] for value in figure.get("values", [])}
+    assert f"even guesses among ten classes have {log(10):.1f}" in paper["about"]
     return {
         "holds": [*(f"{100 * mb / least['fedavg']:.0f}" for mb in (least["fedasa"], one["fedasa"].max())),
                   dot(everywhere["fedasa"]), dot(everywhere["fedavg"]), "40", "80", dot(clean["fedavg"]),

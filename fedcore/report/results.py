@@ -261,7 +261,8 @@ def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     mixed = len(set(rows["verdict"])) > 1
     if len(rows) <= SHOWN:
         each = (
-            (f"{PLAIN[str(row['verdict'])]}: " if mixed else "") + measured(row, names, line.unit)
+            (f"{PLAIN[str(row['verdict'])]}: " if mixed else "")
+            + measured(row, names, line.unit, tallied=len(rows) > 1)
             for _, row in rows.iterrows()
         )
         return BREAK.join(each) + note

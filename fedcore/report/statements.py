@@ -83,8 +83,8 @@ def said(row: pd.Series, names: Names, what: str = "") -> str:
     return f"{a} above {_named(str(other), names)}{of}"
 
 
-def measured(row: pd.Series, names: Names, what: str = "") -> str:
-    """Return a claim's rule and its numbers in words."""
+def measured(row: pd.Series, names: Names, what: str = "", *, tallied: bool = True) -> str:
+    """Return a claim's rule and its numbers in words. tallied: with the counts of its settings."""
     rule, unit, numbers = _rule(row), _unit(row), str(row["numbers"])
     found = Difference.find(numbers)
     if row["verdict"] == "not tested":
@@ -95,7 +95,7 @@ def measured(row: pd.Series, names: Names, what: str = "") -> str:
         return f"{said(row, names, what)}: {reason}{so_far}"
     settings, place = "", ""
     if int(float(row.get("tested_in") or 0)) > 1:
-        settings = f"{tally(row.to_frame().T)}; "
+        settings = f"{tally(row.to_frame().T)}; " if tallied else ""
         where = _place(found.place, names) if found and found.place else ""
         place = f"{'widest' if rule.tolerance is not None else 'weakest'} {f'({where})' if where else 'setting'}: "
     limit = number_of(str(rule.below))
