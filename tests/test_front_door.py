@@ -698,3 +698,7 @@ def test_a_file_is_enough_for_methods_to_be_found(tmp_path: Path):
     code = "import fedcore as fc; from fedcore.methods import METHODS, builder; "
     code += "print(fc.throwaway(rounds=3).settings, len(METHODS), hasattr(builder('thrown'), 'control'))"
     assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} True\n"
+
+
+def test_both_dirichlet_partitions_take_alpha_first():
+    assert fc.dirichlet(0.3).settings["alpha"] == fc.device_dirichlet(0.3).settings["alpha"] == 0.3

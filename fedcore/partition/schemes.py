@@ -88,8 +88,8 @@ def few_classes(
 def device_dirichlet(
     labels: Index,
     devices: int,
-    classes: int,
     alpha: float,
+    classes: int,
     min_size: int,
     seed: int,
     examples: int | None = None,

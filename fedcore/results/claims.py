@@ -35,7 +35,9 @@ from annotated_types import Ge
 from fedcore.types import InputError
 
 NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
-SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
+LABEL = rf"(?!{NUMBER}(?:\s|$))\w\S*"
+"""A row's label, such as `fedprox` or `mu=0.1`; no number."""
+SIDE = rf"{NUMBER}|{LABEL}(?: - {LABEL})?"
 RULE = re.compile(
     rf"(?P<a>{SIDE}) (?:> (?P<below>{SIDE})|~ (?P<near>{SIDE}) within (?P<margin>{NUMBER})"
     rf"|(?:(?P<direction>rises|falls)|stays within (?P<room>{NUMBER})) with (?P<key>[\w.]+)(?P<paired> pairwise)?)"

@@ -150,7 +150,7 @@ def test_few_classes_draws_who_holds_what():
 def test_devices_with_mixes_of_their_own_are_equal_in_size(devices, alpha, seed):
     """No class is asked for more often than it is there, so that sizes are exact but for the fractions of examples."""
     labels, classes = np.arange(7000) % 7, max(2, -(-7 // devices))
-    made = device_dirichlet(labels, devices, classes, alpha, 1, seed, examples=500)
+    made = device_dirichlet(labels, devices, alpha, classes, 1, seed, examples=500)
     table = held(labels, made)
     assert (table.sum(1) > 500 / devices - classes).all()
     assert (table.sum(1) <= 500 / devices).all()
@@ -164,7 +164,7 @@ def test_devices_with_mixes_of_their_own_are_equal_in_size(devices, alpha, seed)
 def test_own_mixes_have_the_dirichlet_law():
     """The largest of four shares from Dir(5) is .371 on average, by 200,000 draws; classes are drawn alike."""
     labels = np.arange(40000) % 10
-    tables = [held(labels, device_dirichlet(labels, 10, 4, 5.0, 1, seed, examples=10000)) for seed in range(40)]
+    tables = [held(labels, device_dirichlet(labels, 10, 5.0, 4, 1, seed, examples=10000)) for seed in range(40)]
     largest = np.array([table.max(1) / table.sum(1) for table in tables])
     drawn = np.random.default_rng(0).dirichlet(np.full(4, 5.0), 200_000).max(1).mean()
     assert largest.mean() == pytest.approx(drawn, abs=0.01)
@@ -175,15 +175,15 @@ def test_a_rare_class_limits_every_device():
     """Two devices that want both classes alike get the 60 examples of the first, and as many of the other."""
     labels = np.repeat([0, 1], [60, 300])
     for examples, each in ((None, 30), (100, 25)):
-        table = held(labels, device_dirichlet(labels, 2, 2, 1e20, 1, 0, examples=examples))
+        table = held(labels, device_dirichlet(labels, 2, 1e20, 2, 1, 0, examples=examples))
         assert (np.abs(table - each) <= 1).all()
-    assert [len(index) for index in device_dirichlet(labels, 2, 1, 1e20, 1, 0).values()] == [60, 60]
+    assert [len(index) for index in device_dirichlet(labels, 2, 1e20, 1, 1, 0).values()] == [60, 60]
 
 
 def test_followers_have_the_classes_of_others():
     labels = np.arange(6000) % 10
     for seed in range(5):
-        has = held(labels, device_dirichlet(labels, 10, 4, 1e20, 1, seed, followers=range(5, 10))) > 0
+        has = held(labels, device_dirichlet(labels, 10, 1e20, 4, 1, seed, followers=range(5, 10))) > 0
         leaders = {tuple(row) for row in has[:5]}
         assert {tuple(row) for row in has[5:]} <= leaders
         assert has[:5].any(0).all()

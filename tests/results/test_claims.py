@@ -30,3 +30,4 @@ def test_labels():
     assert Claim("said", "10_rounds > 10").labels == {"10_rounds"}
     assert Claim("said", "a - b ~ c - d within 1e-3").labels == {"a", "b", "c", "d"}
     assert Claim("said", "a rises with round").labels == {"a"}
+    assert Claim("said", "mu=0.1 > fedprox/mu=1 - mu=0").labels == {"mu=0.1", "fedprox/mu=1", "mu=0"}
