@@ -114,8 +114,9 @@ class Line(Section):
 
     says: the statement in plain words. file: of docs/results, without "-claims.csv". rules: rules of its claims.
     study, of, where: of these claims, the ones with that study, that metric, and these words in their settings. unit:
-    what they compare, where its usual name misleads. note: what else a reader must know. table, log, picture: links
-    from docs/ to the numbers, the log and a picture of what the claims compare. command: what runs it.
+    what they compare, where its usual name misleads. always: of a bound, which one opposite contradicts. note: what
+    else a reader must know. table, log, picture: links from docs/ to the numbers, the log and a picture of what the
+    claims compare. command: what runs it.
     """
 
     says: Text
@@ -125,6 +126,7 @@ class Line(Section):
     of: str = ""
     where: str = ""
     unit: str = ""
+    always: bool = False
     note: str = ""
     table: Text
     log: Text

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedcore.config.papers import Line, Paper, Papers, Worth
 from fedcore.report.papers import cell, table
-from fedcore.report.statements import join, measured, said
+from fedcore.report.statements import join, measured, said, tally
 from fedcore.types import InputError
 
 HEAD = """# What holds of the four papers
@@ -18,11 +18,12 @@ HEAD = """# What holds of the four papers
 
 ABOUT = """For somebody who has read none of them. In all four, devices such as phones or sensors learn together and
 keep their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples
-that a model labels rightly, and a point is a hundredth of it. "Surely" is by an interval over repetitions with other
-random draws that is wrong in one of twenty cases; without it numbers are means of at least three. Below: what each
-paper proposes and what it is worth by our runs, some words, then six statements of each with the numbers that speak for
-or against them. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
-`docs/results`; edit those files, not this page.
+that a model labels rightly, and a point is a hundredth of it. "Surely" is by a 90 % interval over repetitions with
+other random draws: its lower end is too high in one of twenty cases, its upper end too low in another. Without it
+numbers are means of three repetitions at least, unless fewer are named. Below: what each paper proposes and what it is
+worth by our runs, some words, then six statements of each with the numbers that speak for or against them. The page is
+made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in `docs/results`; edit those files, not this
+page.
 """
 
 WORDS = (
@@ -43,12 +44,14 @@ WORDS = (
     ("temperature", "by how much a model's outputs are flattened before others learn from them; 1: not at all"),
     (
         "equal and unequal labels",
-        "whether all devices have the same shares of the labels; alpha 1e20, 1 and .1 are equal, unequal "
-        "and very unequal ones",
+        "whether all devices have the same shares of the labels; shares are drawn at random (Dirichlet), and "
+        "differ the more the smaller alpha is: 1e20 is equal, 1 unequal, .1 very unequal",
     ),
     ("seed", "one repetition with other random draws of data, first models and order"),
     ("setting", "one number of devices, one dataset, ... in which a statement is tried"),
     ("validation data", "examples of the devices that are kept from training, to choose by"),
+    ("Adam, SGD", "two rules for the steps of training; SGD is the plain one, Adam fits a step to each parameter"),
+    ("open", "may be chance: the interval reaches to both sides"),
     ("epoch", "training once over all examples of a device"),
     ("MNIST, USPS, MNIST-M", "images of digits: written by hand, from letters, and the first over photographs"),
 )
@@ -66,23 +69,30 @@ Each row is a statement of a paper (with "(ours)" one that the paper does not ma
 | **holds in part** | some hold, some do not or could not be tested |
 | **not shown** | none holds, and none is contradicted: the numbers allow either |
 | **contradicted in part** | none holds, some are contradicted |
-| **contradicted** | all are: the numbers say the opposite |
+| **contradicted** | all are |
 | **could not be tested** | the experiment cannot tell |
 
+Below a verdict stand the settings (data, devices, ...) of all its claims: `3 yes, 2 opposite, 0 open`. A claim holds if
+all settings say yes, and in most if it is more than half of them beyond chance (7 of 8, 9 of 11, 14 of 15); else it is
+contradicted if so many say the opposite as chance alone would not (1 of 1, 2 of 2 to 7, 3 of 8 to 16), whatever the
+others say; else it is not shown. A bound, which must hold always, is contradicted by a single opposite.
+
 `.53 against .10: +43 points [+30, +56]` are the two accuracies, and the lead of the first with its 90 % interval: by it
-the true lead is anything from 30 to 56 points. A claim holds in a setting if the whole interval is above 0, over at
-least three seeds; it is contradicted there if the whole interval is below, and an interval from -1 to +5 shows neither.
-Where there are several settings, the numbers are of the one that speaks most against the claim: the weakest setting,
-even of a claim that holds. Three seeds, unless another number is given.
+the true lead is anything from 30 to 56 points. A setting says yes if the whole interval is above 0, over at least three
+seeds, and the opposite if it is below; an interval from -1 to +5 leaves it open. Where there are several settings, the
+numbers are of the one that speaks most against the claim: the weakest setting, even of a claim that holds. Three seeds,
+unless another number is given.
 
 A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
-perfect](pipeline.md#the-ceiling), or where the row behind [still gains](pipeline.md#convergence) when the run ends.
-What is known until then stands after "so far".
+perfect](pipeline.md#the-ceiling), or, of DFL and FedASA, where the row behind [still gains](pipeline.md#convergence) by
+more than its spread over seeds when the run ends. A row that gains less is compared. What is known until then stands
+after "so far".
 
 The statements were chosen by hand: of each paper first what it says of accuracy, against each rival, and of cost, then
 of its own settings and theory, and one of ours where a simpler way is as good; each from the largest of our runs that
 has three seeds, where there is one. All claims are in the files beside [verdicts before and
-after](results/verdicts.md), and "of all its claims" counts each once for every run that answers it.
+after](results/verdicts.md), and "of all its claims" counts each once for every run that answers it, small ones with few
+seeds, too.
 """
 
 FOOT = """## More
@@ -152,14 +162,17 @@ def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     yield table(
         ("verdict", "statement", "numbers", "see"),
         (
-            (f"**{verdict}**", line.says, evidence(rows, line, paper.names), links(line, commands))
+            (f"**{verdict}**{settings(rows)}", line.says, evidence(rows, line, paper.names), links(line, commands))
             for verdict, line, rows in answers
         ),
     )
     yield "Runs:\n"
     yield "\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, 1)) + "\n"
-    counts = all_claims(family, root)["verdict"].value_counts()
-    yield f"Of all its claims, in all runs that were kept, {counted(counts)}.\n"
+    claims = all_claims(family, root)
+    untested = claims.loc[claims["verdict"] == "not tested", "numbers"].map(why)
+    reasons = "; ".join(f"{reason}: {count}" for reason, count in untested.value_counts().items())
+    of_all = counted(claims["verdict"].value_counts()) + (f" ({reasons})" if reasons else "")
+    yield f"Of all its claims, {of_all}.\n"
 
 
 def check_worth(family: str, worth: Worth, verdicts: list[str]) -> None:
@@ -180,6 +193,19 @@ COUNTED = {
     "not tested": ("could not be tested", "could not be tested"),
 }
 """verdict -> what one claim does, and what several do"""
+
+
+WHY = {
+    "not converged": "still gained when the run ended",
+    "ceiling": "nearly perfect",
+    "at chance": "models only guess",
+}
+"""Words of a claim that was not tested -> why, in plain ones."""
+
+
+def why(numbers: str) -> str:
+    """Return why a claim was not tested."""
+    return next((words for part, words in WHY.items() if part in numbers), "too few seeds, or values not kept")
 
 
 def counted(counts: pd.Series) -> str:
@@ -204,7 +230,10 @@ def claims_of(line: Line, root: Path) -> pd.DataFrame:
     for rule in line.rules:
         if rule not in set(rows["rule"]):
             raise InputError(f"papers: {line.says!r}: {line.file}-claims.csv has no claim {rule!r}")
-    return rows[rows["rule"].isin(line.rules)].drop_duplicates(["rule", "of", "where"])
+    rows = rows[rows["rule"].isin(line.rules)].drop_duplicates(["rule", "of", "where"])
+    if line.always:
+        rows.loc[pd.to_numeric(rows["contradicted_in"]) > 0, "verdict"] = "contradicted"
+    return rows
 
 
 def word(rows: pd.DataFrame) -> str:
@@ -219,6 +248,11 @@ def word(rows: pd.DataFrame) -> str:
     return "holds in most" if verdicts == {"holds", "holds in most"} else "holds in part"
 
 
+def settings(rows: pd.DataFrame) -> str:
+    """Return what the settings of all claims say, if there are several."""
+    return BREAK + tally(rows) if pd.to_numeric(rows["tested_in"]).sum() > 1 else ""
+
+
 def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     """Return the numbers of a few claims; of many which have which verdict, and the numbers of one that fails."""
     note = BREAK + cell(line.note) if line.note else ""
@@ -227,7 +261,8 @@ def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
     mixed = len(set(rows["verdict"])) > 1
     if len(rows) <= SHOWN:
         each = (
-            (f"{PLAIN[str(row['verdict'])]}: " if mixed else "") + measured(row, names, line.unit)
+            (f"{PLAIN[str(row['verdict'])]}: " if mixed else "")
+            + measured(row, names, line.unit, tallied=len(rows) > 1)
             for _, row in rows.iterrows()
         )
         return BREAK.join(each) + note

@@ -83,8 +83,8 @@ def said(row: pd.Series, names: Names, what: str = "") -> str:
     return f"{a} above {_named(str(other), names)}{of}"
 
 
-def measured(row: pd.Series, names: Names, what: str = "") -> str:
-    """Return a claim's rule and its numbers in words."""
+def measured(row: pd.Series, names: Names, what: str = "", *, tallied: bool = True) -> str:
+    """Return a claim's rule and its numbers in words. tallied: with the counts of its settings."""
     rule, unit, numbers = _rule(row), _unit(row), str(row["numbers"])
     found = Difference.find(numbers)
     if row["verdict"] == "not tested":
@@ -93,12 +93,11 @@ def measured(row: pd.Series, names: Names, what: str = "") -> str:
         reason += f" ({near[1].removeprefix('0')} and more)" if near else ""
         so_far = f"; so far {_sides(row, rule, unit)}{_difference(found, unit)}" if found else ""
         return f"{said(row, names, what)}: {reason}{so_far}"
-    held, opposite, tested = (int(float(row.get(name) or 0)) for name in ("holds_in", "contradicted_in", "tested_in"))
     settings, place = "", ""
-    if tested > 1:
-        settings = f"holds in {held} of {tested} settings{f', the opposite in {opposite}' if opposite else ''}; "
+    if int(float(row.get("tested_in") or 0)) > 1:
+        settings = f"{tally(row.to_frame().T)}; " if tallied else ""
         where = _place(found.place, names) if found and found.place else ""
-        place = f"{'widest' if rule.tolerance is not None else 'weakest'}{f' ({where})' if where else ''}: "
+        place = f"{'widest' if rule.tolerance is not None else 'weakest'} {f'({where})' if where else 'setting'}: "
     limit = number_of(str(rule.below))
     if found and limit is not None and " - " in rule.a:
         mean, low = (unit.times * (value + limit) for value in (found.mean, found.low))
@@ -110,6 +109,14 @@ def measured(row: pd.Series, names: Names, what: str = "") -> str:
             allowed = f"{'needed: more' if sign > 0 else 'allowed: less'} than {_plain(limit, unit)}"
             return f"{said(row, names, what)}: {settings}{place}{_of_limit(found, unit, limit, sign)} ({allowed})"
     return f"{said(row, names, what)}: {settings}{place}{_sides(row, rule, unit)}{_difference(found, unit)}"
+
+
+def tally(rows: pd.DataFrame) -> str:
+    """Return in how many of all settings claims hold, in how many their opposite does, and how many are open."""
+    held, opposite, tested = (
+        sum(int(float(value or 0)) for value in rows[name]) for name in ("holds_in", "contradicted_in", "tested_in")
+    )
+    return f"{held} yes, {opposite} opposite, {tested - held - opposite} open"
 
 
 def _of_limit(found: Difference, unit: Unit, limit: float, sign: int) -> str:

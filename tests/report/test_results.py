@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from asked import PARAMS, ROOT, refusal
+from scipy.stats import binom
 from worths import FAMILIES
 
 from fedcore.config.papers import Figure, Line, Paper, Worth, read_papers
-from fedcore.report.results import results_page, word
+from fedcore.report.results import KEY, results_page, word
 
 PAPERS = read_papers(PARAMS["studies"], ROOT)
 CLAIMS = """study,says,rule,of,where,verdict,numbers,holds_in,contradicted_in,tested_in,a,b
@@ -66,15 +67,16 @@ def test_a_line_has_its_verdict_its_numbers_and_its_links(tmp_path: Path):
     text = page(tmp_path, line(), line(says="b.", rules=["a > c"], picture="x.png", note="Note."), names={"a": "A"})
     see = "[table](x.csv), [log](x.md), [claims](results/code-x-claims.csv), run 1"
     numbers = (
-        "holds: A above b: holds in 2 of 2 settings; weakest (k 1): .530 against .100: +43.0 points [+30.0, +56.0]"
-        "<br>not shown: A above c: holds in 0 of 2 settings, the opposite in 1; weakest: -2.0 points [-5.0, +1.0] "
+        "holds: A above b: 2 yes, 0 opposite, 0 open; weakest (k 1): .530 against .100: +43.0 points [+30.0, +56.0]"
+        "<br>not shown: A above c: 0 yes, 1 opposite, 1 open; weakest setting: -2.0 points [-5.0, +1.0] "
         "(5 seeds)"
         "<br>could not be tested: A above b: at chance"
     )
-    assert f"| **holds in part** | a is best. | {numbers} | {see} |" in text
+    assert f"| **holds in part**<br>2 yes, 1 opposite, 1 open | a is best. | {numbers} | {see} |" in text
     assert "(5 seeds)<br>Note. | [table](x.csv), [log](x.md), [picture](x.png)," in text
     assert "Runs:\n\n1. `run x`\n" in text
-    assert "Of all its claims, in all runs that were kept, 1 holds, 1 is not shown, 1 could not be tested." in text
+    of_all = "Of all its claims, 1 holds, 1 is not shown, 1 could not be tested (models only guess: 1)."
+    assert of_all in text
     assert "An idea." in text
 
 
@@ -101,6 +103,20 @@ def test_a_table_of_what_it_is_worth_stands_first(tmp_path: Path):
 
 def test_a_line_may_be_of_some_settings_alone(tmp_path: Path):
     assert "| **could not be tested** | a is best. |" in page(tmp_path, line(rules=["a > b"], where="k = 1"))
+
+
+def test_one_opposite_contradicts_a_bound(tmp_path: Path):
+    assert "| **contradicted**<br>0 yes, 1 opposite, 1 open |" in page(tmp_path, line(rules=["a > c"], always=True))
+
+
+def test_the_page_says_when_settings_are_enough():
+    """Against the binomial distribution: half of the settings by chance, or a twentieth."""
+    most, opposites = re.findall(r"\((\d+ of \d+, [^)]*)\)", KEY)
+    for held, tested in (map(int, words.split(" of ")) for words in most.split(", ")):
+        assert binom.sf(held - 1, tested, 0.5) < 0.05
+    least = {n: next(k for k in range(1, n + 1) if binom.sf(k - 1, n, 0.05) <= 0.05 + 1e-12) for n in range(1, 17)}
+    assert least == {1: 1} | dict.fromkeys(range(2, 8), 2) | dict.fromkeys(range(8, 17), 3)
+    assert opposites == "1 of 1, 2 of 2 to 7, 3 of 8 to 16"
 
 
 def test_a_sentence_by_hand_stands_for_its_verdicts(tmp_path: Path):

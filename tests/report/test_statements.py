@@ -51,7 +51,7 @@ def test_a_rule_is_said_in_plain_names(rule: str, of: str, words: str):
         ),
         (
             claim("a > b", "in 1 of 3 settings; x: -0.02 [-0.1, +0.06] at x=4 y=1 z=2 (3 seeds)", tested_in=3),
-            "holds in 1 of 3 settings; weakest (4 devices, even): -2.0 points [-10.0, +6.0]",
+            "1 yes, 0 opposite, 2 open; weakest (4 devices, even): -2.0 points [-10.0, +6.0]",
         ),
         (  # .123 and -.0195 above the 9 points
             claim("a - b > 0.09", "x: +0.123 [-0.0195, +0.266] (3 seeds)"),
