@@ -178,13 +178,16 @@ def st_lf() -> dict[str, list[str]]:
     assert len(set(below["M"])) == 1
     fixed, energy = ends(right["st_lf"][differ]), [f"{saved.min():.0f}", f"{saved.max():.0f}"]
     less = [f"{by_one.min():.0f}", f"{by_one.max():.0f}"]
+    level = f"{below['M'].iloc[0]:.1f}"
     falls = [f"{below[name].iloc[end]:.1f}" for name in ("U", "MM") for end in (0, -1)]
+    printed = read("st-lf-fig6-times-1").pivot_table("energy_j", "phi_e", "set").loc[[0, 10]]
+    dialled = [f"{energy:.1f}" for name in ("M", "U", "MM") for energy in printed[name]]
     bound = str(claim("st-lf-table2-as-published", "st_lf > 0", of="worst of links.slack_corollary_1")["numbers"])
     return {
         "holds": [*fixed, dot(best.max()), *energy],
         "instead": [*ahead, *less],
-        "says": [*fixed, *ends(best), *ahead, *energy, *less, f"{below['M'].iloc[0]:.1f}", "0", "10", "1,000"],
-        "note 3": ["1,000", "0", "10", f"{below['M'].iloc[0]:.1f}", *falls],
+        "says": [*fixed, *ends(best), *ahead, *energy, *less, level, "0", "10", "1,000", *dialled[:2]],
+        "note 3": ["1,000", "0", "10", level, *falls, "100", *dialled],
         "note 4": ["1", *re.findall(r"least: \+(\d)", bound)],
     }
 
