@@ -254,13 +254,15 @@ def st_lf() -> dict[str, list[str]]:
     stays, *falls = (
         f"{below[name].iloc[end] / 10:.2f}" for name, end in (("M", 0), ("U", 0), ("U", -1), ("MM", 0), ("MM", -1))
     )  # of ten devices
+    printed = read("st-lf-fig6-times-1").pivot_table("energy_j", "phi_e", "set").loc[[0, 10]] / 10
+    dialled = [f"{energy:.2f}" for name in ("M", "U", "MM") for energy in printed[name]]
     bound = str(claim("st-lf-table2-as-published", "st_lf > 0", of="worst of links.slack_corollary_1")["numbers"])
     return {
         "holds": [*fixed, dot(best.max()), *energy, "25", *few],
         "instead": [*ahead, *less, *ends(right["single_match"][differ])],
         "says": [*fixed, *ends(best), *ahead, *energy, "25", *few, *degree, *counts(nearby), *less, stays, "0", "10",
-                 "1,000"],
-        "note 3": ["1,000", "0", "10", stays, *falls],
+                 "1,000", *dialled[:2]],
+        "note 3": ["1,000", "0", "10", stays, *falls, "100", *dialled],
         "note 4": ["1", *re.findall(r"least: \+(\d)", bound)],
     }  # fmt: skip
 
