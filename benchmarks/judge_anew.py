@@ -131,7 +131,21 @@ def dfl_thresholds(name: str, study: Study) -> Numbers:
 def code_by_seed(name: str, study: Study) -> Numbers:
     """Return the numbers of a file with a column for each key of the grid, named as in :data:`KEYS`."""
     keys = [key for key in KEYS if key in pd.read_csv(RESULTS / name)]
+    return by_setting(by_seed(name, *keys), keys)
+
+
+def code_fig10(name: str, study: Study) -> Numbers:
+    """Five shots: the first of CODE is its single shot, that of LMF is in a file of its own."""
+    keys = ["net", "alpha"]
     rows = by_seed(name, *keys)
+    rows["round"] = np.where(rows["method"].isin(["code_ot", "lmf"]), 5, 1)
+    first = rows[rows["method"] == "code_1"].assign(method="code_ot")
+    one_shot = pd.read_csv(RESULTS / "code-fig10-one-shot.csv").rename(columns={"accuracy": "value"}).assign(round=1)
+    return by_setting(pd.concat([rows, first, one_shot[one_shot["method"] == "lmf"]], ignore_index=True), keys)
+
+
+def by_setting(rows: pd.DataFrame, keys: list[str]) -> Numbers:
+    """Return the numbers of rows whose settings are the values of some keys."""
     rows["setting"] = [
         " ".join(
             f"{key}={value:g}" if key == "alpha" else f"{key}={value}" for key, value in zip(keys, one, strict=True)
@@ -241,6 +255,7 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "code-fig6-digits": code_fig6,
     "code-fig8-mnist-sgd": code_by_seed,
     "code-fig9-growth": code_by_seed,
+    "code-fig10-part": code_fig10,
     "code-fig9-mnist-sgd": code_by_seed,
     "dfl-mnist": dfl_rounds,
     "dfl-table2-mnist-part": dfl_rounds,
@@ -266,6 +281,7 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
 FILES = {
     "code-fig8-mnist-sgd": "code-fig8-mnist-sgd-seeds",
     "code-fig9-mnist-sgd": "code-fig9-mnist-sgd-seeds",
+    "code-fig10-part": "code-fig10-part-seeds",
     "dfl-mnist": "dfl-mnist-rounds",
     "dfl-controls-cnn": "dfl-controls",
 }
@@ -273,6 +289,7 @@ FILES = {
 
 BY_MEAN = ("code-fig8-mnist", "code-fig9-mnist")
 KEYS = {
+    "net": "net",
     "devices": "federation.devices",
     "alpha": "federation.alpha",
     "epochs": "training.epochs",
