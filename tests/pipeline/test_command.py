@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -222,22 +223,23 @@ def test_an_error_in_the_midst_of_a_file_names_its_folder(named: str | None, wor
     assert cause(error).startswith(words)
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file of this process may be larger than a kilobyte."""
+    """No file of this process may be larger than a kilobyte: not around a test, which pytest may write of to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_cause_that_a_library_has_as_text_is_one_line(tmp_path: Path):
     """PyTorch and safetensors raise exceptions of their own: of 4 PB of memory, and of a file without room."""
     with pytest.raises(RuntimeError) as none:
         torch.empty(1 << 50)
     assert cause(wrapped(none.value)).startswith("no memory left: ")
-    with pytest.raises(SafetensorError) as full:
+    with pytest.raises(SafetensorError) as full, small_files():
         save_file({"tensor": torch.zeros(1000)}, tmp_path / "tensors")
     assert cause(wrapped(full.value)).startswith("a file: no room to write: File too large; ")
 
