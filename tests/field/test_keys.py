@@ -396,7 +396,7 @@ def test_the_noise_has_the_deviation_that_was_promised(tmp_path, monkeypatch):
         totals.append(from_integers(torch.stack([update.extra["gram"] for update in sent]).sum(0)))
     drawn = (totals[0] - totals[1]) / noise_of(8.0, 1e-5, 1.0, 1)
     assert drawn.std() == pytest.approx(1, abs=0.1)
-    assert drawn.mean().abs() < 0.1
+    assert drawn.mean().abs() < 0.2  # of 820 numbers, which are drawn anew in each run: six of its deviations
 
 
 def test_a_private_sum_is_not_repeated_with_less_noise(tmp_path):
