@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -49,6 +50,8 @@ LARGE = 100 * 2**20
 
 LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
 """A run of a few methods and seeds."""
+HINTED = 10_000
+"""Rows of a text file that are searched for gaps: a hint, since a run refuses any gap by its row and column."""
 GAPS = frozenset({"", "na", "nan", "null"})
 """Cells of a text file without a value, in small letters; a run knows more ways to write it."""
 
@@ -193,7 +196,8 @@ def misses_cells(file: Path) -> bool:
     if file.suffix in TEXTS:
         with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
             mark = next((mark for mark in "\t;|" if mark in lines.readline()), ",")
-            return any(cell.strip().lower() in GAPS for row in csv.reader(lines, delimiter=mark) for cell in row)
+            rows = islice(csv.reader(lines, delimiter=mark), HINTED)
+            return any(cell.strip().lower() in GAPS for row in rows for cell in row)
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(file) as table:
