@@ -298,7 +298,7 @@ def task_name(fed: DividedDataset | Federation) -> str:
     """Return the name of what labels are."""
     if isinstance(fed, DividedDataset):
         return fed.dataset.task.name
-    return next((task_of(one.data.train.y).name for one in fed.devices.values()), fed.task)
+    return next((task_of(device.data.train.y).name for device in fed.devices.values()), fed.task)
 
 
 def classes_of(fed: DividedDataset | Federation) -> list[str]:

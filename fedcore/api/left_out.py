@@ -69,10 +69,12 @@ def _score_left_out(result: Result, device: str, execute: Execute, extra: Extra 
         own = whole.devices[device].data
         parts = [part for part in (own.train, own.val, own.test) if len(part)]
         examples = Data(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
-        fed = replace(whole, devices={name: one for name, one in whole.devices.items() if name != device})
+        fed = replace(whole, devices={name: rest for name, rest in whole.devices.items() if name != device})
     if extra is not None:
         scored = scoring(**extra, classes=classes_of(result.fed))
         fed = replace(fed, scoring=replace(scored, label_scale=fed.scoring.label_scale))
-    method = result.config.build(fed.public.nets, {name: len(one.data.train) for name, one in fed.devices.items()})
+    method = result.config.build(
+        fed.public.nets, {name: len(device.data.train) for name, device in fed.devices.items()}
+    )
     *_, last = rounds(method, fed, result.seed, execute, every=NEVER)
     return score_new(method, fed, last.state, execute, net, {device: examples})[device]

@@ -232,7 +232,7 @@ class Comparison:
         from fedcore.report.figures.results import curves  # matplotlib takes a while
 
         name = metric or METRICS[self.summary["metric"].iloc[0]].column
-        known = {one.column: one for one in METRICS.values()}
+        known = {metric.column: metric for metric in METRICS.values()}
         course = summary.curves(self.table)
         if name not in set(course["metric"]):
             raise unknown_value("curves.metric", name, sorted(set(course["metric"])))

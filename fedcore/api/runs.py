@@ -349,7 +349,9 @@ def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     if task == MULTILABEL:
         beside["labels"] = float(fed.classes)
     if task.standardised:
-        beside["label_std"] = torch.cat([one.data.train.y for one in fed.devices.values()]).std(correction=0).item()
+        beside["label_std"] = (
+            torch.cat([device.data.train.y for device in fed.devices.values()]).std(correction=0).item()
+        )
     return {
         name: {
             "examples": float(len(device.data.train)),

@@ -195,7 +195,9 @@ def load(folder: Path) -> ServedModels:
     tensors = read_tensors(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     shape, classes, steps = tuple(schema.shape), len(schema.classes), TASKS[schema.task] == SEQUENCES
-    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **one) for one in sections]
+    nets = [
+        build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **part) for part in sections
+    ]
     models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)

@@ -120,7 +120,7 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
 
     _, jobs = plan_jobs(ask([*settings]))
     job = jobs[0]
-    if len({one.study for one in jobs}) > 1 or len(job.settings) > 1:
+    if len({each.study for each in jobs}) > 1 or len(job.settings) > 1:
         raise InputError("a field has one setting of one study: name it, such as study=my_data size=small")
     setting = job.settings[0]
     dataset = load(**setting.data)

@@ -36,8 +36,8 @@ def status() -> None:
 
     def nbytes(path: Path) -> int:
         """Return the bytes of a file, or of those in a folder; of one with several names it is the first name's."""
-        stats = [one.stat() for one in ([path] if path.is_file() else path.rglob("*")) if one.is_file()]
-        sizes = {(one.st_dev, one.st_ino): one.st_size for one in stats}
+        stats = [file.stat() for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+        sizes = {(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}
         new = sizes.keys() - counted
         counted.update(new)
         return sum(sizes[place] for place in new)
@@ -80,7 +80,7 @@ def status() -> None:
         "runs": size(home / "runs"),
         "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
-        "challenge": "; ".join(one.challenge for one in known.values() if one.challenge) or "none",
+        "challenge": "; ".join(entry.challenge for entry in known.values() if entry.challenge) or "none",
     }
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

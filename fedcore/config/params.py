@@ -106,11 +106,11 @@ def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: 
     Of a setting that many methods have it is the one of all of them.
     """
     here = dict.fromkeys([*values, *allowed_keys(above, custom)])
-    nested = {one: values[one] if isinstance(values.get(one), Mapping) else () for one in here}
+    nested = {section: values[section] if isinstance(values.get(section), Mapping) else () for section in here}
     below = [
-        ".".join((*above, one, name))
-        for one, given in nested.items()
-        if one != SHARED and name in (*given, *allowed_keys((*above, one), custom))
+        ".".join((*above, section, name))
+        for section, given in nested.items()
+        if section != SHARED and name in (*given, *allowed_keys((*above, section), custom))
     ]
     if not below or RENAMED.get(name) in here:
         return suggestion(name, here)

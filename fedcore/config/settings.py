@@ -100,9 +100,9 @@ def learning_rates(
     """Return the learning rates to try by label, for the methods that train with one that is not typed."""
     if len(factors) < 2 or "lr" in below(typed, "training"):
         return {}
-    trained = [one for one in methods if "training" in signature(one.builder).parameters]
+    trained = [method for method in methods if "training" in signature(method.builder).parameters]
     return {
-        one.label: [factor * one.training.lr for factor in factors]
-        for one in trained
-        if "lr" not in below(typed, f"{str(one.name).rpartition(':')[2]}.training")
+        method.label: [factor * method.training.lr for factor in factors]
+        for method in trained
+        if "lr" not in below(typed, f"{str(method.name).rpartition(':')[2]}.training")
     }

@@ -170,7 +170,7 @@ def _cell(kit: Kit, refused: Callable[[], Collection[str]] = frozenset) -> Any:
 
 def _stop(cell: Any) -> None:
     """Stop a cell, and close its listener, which FLARE leaves open."""
-    listeners = [getattr(one.driver, "server", None) for one in cell.communicator.conn_manager.connectors.values()]
+    listeners = [getattr(link.driver, "server", None) for link in cell.communicator.conn_manager.connectors.values()]
     cell.stop()
     for listener in listeners:
         if listener is not None:

@@ -180,13 +180,13 @@ def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, l
     """
     methods: dict[str, dict[str, str]] = {}
     modules: dict[str, str] = {}
-    for one in allowed:
-        if module := _MODULE.fullmatch(one):
+    for entry in allowed:
+        if module := _MODULE.fullmatch(entry):
             modules[module[1]] = module[2]
-        elif one != NUMBERS:
-            match = _ALLOWED.fullmatch(one)
+        elif entry != NUMBERS:
+            match = _ALLOWED.fullmatch(entry)
             if match is None or match["method"] not in METHODS:
-                raise InputError(f"--allow {one}: is no method of fedcore, no module=SHA-256 and not {NUMBERS}")
+                raise InputError(f"--allow {entry}: is no method of fedcore, no module=SHA-256 and not {NUMBERS}")
             wanted = methods.setdefault(match["method"], {})
             if match["key"]:
                 wanted[match["key"]] = match["value"]

@@ -95,7 +95,7 @@ class Masks:
 
     def __init__(self, name: str, secret: bytes, publics: Mapping[str, bytes], run: str, turn: tuple[int, int]) -> None:
         self._name, self._secret = name, secret
-        self.context = context_of(run, turn, {one: key.hex() for one, key in publics.items()})
+        self.context = context_of(run, turn, {device: key.hex() for device, key in publics.items()})
         own, self._shared = X25519PrivateKey.from_private_bytes(secret), {}
         for other, public in publics.items():
             if other != name:

@@ -116,7 +116,7 @@ def unpack_kit(path: Path) -> Path:
     folder = path.with_suffix("")
     try:
         with ZipFile(path) as whole:
-            if sorted(whole.namelist()) != sorted(PARTS) or any(one.file_size > LARGEST for one in whole.infolist()):
+            if sorted(whole.namelist()) != sorted(PARTS) or any(part.file_size > LARGEST for part in whole.infolist()):
                 raise InputError(f"{path}: is no kit; fedcore field init makes them")
             content = {part: whole.read(part) for part in PARTS}
     except (OSError, BadZipFile) as error:
@@ -131,7 +131,7 @@ def unpack_kit(path: Path) -> Path:
 
 def revoke(server: Path, name: str) -> None:
     """Refuse a device's certificate from now on, also while a server runs. It has one alone, and gets no other."""
-    write_file(server / REVOKED, "".join(f"{one}\n" for one in sorted({*revoked(server), link_name(name)})).encode())
+    write_file(server / REVOKED, "".join(f"{link}\n" for link in sorted({*revoked(server), link_name(name)})).encode())
 
 
 def revoked(server: Path) -> frozenset[str]:

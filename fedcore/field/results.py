@@ -82,7 +82,7 @@ def left_devices(record: Kept, label: str) -> pd.DataFrame:
             continue
         turns = [turn for turn in record.turns if turn.up.get(name)]
         scores = [turn.scores[name] for turn in record.turns if turn.scores and name in turn.scores]
-        numbers = sum(len(split) for one in scores for part, split in one.items() if part != "shared")
+        numbers = sum(len(split) for parts in scores for part, split in parts.items() if part != "shared")
         rows = [
             ("numbers of its examples (training, test, classes tested)", 3, 0),
             ("digest of its examples, with a key that stays there", 1, 0),

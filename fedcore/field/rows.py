@@ -138,11 +138,11 @@ class Rows:
 
         schema = recipe.schema
         folders = find_folders(self.path, sites=False)
-        self._check_labels([one.folder.name for one in folders], schema.classes)
+        self._check_labels([source.folder.name for source in folders], schema.classes)
         data, counts = squares(folders, schema.classes, schema.shape[-1], schema.shape[0] == 1)
         roles: dict[str | None, str] = {None: "train"}
-        roles.update(roles_of({one.part for one in folders if one.part is not None}).items())
-        marks = tuple(roles[one.part] for one, count in zip(folders, counts, strict=True) for _ in range(count))
+        roles.update(roles_of({source.part for source in folders if source.part is not None}).items())
+        marks = tuple(roles[source.part] for source, count in zip(folders, counts, strict=True) for _ in range(count))
         if schema.channels != Fit():
             data = Data(standardise_channels(data.inputs(), schema.channels), data.y)
         split = marks if {*marks} != {"train"} else None

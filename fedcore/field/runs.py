@@ -56,8 +56,8 @@ class Study:
     def configs(self) -> dict[str, MethodConfig]:
         """The rows of the study by their labels."""
         return {
-            one["label"]: configure(one["name"], one["settings"], one["training"], label=one["label"])
-            for one in self.methods
+            method["label"]: configure(method["name"], method["settings"], method["training"], label=method["label"])
+            for method in self.methods
         }
 
 

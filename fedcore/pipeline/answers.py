@@ -30,7 +30,7 @@ def read(compared: Path, folder: Path) -> dict[str, list[Box]] | None:
         if content["of"] != _digest(compared):
             return None
         return {
-            study: [Box(one["title"], one["headline"], tuple(one["sentences"])) for one in of_study]
+            study: [Box(box["title"], box["headline"], tuple(box["sentences"])) for box in of_study]
             for study, of_study in content["studies"].items()
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # missing, or damaged

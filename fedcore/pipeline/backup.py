@@ -102,7 +102,7 @@ def restore(place: str) -> Moved:
         with tempfile.TemporaryDirectory(dir=environment.STATE) as folder:
             for number, digest in enumerate(missing.values()):
                 Path(folder, str(number)).write_bytes(_read(files, root, digest))
-            last = [*sorted(enumerate(missing), key=lambda one: one[1] == DATABASE)]  # it names the others
+            last = [*sorted(enumerate(missing), key=lambda numbered: numbered[1] == DATABASE)]  # it names the others
             for number, name in last:
                 write_atomic(environment.HOME / name, Path(folder, str(number)).read_bytes())
     return Moved(len(named), sum(size for _, size in named.values()), len(missing))

@@ -46,7 +46,10 @@ def index(papers: Papers, root: Path = Path()) -> str:
         return f"{HEAD}\nNo paper has an entry yet.\n"
     verdicts = claim_counts(root)
     overview = [
-        (f"[{family}](#{family})", *(str(sum(one.status == status for one in paper.figures)) for status in STATUSES))
+        (
+            f"[{family}](#{family})",
+            *(str(sum(figure.status == status for figure in paper.figures)) for status in STATUSES),
+        )
         for family, paper in papers.items()
     ]
     parts = [HEAD, table(("paper", *STATUSES), overview)]
@@ -67,7 +70,7 @@ def section(family: str, paper: Paper, verdicts: dict[str, str], root: Path) -> 
     )
     if paper.printed:
         heads = (*VALUE_HEADS, "source")
-        yield table(heads, [(*value_cells(one, value), source(value, root)) for one, value in paper.printed])
+        yield table(heads, [(*value_cells(figure, value), source(value, root)) for figure, value in paper.printed])
     if paper.conditions:
         yield f"### Conditions of {family}\n"
         yield table(CONDITION_HEADS, map(condition_cells, paper.conditions))
@@ -158,7 +161,7 @@ def text(value: str | float) -> str:
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table. Signs that would end a cell or a line are replaced."""
     rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(cell(one) for one in row)} |" for row in rows) + "\n"
+    return "\n".join(f"| {' | '.join(cell(entry) for entry in row)} |" for row in rows) + "\n"
 
 
 def cell(content: str) -> str:

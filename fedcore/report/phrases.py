@@ -305,8 +305,8 @@ def _at_chance(causes: Mapping[str, AtChance], criterion: Criterion) -> Iterator
     """Name the rows that are no better than always guessing, by their likely cause."""
     several = {Cause.COMMONEST: RARE} if criterion.guess == "rates" else {}
     for cause, words in (CAUSES | several).items():
-        of_cause = {name: one for name, one in causes.items() if one.cause is cause}
+        of_cause = {name: case for name, case in causes.items() if case.cause is cause}
         if of_cause:
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
-            named = join_words(f"{name} (loss {one.loss:.3g})" for name, one in of_cause.items())
+            named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
             yield f"No better than always guessing (loss {guess:.3g}) {be} {named}: {words}."

@@ -117,7 +117,7 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
         taken = len(schema.columns) + len(schema.left_out)
         what = f"{len(schema.columns)} of {taken} columns, {len(schema.inputs)} inputs"
     else:
-        inputs = ", ".join(f"{one.name} {' x '.join(map(str, one.shape)) or 1}" for one in schema.several)
+        inputs = ", ".join(f"{part.name} {' x '.join(map(str, part.shape)) or 1}" for part in schema.several)
         what = f"{inputs or ' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
     labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
@@ -243,7 +243,7 @@ def _devices(
         shares = 100 * row[list(classes)].astype(float) / max(size, 1)
         beyond = shares[list(classes[count:])]
         others = [f"{beyond.sum() if one_each else beyond.mean():.0f}"] if rest else []
-        table.add_row(Text(name), *cells, *(f"{shares[one]:.0f}" for one in shown), *others)
+        table.add_row(Text(name), *cells, *(f"{shares[label]:.0f}" for label in shown), *others)
     return table
 
 

@@ -138,7 +138,10 @@ def at_a_glance(papers: Papers) -> str:
     worths = [(NAMES[family], paper.worth) for family, paper in papers.items() if paper.worth]
     return table(
         ("", "what it is", "what holds", "use it?", "instead of it"),
-        ((f"**[{name}](#{name.lower()})**", one.what, one.holds, one.use, one.instead) for name, one in worths),
+        (
+            (f"**[{name}](#{name.lower()})**", worth.what, worth.holds, worth.use, worth.instead)
+            for name, worth in worths
+        ),
     )
 
 
@@ -154,7 +157,9 @@ def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
 def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     """Yield one paper's statements, each with its verdict and numbers."""
     with_claims = [(line, claims_of(line, root)) for line in paper.lines]
-    answers = sorted(((word(rows), line, rows) for line, rows in with_claims), key=lambda one: ORDER.index(one[0]))
+    answers = sorted(
+        ((word(rows), line, rows) for line, rows in with_claims), key=lambda answer: ORDER.index(answer[0])
+    )
     commands = list(dict.fromkeys(line.command for _, line, _ in answers))
     yield f"## {NAMES[family]}, statement by statement\n"
     if paper.about:

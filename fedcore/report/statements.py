@@ -195,13 +195,13 @@ def join(statements: Sequence[str]) -> str:
     """Return statements one after another; what all begin or end with is said once."""
     if len(statements) < 2:
         return "".join(statements)
-    parts = [one.split(" above ") for one in statements]
-    if all(len(one) == 2 for one in parts):
-        first, second = ({one[side] for one in parts} for side in (0, 1))
+    parts = [statement.split(" above ") for statement in statements]
+    if all(len(part) == 2 for part in parts):
+        first, second = ({part[side] for part in parts} for side in (0, 1))
         if len(first) == 1:
-            *most, last = (one[1] for one in parts)
+            *most, last = (part[1] for part in parts)
             return f"{first.pop()} above {', '.join(most)} and {last}"
         if len(second) == 1:
-            *most, last = (one[0] for one in parts)
+            *most, last = (part[0] for part in parts)
             return f"{', '.join(most)} and {last} above {second.pop()}"
     return "; ".join(statements)

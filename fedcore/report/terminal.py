@@ -43,9 +43,9 @@ def print_answers(boxes_of: Mapping[str, Sequence[Box]], console: Console | None
     """Print the boxes of each study: what to do in each setting, and why."""
     console = console or standard()
     for boxes in boxes_of.values():
-        for one in boxes:
-            console.print(Text(f"{one.title}: {one.headline}", style="bold"))
-            for sentence in one.sentences:
+        for answer in boxes:
+            console.print(Text(f"{answer.title}: {answer.headline}", style="bold"))
+            for sentence in answer.sentences:
                 console.print(Padding(Text(sentence), (0, 0, 0, 2)))
     console.print()
 

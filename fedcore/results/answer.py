@@ -125,10 +125,10 @@ def gains_of_settings(answers: Mapping[str, Answer]) -> tuple[str, dict[str, Gai
     The settings must have the same devices and test examples, such as two ways to scale these. Gains are paired by
     seed, with the interval of rule 2; None without two common seeds. Returns None if a setting has no such row.
     """
-    advices = {name: one.advice for name, one in answers.items()}
-    if not all(one.best_by_seed for one in advices.values()):
+    advices = {name: answer.advice for name, answer in answers.items()}
+    if not all(advice.best_by_seed for advice in advices.values()):
         return None
-    runs = {name: pd.DataFrame({"all": pd.Series(one.best_by_seed)}) for name, one in advices.items()}
+    runs = {name: pd.DataFrame({"all": pd.Series(advice.best_by_seed)}) for name, advice in advices.items()}
     best = max(runs, key=lambda name: float(runs[name].mean().iloc[0]))
     weights, ratio = pd.Series({"all": 1.0}), advices[best].ratio
     others = [name for name in runs if name != best]

@@ -48,8 +48,8 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
 
     rows: of each device. criterion: its metric, and the devices that count, as in means over devices.
     """
-    sizes = pd.Series({name: len(one.y) for name, one in rows.items()}, dtype=int)
-    classes = pd.Series({name: count_different(one.y) for name, one in rows.items()}, dtype=int)
+    sizes = pd.Series({name: len(held.y) for name, held in rows.items()}, dtype=int)
+    classes = pd.Series({name: count_different(held.y) for name, held in rows.items()}, dtype=int)
     weights = measured_by(sizes, classes, criterion).weights
     parts = sorted({part for name in weights for part in rows[name].part.tolist()})
     if sum(len(rows[name].y) for name in weights) < LEAST_TEST or len(parts) < 2:

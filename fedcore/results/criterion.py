@@ -350,14 +350,14 @@ def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:
 def measured_by(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> Measured:
     """Return which devices count by the numbers of their test examples and of the classes of these."""
     few = tuple(name for name in sizes.index if sizes[name] < criterion.least_test)
-    one = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)
-    measurable = [name for name in sizes.index if name not in (*few, *one)]
+    single = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)
+    measurable = [name for name in sizes.index if name not in (*few, *single)]
     everyone = not measurable
     weights = {
         str(name): float(sizes[name]) if criterion.weigh == "examples" else 1.0
         for name in (measurable or sizes.index[sizes > 0])
     }
-    return Measured(weights, few, one, everyone)
+    return Measured(weights, few, single, everyone)
 
 
 def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float]) -> float:

@@ -79,18 +79,19 @@ def judge(
     evidence, so_far = [], []
     for place in [pool(places)] if rule.paired and places else places:
         known = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
-        one = _measure(rule, place, max(known, default=RATIO))
-        if one is None:
+        measured = _measure(rule, place, max(known, default=RATIO))
+        if measured is None:
             continue
         if place.name in early:
             reasons[place.name] = early[place.name]
-            so_far.append(one)
-        elif one.seeds < (2 if rule.paired else SEEDS):
+            so_far.append(measured)
+        elif measured.seeds < (2 if rule.paired else SEEDS):
             least = "a rule on problems needs two" if rule.paired else "a rule needs three"
-            reasons[place.name] = f"{one.seeds} {'problem' if rule.paired else 'seed'}{'s' * (one.seeds > 1)}, {least}"
-            so_far.append(one)
+            unit = f"{'problem' if rule.paired else 'seed'}{'s' * (measured.seeds > 1)}"
+            reasons[place.name] = f"{measured.seeds} {unit}, {least}"
+            so_far.append(measured)
         else:
-            evidence.append(one)
+            evidence.append(measured)
     return Verdict(claim, tuple(evidence), reasons, tuple(so_far))
 
 
@@ -124,8 +125,8 @@ def judge_all(
     """
     if (metric := Criterion().of_table(table).metric) != ACCURACY:
         name = SCORE if metric == RMSE else metric.column
-        claims = [replace(one, metric=in_place_of_accuracy(one.metric, name)) for one in claims]
-        gates = [replace(one, metric=in_place_of_accuracy(one.metric, name)) for one in gates]
+        claims = [replace(claim, metric=in_place_of_accuracy(claim.metric, name)) for claim in claims]
+        gates = [replace(gate, metric=in_place_of_accuracy(gate.metric, name)) for gate in gates]
         table = with_scores(table) if name == SCORE else table
     sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}

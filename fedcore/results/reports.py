@@ -21,25 +21,27 @@ WARNING = "warning"
 def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
     """Return topic -> metric -> one number per turn, nan for turns without it."""
     names = dict.fromkeys(
-        (topic, metric) for one in reports for topic, numbers in one.series.items() for metric in numbers
+        (topic, metric) for report in reports for topic, numbers in report.series.items() for metric in numbers
     )
     courses: dict[str, dict[str, list[float]]] = {}
     for topic, metric in names:
-        courses.setdefault(topic, {})[metric] = [one.series.get(topic, {}).get(metric, math.nan) for one in reports]
+        courses.setdefault(topic, {})[metric] = [
+            report.series.get(topic, {}).get(metric, math.nan) for report in reports
+        ]
     return courses
 
 
 def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
     """Return topic -> device -> metric -> number, of the topic's last turn, or its counts; sorted by topic."""
-    last = {topic: numbers for one in reports for topic, numbers in one.devices.items()}
+    last = {topic: numbers for report in reports for topic, numbers in report.devices.items()}
     return dict(sorted({**last, **counts(reports)}.items()))
 
 
 def counts(reports: Sequence[Report]) -> dict[str, dict[str, dict[str, float]]]:
     """Return topic -> device -> metric -> the sum of its counts over the turns."""
     total: dict[str, dict[str, dict[str, float]]] = {}
-    for one in reports:
-        for topic, numbers_by_device in (one.counts or {}).items():
+    for report in reports:
+        for topic, numbers_by_device in (report.counts or {}).items():
             for device, numbers in numbers_by_device.items():
                 sums = total.setdefault(topic, {}).setdefault(device, {})
                 for metric, count in numbers.items():
@@ -59,9 +61,9 @@ def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | No
 def matrices(reports: Sequence[Report]) -> Params:
     """Return the last matrices by name: those of one turn for each kind, the part of a name before its first slash."""
     last: dict[str, Params] = {}
-    for one in reports:
+    for report in reports:
         kinds: dict[str, Params] = {}
-        for name, matrix in one.matrices.items():
+        for name, matrix in report.matrices.items():
             kinds.setdefault(name.partition("/")[0], {})[name] = matrix
         last |= kinds
     return {name: matrix for kind in last.values() for name, matrix in kind.items()}
@@ -69,12 +71,12 @@ def matrices(reports: Sequence[Report]) -> Params:
 
 def over_rounds(reports: Sequence[Report], name: str) -> dict[int, Tensor]:
     """Return turn, counted from 1 -> the matrix of that name, for the turns that have it."""
-    return {number: one.matrices[name] for number, one in enumerate(reports, 1) if name in one.matrices}
+    return {number: report.matrices[name] for number, report in enumerate(reports, 1) if name in report.matrices}
 
 
 def words(reports: Sequence[Report], name: str) -> list[str]:
     """Return the distinct strings of that name, in the order of their first turn."""
-    return [*dict.fromkeys(one.words[name] for one in reports if name in one.words)]
+    return [*dict.fromkeys(report.words[name] for report in reports if name in report.words)]
 
 
 def name_classes(reports: Sequence[Report], classes: Sequence[str]) -> list[Report]:
@@ -85,8 +87,8 @@ def name_classes(reports: Sequence[Report], classes: Sequence[str]) -> list[Repo
         return repr(classes[number]) if number < len(classes) else match[0]
 
     return [
-        replace(one, words={**one.words, WARNING: re.sub(r"\{(\d+)\}", name, one.words[WARNING])})
-        if WARNING in one.words
-        else one
-        for one in reports
+        replace(report, words={**report.words, WARNING: re.sub(r"\{(\d+)\}", name, report.words[WARNING])})
+        if WARNING in report.words
+        else report
+        for report in reports
     ]

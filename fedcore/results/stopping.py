@@ -42,7 +42,7 @@ def rows_that_cannot_win(
     leaders = {name: kind for kind in kinds for name in kind}
     stopped = set()
     for name, run in runs.items():
-        best = max(leaders.get(name, methods), key=lambda one: (means[one], one), default=name)
+        best = max(leaders.get(name, methods), key=lambda method: (means[method], method), default=name)
         gain = None if best == name or name in GUESSES else gain_of(runs[best], run, weights, RATIO)
         if gain is not None and gain.low > criterion.min_effect:
             stopped.add(name)

@@ -59,12 +59,12 @@ class Verdict(NamedTuple):
     @property
     def held(self) -> int:
         """The number of settings where the rule holds."""
-        return sum(one.holds for one in self.evidence)
+        return sum(evidence.holds for evidence in self.evidence)
 
     @property
     def contradicted(self) -> int:
         """The number of settings where the opposite holds."""
-        return sum(one.contradicted for one in self.evidence)
+        return sum(evidence.contradicted for evidence in self.evidence)
 
     @property
     def p(self) -> float | None:
@@ -92,10 +92,10 @@ class Verdict(NamedTuple):
     @property
     def named(self) -> Evidence | None:
         """The evidence of which the numbers are: what speaks most against the rule; None without any."""
-        against = [one for one in self.evidence if not one.holds] or self.evidence or self.so_far
+        against = [evidence for evidence in self.evidence if not evidence.holds] or self.evidence or self.so_far
         if self.claim.parts.tolerance is None:
-            return min(against, key=lambda one: one.difference, default=None)
-        return max(against, key=lambda one: abs(one.difference), default=None)
+            return min(against, key=lambda evidence: evidence.difference, default=None)
+        return max(against, key=lambda evidence: abs(evidence.difference), default=None)
 
     @property
     def numbers(self) -> str:

@@ -144,15 +144,15 @@ def source(module: str, name: str) -> str:
 @cache
 def _version(package: str) -> frozenset[str]:
     """Return {"name==version"} of an installed package; nothing for a user's own module."""
-    owners = [one for one, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
-    return frozenset(f"{one.name}=={metadata.version(one.name)}" for one in owners)
+    owners = [found for found, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
+    return frozenset(f"{owner.name}=={metadata.version(owner.name)}" for owner in owners)
 
 
 @cache
 def _distributions() -> list[tuple[metadata.Distribution, str]]:
     """Return the installed distributions, each with the paths of its files."""
     # metadata.packages_distributions parses all of these paths: half a second for each flow.
-    return [(one, f"\n{one.read_text('RECORD') or ''}") for one in metadata.distributions()]
+    return [(distribution, f"\n{distribution.read_text('RECORD') or ''}") for distribution in metadata.distributions()]
 
 
 @cache

@@ -78,7 +78,7 @@ class Steps:
         self.done: list[Step] = []
         self.locks = StepLocks()
         policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
-        self._tasks = {word: one.with_options(cache_policy=policy) for word, one in (tasks or {}).items()}
+        self._tasks = {word: task.with_options(cache_policy=policy) for word, task in (tasks or {}).items()}
         self._step = step.with_options(cache_policy=policy)
         self._digest = Digest()
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task

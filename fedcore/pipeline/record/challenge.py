@@ -120,9 +120,9 @@ def judge(
     gain = challenge(pairs, criterion, scoring)
     better, reason = verdict(gain, criterion)
     metric = criterion.metric
-    count = f"{sum(len(one.y) for one in pairs.values()):,} rows of {len(pairs)} devices that trained neither"
+    count = f"{sum(len(pair.y) for pair in pairs.values()):,} rows of {len(pairs)} devices that trained neither"
     if gain is not None:
-        low, high = sorted((gain.low, gain.high), key=lambda one: metric.sign * one)
+        low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)
         shown = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
         count = f"{shown.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
     others = f"left out, as the champion has no model for it: {', '.join(sorted({*rows} - {*known}))}"
@@ -146,7 +146,7 @@ def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) ->
 def require_same(dataset: Dataset, schema: Schema) -> None:
     """Raise InputError, which names the column, if a model cannot read today's rows or knows other classes."""
     now = schema_of(dataset)
-    held, present = ({column.name: column.kind for column in one.columns} for one in (schema, now))
+    held, present = ({column.name: column.kind for column in described.columns} for described in (schema, now))
     for name in held:
         if name not in present:
             raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")

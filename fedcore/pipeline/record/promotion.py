@@ -58,8 +58,8 @@ COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.va
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
     """Return the version that is a version's final fit, if there is one whose run is complete; of several the last."""
     versions = client.search_model_versions(f"name = '{version.name}'")
-    fits = [one for one in versions if one.tags.get(STUDY_RUN) == version.run_id and is_complete(client, one)]
-    return max(fits, key=lambda one: int(one.version), default=None)
+    fits = [other for other in versions if other.tags.get(STUDY_RUN) == version.run_id and is_complete(client, other)]
+    return max(fits, key=lambda fit: int(fit.version), default=None)
 
 
 def is_complete(client: MlflowClient, version: ModelVersion) -> bool:
@@ -124,7 +124,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         return Proposal(version, champion, "", "")
     metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
     if rule is not None and version.tags.get(HOLD_OUT) == "stable":
-        candidate, rival = (study_version(client, one) for one in (version, champion))
+        candidate, rival = (study_version(client, either) for either in (version, champion))
         if candidate is None or rival is None:
             return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")
         scoring = read_origin(client, candidate).setting.scoring
@@ -133,7 +133,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
-    tables = [read_device_table(read_artifact(client, study_run(one), DEVICES)) for one in (version, champion)]
+    tables = [read_device_table(read_artifact(client, study_run(either), DEVICES)) for either in (version, champion)]
     for split, where in SPLITS.items():
         column = f"{split}.{metric.column}"
         if all(column in table for table in tables):
@@ -160,14 +160,14 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
 def names(client: MlflowClient) -> list[str]:
     """Return the names of the registered models of this record."""
     registered_models = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
-    return sorted(one.name for one in registered_models)
+    return sorted(model.name for model in registered_models)
 
 
 def all_versions(client: MlflowClient) -> dict[str, Versions]:
     """Return the versions of this record by task, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
     return {
         name.removeprefix(FAMILY): Versions(
-            {str(one.version) for one in client.search_model_versions(f"name = '{name}'")},
+            {str(version.version) for version in client.search_model_versions(f"name = '{name}'")},
             {word: str(number) for word, number in client.get_registered_model(name).aliases.items()},
         )
         for name in names(client)
@@ -181,8 +181,8 @@ def version_table(client: MlflowClient, task: str) -> list[list[str]]:
         named.setdefault(number, []).append(word)
     versions = client.search_model_versions(f"name = '{registered(task)}'")
     return [
-        _cells(client, one, ", ".join(sorted(named.get(str(one.version), []))))
-        for one in sorted(versions, key=lambda one: int(one.version))
+        _cells(client, version, ", ".join(sorted(named.get(str(version.version), []))))
+        for version in sorted(versions, key=lambda version: int(version.version))
     ]
 
 

@@ -64,7 +64,7 @@ def read() -> dict[str, Versions] | None:
     for name, number, line in lines:
         if str(number) == by_task[name].aliases.get(CANDIDATE):
             by_task[name] = replace(by_task[name], challenge=line)
-    return {name.removeprefix(FAMILY): one for name, one in by_task.items() if name.startswith(FAMILY)}
+    return {name.removeprefix(FAMILY): alias for name, alias in by_task.items() if name.startswith(FAMILY)}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def require(known: Mapping[str, Versions], task: str, word: str | None = None) -
         raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
     if word is not None and word not in (known[task].numbers if word.isdigit() else known[task].aliases):
         aliases = sorted(known[task].aliases.items())
-        shown = ", ".join(f"{one} (version {number})" for one, number in aliases) or "no alias"
+        shown = ", ".join(f"{alias} (version {number})" for alias, number in aliases) or "no alias"
         advice = f"; {AT_THE_END}" if word == CANDIDATE else ""
         raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}{advice}")
 

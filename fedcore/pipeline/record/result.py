@@ -136,7 +136,7 @@ class Result:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields alone: one thread may use what is cached while another sends the result to the record."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def digest(self) -> str:

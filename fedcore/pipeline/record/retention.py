@@ -126,7 +126,9 @@ def _delete(record: Record, run: Run, dry_run: bool) -> int:
     """Delete a run for good, with its models; returns the bytes of their files."""
     where, store = run.info.run_id, record.client._tracking_client.store
     models = record.client.search_logged_models([record.experiment], f"source_run_id = '{where}'")
-    nbytes = sum(_remove(uri, dry_run) for uri in (run.info.artifact_uri, *(one.artifact_location for one in models)))
+    nbytes = sum(
+        _remove(uri, dry_run) for uri in (run.info.artifact_uri, *(model.artifact_location for model in models))
+    )
     if not dry_run:
         for model in models:
             record.client.delete_logged_model(model.model_id)

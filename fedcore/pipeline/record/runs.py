@@ -196,7 +196,7 @@ class Record:
         points = list(metrics(table, seconds, start, decider))
         name, digest, profile = dataset
         self._log_dataset(where, name, digest, profile)
-        words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
+        words = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
         files = {**(files or {}), **{path: text.encode() for path, text in words.items()}}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
         for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():

@@ -63,7 +63,7 @@ def own_folder(uri: str, what: str) -> Path:
     resolved = folder.resolve()
     if parts.scheme not in ("", "file") or parts.netloc or root not in resolved.parents:
         raise InputError(f"{what}: not loaded, since its files are not in {environment.ARTIFACTS}: {uri}")
-    above = [one for one in (resolved, *resolved.parents) if root in (one, *one.parents)]
+    above = [folder for folder in (resolved, *resolved.parents) if root in (folder, *folder.parents)]
     for path in (*above, *sorted(resolved.rglob("*"))):
         status = path.lstat()
         if status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode):

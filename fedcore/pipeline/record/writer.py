@@ -115,7 +115,7 @@ class RecordWriter:
         """Wait until all is written: the record of hundreds of short rows takes minutes. Shows how much is left."""
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
-            left = sum(not one.done() for one in self._runs)
+            left = sum(not run.done() for run in self._runs)
             sys.stdout.write(f"writing the record: {left} of {len(self._runs)} runs are left\n")
             sys.stdout.flush()
         for _ in progress(
@@ -135,7 +135,7 @@ class RecordWriter:
                 raise Failed(f"the record in MLflow: {died}, twice; {CONTINUE}") from None
 
     def _check(self) -> None:
-        for written in [one for one in self._pending if one.done()]:
+        for written in [pending for pending in self._pending if pending.done()]:
             self._pending.remove(written)
             self.proposed += written.result() or []
 

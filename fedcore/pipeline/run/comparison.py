@@ -132,10 +132,11 @@ def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Ou
     """Return the outcomes of each study, setting and method, summed over the seeds that are in some folders."""
     outcomes: dict[tuple[str, str], dict[str, Outcomes]] = {}
     for path in (folder / OUTCOMES for folder in results if (folder / OUTCOMES).is_file()):
-        for one in json.loads(path.read_text()):
-            by_method = outcomes.setdefault((path.parent.name.rpartition("-")[0], one["setting"]), {})
-            of_seed = from_json(one)
-            by_method[one["method"]] = by_method[one["method"]] + of_seed if one["method"] in by_method else of_seed
+        for stored in json.loads(path.read_text()):
+            by_method = outcomes.setdefault((path.parent.name.rpartition("-")[0], stored["setting"]), {})
+            of_seed = from_json(stored)
+            method = stored["method"]
+            by_method[method] = by_method[method] + of_seed if method in by_method else of_seed
     return outcomes
 
 
@@ -176,7 +177,7 @@ def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
     """Return the tuned labels whose rows are controls only."""
     return frozenset(
-        label for one in studies.values() for label, rows in one.tuned.items() if controls.issuperset(rows)
+        label for study in studies.values() for label, rows in study.tuned.items() if controls.issuperset(rows)
     )
 
 
@@ -244,10 +245,10 @@ def describe(
     studies: (study, setting) -> the run that is about it. A study on several data has a run for each.
     """
     for of in dict.fromkeys(studies.values()):
-        settings = {setting for (study, setting), one in studies.items() if one == of and study == of.study}
+        settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
         answered = {
-            place: one for place, one in compared.answers.items() if place[0] == of.study and place[2] in settings
+            place: answer for place, answer in compared.answers.items() if place[0] == of.study and place[2] in settings
         }
         if rows.empty:
             continue
@@ -282,16 +283,18 @@ def new_device_numbers(
     table: pd.DataFrame, study: str, answers: Mapping[Place, Answer]
 ) -> dict[tuple[str, ...], float]:
     """Return the means over devices that took no part: (metric, row) -> value; in several settings, as above."""
-    its_answers = {place: one for place, one in answers.items() if place[0] == study}
+    its_answers = {place: answer for place, answer in answers.items() if place[0] == study}
     numbers = {}
-    for place, one in its_answers.items():
-        if one.new_device is None:
+    for place, answer in its_answers.items():
+        if answer.new_device is None:
             continue
         rows = table[(table["study"] == study) & (table["setting"] == place[2])]
-        criterion = one.criterion.of_table(rows)
+        criterion = answer.criterion.of_table(rows)
         for row, values in values_of_new(rows, criterion).items():
             name = (f"new_device_{criterion.metric.name}", *([place[2]] if len(its_answers) > 1 else []), row)
-            numbers[name] = criterion.metric.sign * float(values[list(one.new_device.measured.weights)].mean().mean())
+            numbers[name] = criterion.metric.sign * float(
+                values[list(answer.new_device.measured.weights)].mean().mean()
+            )
     return numbers
 
 
@@ -307,7 +310,7 @@ def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[
             if not run["control"]:
                 by_method = by_setting.setdefault((run["study"], run["setting"]), {})
                 by_method.setdefault(run["method"], []).append(run)
-    advised = {(study, setting): one.advised for (study, _, setting), one in answers.items()}
+    advised = {(study, setting): answer.advised for (study, _, setting), answer in answers.items()}
     chosen = []
     for place, rows in by_setting.items():
         scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}

@@ -63,7 +63,7 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Acc
     method = require_same(session, origin, study, f"version {source.version}", advice)
     final = PreparedData(dataset, divide(session.steps, study, method))
     fed = partitions.build_federation(session.steps, setting, final, final_fit=method.held_out)
-    before, rows = (count_examples(session.store, one) for one in (study, final))
+    before, rows = (count_examples(session.store, job) for job in (study, final))
     session.print_line(announce(session, params, origin, source, fed, before, rows))
     session.expect_steps(count_local_steps(method, len(fed.devices)))
     rounds = max(stage.rounds for stage in method.stages)

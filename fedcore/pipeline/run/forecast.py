@@ -211,7 +211,7 @@ def forecast(
     look: Any = Lookup(store, workers, accelerator, together)
     sources: dict[str, Ref] = {}
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
-    for job, setting in ((one, setting) for one in jobs for setting in one.settings):
+    for job, setting in ((each, setting) for each in jobs for setting in each.settings):
         divided = divide(look, sources, job, setting)
         untried = (setting.study, setting.name) not in tuned
         tried = tuned.setdefault((setting.study, setting.name), {})
@@ -318,7 +318,9 @@ def each_rate(setting: Setting, row: MethodConfig, untried: bool) -> list[list[M
     """Return a row with each of its learning rates, its own first: a list for each, or while all are tried one list."""
     rates = [with_rate(row, rate) for rate in rates_of(setting, row)]
     return (
-        [[one] for one in rates] if untried else [[row, *(one for one in rates if one.training.lr != row.training.lr)]]
+        [[other] for other in rates]
+        if untried
+        else [[row, *(other for other in rates if other.training.lr != row.training.lr)]]
     )
 
 
@@ -332,7 +334,7 @@ def fit_finally(
     held_out = row.build(fed.public.nets).held_out
     divided = look.run_inline(partial(divide_finally, held_out=held_out), study.dataset, study.partition)
     final = PreparedData(study.dataset, divided)
-    before, rows = (sum(count_examples(look.store, one).values()) for one in (study, final))
+    before, rows = (sum(count_examples(look.store, each).values()) for each in (study, final))
     fed = partitions.build_federation(look, setting, final, final_fit=held_out)
     method = row.build(fed.public.nets, count_examples(look.store, final))
     expected = expect(look, history, method, fed, seed, max(stage.rounds for stage in method.stages))
@@ -391,7 +393,7 @@ def play(method: Method, fed: Federation, seed: int, look: Any, every: int, depl
     played = list(rounds(method, fed, seed, look, every))
     if deploys:
         deploy_models(look, method, fed, played[-1].state)
-    return sum(sum(one.up.values()) + sum(one.down.values()) for one in played)
+    return sum(sum(result.up.values()) + sum(result.down.values()) for result in played)
 
 
 def model_bytes(fed: Federation) -> int:
@@ -403,7 +405,7 @@ def print_plan(params: Mapping[str, Any], jobs: Iterable[Job], final_fit: bool =
     """Print what a run of the jobs would compute. final_fit: of a model that it promotes."""
     run = run_section(params)
     store, accelerator, jobs = open_store(run.store), find_accelerator(run.accelerator), [*jobs]
-    least = {job.study: min(one.seed for one in jobs if one.study == job.study) for job in jobs}
+    least = {job.study: min(other.seed for other in jobs if other.study == job.study) for job in jobs}
     promoting = [f"{study}-{seed}" for study, seed in least.items() if final_fit]
     stops = any(sum(job.stop_rows for job in jobs if job.study == study) > STOPPED_AFTER for study in least)
     rows = forecast(jobs, store, Workers(run.workers).count, accelerator, run.together, promoting)

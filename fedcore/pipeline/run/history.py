@@ -105,8 +105,8 @@ def append(lines: Sequence[Line]) -> None:
     if not lines:
         return
     after = {
-        task: {"champion": one.aliases.get(registry.CHAMPION), "challenge": one.challenge}
-        for task, one in (registry.read() or {}).items()
+        task: {"champion": entry.aliases.get(registry.CHAMPION), "challenge": entry.challenge}
+        for task, entry in (registry.read() or {}).items()
     }
     with FileLock(environment.STATE / "history.lock", mode=0o600):
         content = HISTORY.read_bytes() if HISTORY.exists() else b""

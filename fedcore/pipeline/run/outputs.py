@@ -56,7 +56,7 @@ def plan_settings() -> tuple[RunSection, list[Setting]]:
     """Return params.yaml's section run, and the settings of its studies; raises InputError before anything is read."""
     params = read()
     section = run_section(params)
-    return section, [one for study in section.studies for one in grid_points(params, study, section.size, {})]
+    return section, [setting for study in section.studies for setting in grid_points(params, study, section.size, {})]
 
 
 def write_plan() -> None:

@@ -89,8 +89,8 @@ class Run:
         first = {job.study: job.seed for job in reversed(self.jobs)}
         self.session.expect_steps(
             sum(
-                run_method.count_all_steps(one.setting, one.federation, one.job.seed == first[one.job.study])
-                for one in ready
+                run_method.count_all_steps(ready.setting, ready.federation, ready.job.seed == first[ready.job.study])
+                for ready in ready
             )
         )
         return ready
@@ -190,14 +190,14 @@ class Run:
             raise diverged
         rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
         if len(rates) > 1:
-            tried = ", ".join(f"{one:g}" for one in rates)
+            tried = ", ".join(f"{rate:g}" for rate in rates)
             self.session.print_line(f"  {method.label}: learning rate {rate:g}, of {tried} the best on validation data")
         return Tuned(ready.job.seed, results[rate])
 
     def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:
         """Return the labels of rows that cannot win, once the first seeds have run, and print them once."""
         job, place = ready.job, (ready.job.study, ready.setting.name)
-        first = [one.name for one in self.jobs if one.study == job.study][:STOPPED_AFTER]
+        first = [other.name for other in self.jobs if other.study == job.study][:STOPPED_AFTER]
         if not job.stop_rows or job.name in first:
             return frozenset()
         if place not in self._stopped:
@@ -213,10 +213,11 @@ class Run:
 
     def leave_out_devices(self) -> None:
         """Score the rows that the answer for a new device compares on each device, trained without it."""
-        for one in {(one.job.study, one.setting.name): one for one in self._ready if one.leave_out}.values():
-            jobs = [job.name for job in self.jobs if job.study == one.job.study]
-            runs = [r for job in jobs for r in self.results[job] if r.setting.name == one.setting.name]
-            scored = {r.config: r for r in left_out.leave_out(self.session, runs, one.job.criterion)} if runs else {}
+        by_setting = {(ready.job.study, ready.setting.name): ready for ready in self._ready if ready.leave_out}
+        for ready in by_setting.values():
+            jobs = [job.name for job in self.jobs if job.study == ready.job.study]
+            runs = [r for job in jobs for r in self.results[job] if r.setting.name == ready.setting.name]
+            scored = {r.config: r for r in left_out.leave_out(self.session, runs, ready.job.criterion)} if runs else {}
             for job in jobs:
                 self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
 
@@ -225,7 +226,7 @@ class Run:
 
         A row that diverged is left out of any study that has another one beside controls.
         """
-        others = {row.label for one in job.settings for row in one.methods if not row.control}
+        others = {row.label for setting in job.settings for row in setting.methods if not row.control}
         if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
         if (job.study, method.label) not in self._refusals:
@@ -254,7 +255,7 @@ class Run:
 
     def _says_so_far(self, ready: ReadySetting) -> bool:
         """Tell whether this is the first of several seeds."""
-        seeds = [one.name for one in self.jobs if one.study == ready.job.study]
+        seeds = [job.name for job in self.jobs if job.study == ready.job.study]
         return len(seeds) > 1 and ready.job.name == seeds[0]
 
     def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
@@ -262,15 +263,15 @@ class Run:
 
         First their training rows are compared with those of the champion.
         """
-        proposed = [one for results in self.results.values() for one in results if one.config in configs]
-        for result in {one.setting.task: one for one in proposed}.values():
+        proposed = [result for results in self.results.values() for result in results if result.config in configs]
+        for result in {result.setting.task: result for result in proposed}.values():
             self.writer.tell_drift(self.session.store, result)
         rule = rule_of(self.params)
         if not (self.request.promote and self.request.final_fit):
             self.writer.propose(configs, rule, self.request.promote)
             return []
         made = {result.config: origin_of(result) for results in self.results.values() for result in results}
-        return [(made[one.config], one) for one in self.writer.accept(configs, rule)]
+        return [(made[result.config], result) for result in self.writer.accept(configs, rule)]
 
 
 @contextmanager

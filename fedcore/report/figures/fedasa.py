@@ -34,13 +34,13 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
     """
     columns = min(len(numbers), 4)
     lines = -(-len(numbers) // columns)
-    cells = max(int(name.rpartition("_")[2]) for devices in numbers.values() for one in devices.values()
-                for name in one if name != "depth") + 1  # fmt: skip
+    cells = max(int(name.rpartition("_")[2]) for devices in numbers.values() for names in devices.values()
+                for name in names if name != "depth") + 1  # fmt: skip
     high = 0.9 + 0.27 * max(map(len, numbers.values()))
     figure = Figure(figsize=(0.7 + (1.8 + 0.46 * cells) * columns, high * lines + 0.2), layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for panel, (method, devices) in zip(panels, numbers.items(), strict=False):
-        values = np.array([[one.get(f"distance_{m}", np.nan) for m in range(cells)] for one in devices.values()])
+        values = np.array([[named.get(f"distance_{m}", np.nan) for m in range(cells)] for named in devices.values()])
         known = values[np.isfinite(values)]
         wide = bool(known.min() > 0) and bool(known.max() > 10 * known.min())
         show(figure, panel, values, "distance", None, LogNorm() if wide else None)
@@ -50,8 +50,8 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         panel.set_xlabel("cell (0: stem)", fontsize=9)
         if len(devices) <= FEW_CELLS:
             write_cells(panel, np.log(values) if wide else values, lambda value: f"{value:.3g}", values)
-        for y, one in enumerate(devices.values()):
-            place = one["depth"] - 0.46, y - 0.44
+        for y, named in enumerate(devices.values()):
+            place = named["depth"] - 0.46, y - 0.44
             panel.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
     for panel in panels[len(numbers) :]:
         panel.set_axis_off()
