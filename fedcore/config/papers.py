@@ -138,14 +138,14 @@ class Worth(Section):
     """Sentences by hand on what a paper is worth. verdicts: those on its lines when they were written, in their order.
 
     what: what it is. holds: what holds of it. use: whether to use it. instead: what to use in its place. says: all of
-    it in a paragraph.
+    it, point by point.
     """
 
     what: Text
     holds: Text
     use: Text
     instead: Text
-    says: Text
+    says: list[Text]
     verdicts: list[Text]
 
 

@@ -151,7 +151,8 @@ def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
     yield f"{cell(paper.idea)} ([method](methods/{family}.md), [results](results/{family}.md))\n"
     if paper.worth:
         check_worth(family, paper.worth, [word(claims_of(line, root)) for line in paper.lines])
-        yield f"**What it is worth:** {cell(paper.worth.says)}\n"
+        yield "What it is worth:\n"
+        yield "\n".join(f"* {cell(point)}" for point in paper.worth.says) + "\n"
 
 
 def section(family: str, paper: Paper, root: Path) -> Iterator[str]:

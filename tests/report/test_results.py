@@ -81,7 +81,7 @@ def test_a_line_has_its_verdict_its_numbers_and_its_links(tmp_path: Path):
 
 
 def worth(*verdicts: str) -> Worth:
-    return Worth(what="What.", holds="Holds.", use="Use.", instead="Instead.", says="Little.", verdicts=list(verdicts))
+    return Worth(what="What.", holds="Holds.", use="Use.", instead="Instead.", says=["Little."], verdicts=list(verdicts))
 
 
 def test_a_table_of_what_it_is_worth_stands_first(tmp_path: Path):
@@ -121,7 +121,7 @@ def test_the_page_says_when_settings_are_enough():
 
 def test_a_sentence_by_hand_stands_for_its_verdicts(tmp_path: Path):
     written = worth("not shown")
-    assert "**What it is worth:** Little." in page(tmp_path, line(rules=["a > c"]), worth=written)
+    assert "What it is worth:\n\n* Little.\n" in page(tmp_path, line(rules=["a > c"]), worth=written)
     says = "papers.code.worth was written when the verdict on line 1 was 'not shown'; it is 'holds in part' now"
     assert refusal(page, tmp_path, line(), worth=written).startswith(says)
     assert "on line 2 was 'none'" in refusal(page, tmp_path, *[line(rules=["a > c"])] * 2, worth=written)
@@ -158,7 +158,8 @@ def test_links_of_lines_lead_to_what_they_promise(family: str):
 def test_the_numbers_of_sentences_by_hand_are_those_of_files(family: str):
     paper = PAPERS[family]
     assert paper.worth is not None
-    sentences = {key: getattr(paper.worth, key) for key in ("what", "holds", "use", "instead", "says")}
+    sentences = {key: getattr(paper.worth, key) for key in ("what", "holds", "use", "instead")}
+    sentences |= {f"says {place}": text for place, text in enumerate(paper.worth.says)}
     sentences |= {f"note {place}": line.note for place, line in enumerate(paper.lines)}
     written = {key: NUMBER.findall(LINK.sub("", text)) for key, text in sentences.items()}
     assert {key: numbers for key, numbers in written.items() if numbers} == {
