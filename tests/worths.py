@@ -201,7 +201,8 @@ def dfl() -> dict[str, list[str]]:
     assert round(megabytes["dfl"]) == round(megabytes["fedavg"])
     return {
         "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), f"{megabytes['dfl'] / megabytes['fd']:.0f}",
-                  *published[:2], printed[0], published[2], behind[0], behind[2], "3", "2", equal, unequal, "1", larger],
+                  *published[:2], printed[0], published[2], behind[0], behind[2], "3", "2", equal, unequal, "1",
+                  larger],
         "instead": ["5", "3", *ahead, "10", down, *added],
         "says 0": ["100", str(images[0]), str(images[-1])],
         "says 1": [dot(end["dfl"].mean()), dot(end["fd"].mean()), dot(megabytes["fd"]), f"{megabytes['dfl']:.0f}"],
@@ -212,7 +213,8 @@ def dfl() -> dict[str, list[str]]:
                    *(dot(run["dfl_3"].iloc[0]) for run in whole)],
         "says 4": ["3", equal, "4,000", unequal, "5,000", "80", part, "5,000", larger, *points(*so_far)],
         "says 5": [*added, "1", str(len(below)), *points(lead(end, "dfl", "label_smoothing")[0])],
-        "says 6": ["5", *points(*generated[0]), leaders[0], leaders[2], *points(*generated[1], *generated[2]), "10", "140", "80", "80",
+        "says 6": ["5", *points(*generated[0]), leaders[0], leaders[2],
+                   *points(*generated[1], *generated[2]), "10", "140", "80", "80",
                    *points(generated[3][0]), "4,000", *points(femnist["fedgen"] - femnist["fedavg"]), down, leaders[1]],
         "note 1": [dot(fd["90"].mean(), 3), dot(fd["100"].mean(), 3)],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],

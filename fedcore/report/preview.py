@@ -41,6 +41,9 @@ DEVICES = 20
 RARE = 0.05
 """A class with a smaller share of the rows is pointed out, unless there are so many that half of an even share is."""
 
+STEPS = 1000
+"""Inputs that have fewer steps of float32 over their span are pointed out."""
+
 FEW = 10
 """A device with fewer training examples is pointed out."""
 
@@ -307,6 +310,13 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
     for name in table["column"][whole].head(1):
         lines.append(f"{name}: another whole number in each row; if it is an identifier: data.ignore=[{name}]")
+    step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(np.float32))
+    span = (table["high"] - table["low"]).to_numpy()
+    for place in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist():
+        lines.append(
+            f"{table['column'].iloc[place]}: inputs are float32, which keeps these numbers in steps of "
+            f"{_amount(float(step[place]))}, over a span of {_amount(float(span[place]))}: subtract a constant first"
+        )
     if setting.federation["scale"] == "none":
         lines += _scale_advice(setting, dataset, divided)
     return lines

@@ -175,6 +175,15 @@ def sites(tmp_path: Path, sizes: dict[str, int], **columns: Any) -> dict[str, st
     return {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "missing": "median"}
 
 
+@pytest.mark.parametrize(("start", "coarse"), [(1.7e9, True), (0, False)])
+def test_times_that_float32_keeps_in_coarse_steps_are_pointed_out(tmp_path: Path, start: float, coarse: bool):
+    rows = pd.DataFrame({"time": start + np.arange(0, 8000, 10.0), "y": np.tile(["a", "b"], 400)})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    text = " ".join(preview(name="table", path=str(tmp_path / "t.csv"), label="y").split())
+    assert ("time: inputs are float32, which keeps these numbers in steps of 128, over a span of 7,9" in text) == coarse
+    assert np.float32(1.7e9 + 128) == np.nextafter(np.float32(1.7e9), np.float32(np.inf))
+
+
 @pytest.mark.parametrize(("every", "rare"), [(33, True), (10, False)])
 def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every: int, rare: bool):
     """Of 240 rows eight are a thirtieth, and 24 a tenth; the two other classes share the rest."""

@@ -81,7 +81,9 @@ def test_a_line_has_its_verdict_its_numbers_and_its_links(tmp_path: Path):
 
 
 def worth(*verdicts: str) -> Worth:
-    return Worth(what="What.", holds="Holds.", use="Use.", instead="Instead.", says=["Little."], verdicts=list(verdicts))
+    return Worth(
+        what="What.", holds="Holds.", use="Use.", instead="Instead.", says=["Little."], verdicts=list(verdicts)
+    )
 
 
 def test_a_table_of_what_it_is_worth_stands_first(tmp_path: Path):
