@@ -219,7 +219,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
         return _without_rival(sets, sets.best(alone), scores)
     best = sets.best(combining)
     validated = sets.validates(combining)
-    best_value = sign * sets.mean(sets.tested[best])
+    best_value = sign * sets.mean(best)
     means = mean_over_devices(sets.tested[best], sets.weights).dropna()
     by_seed = dict(zip(means.index, map(float, means), strict=True))
     known = Advice(
@@ -229,7 +229,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     if not alone:
         return replace(known, reason="no row trains alone; add one, such as local_only")
     reference = sets.best(alone)
-    alone_value = sign * sets.mean(sets.tested[reference])
+    alone_value = sign * sets.mean(reference)
     known = replace(known, alone_value=alone_value)
     among = 1 if validated else len(combining)
     gain = sets.gain(best, reference, among)
@@ -252,7 +252,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     if action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
         action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
     return Advice(
-        action, method, sign * sets.mean(sets.tested[method]), best, gain, over_guess, guess, equal,
+        action, method, sign * sets.mean(method), best, gain, over_guess, guess, equal,
         tuple(name for name, difference in rivals.items() if name not in equal and _is_indistinguishable(difference)),
         _at_chance(sets, [*alone, *every], guess),
         tuple(
@@ -267,7 +267,7 @@ def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
     """Return the advice to train alone where no row that combines fits the budget."""
     guess, over_guess = _over_guess(sets, method, scores.controls)
     known = Advice(
-        Action.ALONE, method, scores.criterion.metric.sign * sets.mean(sets.tested[method]), over_guess=over_guess,
+        Action.ALONE, method, scores.criterion.metric.sign * sets.mean(method), over_guess=over_guess,
         guess=guess,
     )  # fmt: skip
     if over_guess is not None and not over_guess.sure:
@@ -281,7 +281,7 @@ def _over_guess(sets: SetScores, method: str, controls: frozenset[str]) -> tuple
     guesses = [name for name in GUESSES if name in sets.tested and name in controls]
     if not guesses:
         return None, None
-    guess = max(guesses, key=lambda name: sets.mean(sets.tested[name]))
+    guess = max(guesses, key=lambda name: sets.mean(name))
     return guess, sets.gain(method, guess)
 
 
@@ -289,8 +289,8 @@ def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tupl
     """Return the rows that are, on average, no better than guessing."""
     if guess is None:
         return ()
-    level = sets.mean(sets.tested[guess])
-    return tuple(sorted(name for name in names if sets.mean(sets.tested[name]) <= level + 1e-12))
+    level = sets.mean(guess)
+    return tuple(sorted(name for name in names if sets.mean(name) <= level + 1e-12))
 
 
 def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -> str:

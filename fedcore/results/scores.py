@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import pandas as pd
@@ -31,9 +32,12 @@ class SetScores:
     ratio: float
     same_test: bool = False
 
-    def mean(self, run: pd.DataFrame) -> float:
-        """Return the mean over devices, then over seeds."""
-        return float(mean_over_devices(run, self.weights).mean())
+    def mean(self, name: str, validated: bool = False) -> float:
+        """Return a row's mean over devices, then over seeds, on the test set or on validation data."""
+        if (name, validated) not in self._means:
+            runs = self.validated if validated else self.tested
+            self._means[name, validated] = _mean(runs[name], self.weights)
+        return self._means[name, validated]
 
     def best(self, names: Iterable[str]) -> str:
         """Return the row with the highest mean where rows are chosen; of equal ones the first by name.
@@ -42,13 +46,14 @@ class SetScores:
         seeds.
         """
         chosen = [*names]
-        runs = self.validated if self.validates(chosen) else self.tested
+        validated = self.validates(chosen)
+        runs = self.validated if validated else self.tested
         most = max(len(runs[name]) for name in chosen)
         full = [name for name in chosen if len(runs[name]) == most]
-        best = min(full, key=lambda name: (-round(self.mean(runs[name]), 12), name))
+        best = min(full, key=lambda name: (-round(self.mean(name, validated), 12), name))
         for name in sorted({*chosen} - {*full}):
             same = runs[best].reindex(runs[name].index)
-            best = name if self.mean(runs[name]) > self.mean(same) + 1e-12 else best
+            best = name if self.mean(name, validated) > _mean(same, self.weights) + 1e-12 else best
         return best
 
     def validates(self, names: Iterable[str]) -> bool:
@@ -57,7 +62,25 @@ class SetScores:
 
     def gain(self, name: str, other: str, among: int = 1) -> Gain | None:
         """Return the gain of a row on another, None without two common seeds. among: the rows it was chosen from."""
-        return gain_of(self.tested[name], self.tested[other], self.weights, self.ratio, among, self.same_test)
+        asked = (name, other, among)
+        if asked not in self._gains:
+            runs = self.tested[name], self.tested[other]
+            self._gains[asked] = gain_of(*runs, self.weights, self.ratio, among, self.same_test)
+        return self._gains[asked]
+
+    @cached_property
+    def _gains(self) -> dict[tuple[str, str, int], Gain | None]:
+        """Gains that were asked for: each budget asks for most of them again."""
+        return {}
+
+    @cached_property
+    def _means(self) -> dict[tuple[str, bool], float]:
+        """Means that were asked for."""
+        return {}
+
+
+def _mean(run: pd.DataFrame, weights: pd.Series) -> float:
+    return float(mean_over_devices(run, weights).mean())
 
 
 @dataclass(frozen=True)
@@ -134,7 +157,7 @@ def _by_device(left_out: Runs, counted: Measured, own: SetScores, taking_part: i
     seeds = sorted(set.intersection(*({*run.index} for run in left_out.values())))
     names = list(counted.weights)
     tested = {name: run.loc[seeds].mean().reindex(names).to_frame("all") for name, run in left_out.items()}
-    validated = {name: pd.DataFrame({"all": [own.mean(run)]}) for name, run in own.validated.items() if name in tested}
+    validated = {name: pd.DataFrame({"all": [own.mean(name, True)]}) for name in own.validated if name in tested}
     return SetScores(tested, validated, pd.Series({"all": 1.0}), 1 / max(1, taking_part - 1))
 
 

@@ -163,7 +163,7 @@ class Result:
     def control(self) -> bool:
         return self.row.control
 
-    @property
+    @cached_property
     def metric(self) -> Metric:
         """The metric that decides."""
         name = self.setting.metric
@@ -171,7 +171,7 @@ class Result:
             Criterion(METRICS["accuracy" if name == "auto" else name], auto=name == "auto").of_table(self.table).metric
         )
 
-    @property
+    @cached_property
     def validation(self) -> float | None:
         """Mean over the devices' validation splits of the metric, the greater the better, or None if they are empty."""
         last = tidy.final(self.table)
