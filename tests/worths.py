@@ -94,6 +94,7 @@ def code() -> dict[str, list[str]]:
     better = [(a, b) for a in ("ensemble", "gaussian_distillation") for b in ("best_on_test", "code_ot")]
     assert all(lead(once, a, b)[1] > 0 for a, b in better)
     named = [dot(once[row].mean()) for row in ("ensemble", "gaussian_distillation", "best_on_test", "code_ot")]
+    unweighed = dot(once["ensemble_even"].mean())
     sizes = sorted(int(number) for number in set(re.findall(r"devices=(\d+)", " ".join(rows.index))))
     fewest, most = str(sizes[0]), str(sizes[-1])
     best = claim("code-fig8-mnist", "code_ot > best_local")
@@ -101,10 +102,10 @@ def code() -> dict[str, list[str]]:
     return {
         "holds": [fewest, most, *counts(claim("code-fig8-mnist", "code_ot > fedavg_1", "adam")), very(16, "code_ot"),
                   very(16, "fedavg_1"), "16", guess, ahead("best_local"), *votes(best)[1::-1]],
-        "instead": ["16", *named, ahead("fedavg_10_epoch"), very(16, "fedavg_10_epoch")],
+        "instead": ["16", named[0], unweighed, *named[1:], ahead("fedavg_10_epoch"), very(16, "fedavg_10_epoch")],
         "says 0": [fewest, most, "1", ".1"],
         "says 1": [dot(with_many("fedavg_1", 8).max()), guess, "16", *started],
-        "says 2": [*ends(with_many("no_alignment", 4)), *ends(with_many("fedavg_1", 4)), *these,
+        "says 2": [*counts(matched), *ends(with_many("no_alignment", 4)), *ends(with_many("fedavg_1", 4)), *these,
                    very(4, "no_alignment"), very(4, "code_ot")],
         "says 3": [*counts(claim("code-fig8-mnist", "code_ot > lmf")), *counts(claim(sgd, "code_ot > lmf"))],
         "says 4": [ahead("best_local"), settings, *votes(best)[1::-1]],
@@ -192,6 +193,11 @@ def dfl() -> dict[str, list[str]]:
         lead(even, "fedgen", "fedavg"),
     ]
     assert [low > 0 for _, low, _ in generated] == [True, True, True, False]
+    earlier = [
+        read("dfl-mnist-rounds").pivot_table("10", "seed", "method"),
+        cifar["even"].pivot_table("50", "seed", "method"),
+    ]
+    gone = points(*((run["fedgen"] - run["fedavg"]).mean() for run in earlier))
     femnist = read("dfl-femnist-part").set_index("method")["40"]
     ahead = [number for three in generated[:3] for number in points(three[0])]
     images = sorted(count // 100 for count in (60_000, 50_000, 5_000, 4_000))
@@ -203,7 +209,7 @@ def dfl() -> dict[str, list[str]]:
         "holds": [dot(end["dfl"].mean()), dot(end["fd"].mean()), f"{megabytes['dfl'] / megabytes['fd']:.0f}",
                   *published[:2], printed[0], published[2], behind[0], behind[2], "3", "2", equal, unequal, "1",
                   larger],
-        "instead": ["5", "3", *ahead, "10", down, *added],
+        "instead": [*added, "3", "5", gone[0], ahead[0], gone[1], ahead[1], "10"],
         "says 0": ["100", str(images[0]), str(images[-1])],
         "says 1": [dot(end["dfl"].mean()), dot(end["fd"].mean()), dot(megabytes["fd"]), f"{megabytes['dfl']:.0f}"],
         "says 2": ["1", published[1], published[0], printed[0], published[2], behind[0], "80", *behind[1:], "2",
@@ -213,9 +219,9 @@ def dfl() -> dict[str, list[str]]:
                    *(dot(run["dfl_3"].iloc[0]) for run in whole)],
         "says 4": ["3", equal, "4,000", unequal, "5,000", "80", part, "5,000", larger, *points(*so_far)],
         "says 5": [*added, "1", str(len(below)), *points(lead(end, "dfl", "label_smoothing")[0])],
-        "says 6": ["5", *points(*generated[0]), leaders[0], leaders[2],
-                   *points(*generated[1], *generated[2]), "10", "140", "80", "80",
-                   *points(generated[3][0]), "4,000", *points(femnist["fedgen"] - femnist["fedavg"]), down, leaders[1]],
+        "says 6": ["5", down, gone[0], *points(*generated[0]), leaders[0], leaders[2], "10", gone[1], "50",
+                   *points(*generated[1]), "140", "80", *points(*generated[2]), "80", *points(generated[3][0]), "4,000",
+                   *points(femnist["fedgen"] - femnist["fedavg"]), leaders[1]],
         "note 1": [dot(fd["90"].mean(), 3), dot(fd["100"].mean(), 3)],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
         "note 5": [number for one in smooth for number in points(*one)],
@@ -259,7 +265,8 @@ def fedasa() -> dict[str, list[str]]:
     assert all(low < 0 < high for _, low, high in at_random)
     within = many.query("setting in ['A', 'B', 'C'] and method != 'majority'").groupby(["setting", "method"])
     assert within["accuracy"].mean().min() > 0.99
-    noisy = read("fedasa-cwru-hard").query("setting == 'noisy' and method == 'fedasa'").mean(numeric_only=True)
+    in_noise = read("fedasa-cwru-hard").query("setting == 'noisy'").groupby("method").mean(numeric_only=True)
+    noisy, noisy_alone = in_noise.loc["fedasa"], in_noise.loc["local_only", "accuracy"]
     return {
         "holds": [dot(everywhere["fedasa"]), dot(everywhere["fedavg"]), "40", *depths, dot(everywhere["local_only"]),
                   str(surely[0]), str(len(alone)), str(surely[1])],
@@ -273,7 +280,8 @@ def fedasa() -> dict[str, list[str]]:
         "says 4": [*points(*per["A"], *per["B"], *per["C"]), *points(average["A"], average["B"], average["C"]),
                    *points(*(alone[place][0] for place in "ABC")), "80", ".99"],
         "says 5": [*(f"{100 * mb / least['fedavg']:.0f}" for mb in (least["fedasa"], one["fedasa"].max())),
-                   dot(noisy["depth"], 1), "4", f"{100 * noisy['mb_up_per_round'] / least['fedavg']:.0f}"],
+                   dot(noisy["depth"], 1), "4", f"{100 * noisy['mb_up_per_round'] / least['fedavg']:.0f}",
+                  *(dot(value, 3) for value in (noisy["accuracy"], noisy_alone))],
         "note 0": [*points(*leads), "80"],
         "note 5": [dot(least["fedavg"]), *(dot(one["fedasa"][seed]) for seed in (0, 1)), "80", dot(least["fedasa"])],
     }  # fmt: skip
@@ -307,7 +315,12 @@ def st_lf() -> dict[str, list[str]]:
     lost = [mean for mean, _, high in to_mean if high < 0]
     behind, nearest, farthest = len(lost), max(lost), min(lost)
     of_one = sum(lead(ordinary[name], "least_error", "fedavg_alpha")[2] < 0 for name in same)
-    plain = pd.Series([ordinary[name]["st_lf"].mean() for name in differ])
+    plain, even = (pd.Series([ordinary[name][row].mean() for name in differ]) for row in ("st_lf", "fada_even"))
+    assert all(lead(ordinary[name], "st_lf", "fada_even")[1] > 0 for name in differ)
+    cheapest = counts(claim("st-lf-table1-as-published", "st_lf > single_match", of="links.energy"))
+    shared = read("st-lf-table1-small").query("setting == 'D shared'").pivot_table("accuracy", "seed", "method")
+    assert all(lead(shared, "st_lf", row)[1] <= 0 for row in ("least_error", "avg_degree", "fada"))
+    small = [dot(shared[row].mean()) for row in ("st_lf", "least_error", "best_source")]
     rivals = ["rnd_alpha", "fedavg_alpha", "fada", "avg_degree", "fada_even", *drawn]
     assert all(ordinary[name][rivals].mean().max() < ordinary[name]["st_lf"].mean() for name in differ)
     dial = read("st-lf-fig6-as-published").pivot_table("energy_j", "phi_e", "set")
@@ -323,12 +336,12 @@ def st_lf() -> dict[str, list[str]]:
     dialled = [f"{energy:.2f}" for name in ("M", "U", "MM") for energy in printed[name]]
     bound = str(claim("st-lf-table2-as-published", "st_lf > 0", of="worst of links.slack_corollary_1")["numbers"])
     return {
-        "holds": [*fixed, dot(best.max()), str(behind), *energy, "25", *few],
-        "instead": [*ahead, *less, *ends(right["single_match"][differ])],
+        "holds": [*fixed, dot(best.max()), *small[:2], str(behind), *energy, "25", *few],
+        "instead": [*ahead, *less, *cheapest, *ends(right["single_match"][differ])],
         "says 0": ["1,800", dot(rows.query("setting == 'MM' and method == 'st_lf'")["source_accuracy"].mean())],
-        "says 1": [*fixed, *ends(best), dot(own["st_lf"]), dot(own["avg_degree"])],
-        "says 2": [*ahead, str(behind), str(len(same)), *points(-nearest, -farthest), str(of_one), *ends(plain)],
-        "says 3": [*energy, "25", *few, *degree, *counts(nearby), *less, "45", "50", "250"],
+        "says 1": [*fixed, *ends(best), *small, dot(own["st_lf"]), dot(own["avg_degree"])],
+        "says 2": [*ahead, str(behind), str(len(same)), *points(-nearest, -farthest), str(of_one), *ends(plain), *ends(even)],
+        "says 3": [*energy, "25", *few, *degree, *counts(nearby), *less, cheapest[0], "45", "50", "250"],
         "says 4": [stays, "0", "10", "1,000", *dialled[:2]],
         "note 3": ["1,000", "0", "10", stays, *falls, "100", *dialled],
         "note 4": ["1", *re.findall(r"least: \+(\d)", bound)],

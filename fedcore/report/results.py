@@ -54,6 +54,14 @@ WORDS = (
     ("open", "may be chance: the interval reaches to both sides"),
     ("epoch", "training once over all examples of a device"),
     ("MNIST, USPS, MNIST-M", "images of digits: written by hand, from letters, and the first over photographs"),
+    ("M, U, MM; M+U; M//U", "these three; a mixture of two on each device; one of two on each device"),
+    ("CIFAR-10, FEMNIST", "photographs of ten kinds of things; letters and digits by their writers (we took digits)"),
+    ("MLP, CNN", "kinds of nets: of plain layers; of layers that look at pieces of an image, larger here"),
+    ("softmax, dropout", "how outputs become probabilities; units that are left out at random in training"),
+    ("momentum", "steps go on in the direction of the last ones"),
+    ("AvgD", "a rival of ST-LF: as many links as ST-LF has on average, to receivers at random"),
+    ("window", "a short piece of a signal: 1,024 values, a twelfth of a second"),
+    ("J", "joule: energy, a mean over the devices of sending each model once"),
 )
 """The words that a reader needs, with their meaning."""
 
