@@ -235,6 +235,7 @@ def st_lf(name: str, study: Study) -> Numbers:
     devices = 10
     names = {
         "links.accuracy": "accuracy", "links.source_accuracy": "source_accuracy", "links.energy": "energy_j",
+        "links.source_macro_f1": "source_macro_f1",
         "links.links_out": "links", "links.target": "targets",
     }  # fmt: skip
     of_all = ("energy_j", "links", "targets")
@@ -274,6 +275,7 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "st-lf-fig7-as-published": st_lf,
     "st-lf-table1-as-printed": st_lf,
     "st-lf-table1-as-published": st_lf,
+    "st-lf-table1-bsds500": st_lf,
     "st-lf-table1-per-class": st_lf,
     "st-lf-table1-plain-net": st_lf,
     "st-lf-table2-as-published": st_lf,

@@ -41,7 +41,7 @@ def st_lf_table1(value: Value) -> pd.Series:
     if lead := re.search(r"lead over single matching, (\S+)", value.what):
         a, b = (by_seed(source, "accuracy", setting=lead[1], method=m) for m in ("st_lf", "single_match"))
         return a - b
-    what, dataset, method = value.what.removeprefix("as_published: ").rsplit(", ", 2)
+    what, dataset, method = re.sub("^as_published[^:]*: ", "", value.what).rsplit(", ", 2)
     if what == "accuracy of targets":
         return by_seed(source, "accuracy", setting=dataset, method=method)
     most = read(source).query("setting == @dataset").groupby("seed")["energy_j"].max()
