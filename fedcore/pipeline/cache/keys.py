@@ -208,7 +208,8 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
         one = Statement(statement, module, package, imported)
         for name in _defined_names(statement):
             names.setdefault(name, []).append(one)
-    return {name: [Import([place])] for name, place in imported.items()} | names
+    bound: dict[str, list[Statement | Import]] = {name: [Import([place])] for name, place in imported.items()}
+    return bound | names
 
 
 def _parse(text: str) -> ast.Module:
