@@ -110,7 +110,11 @@ class Seen:
 
 @dataclass
 class Project:
-    """api: the Prefect server to use; None: the folder's own, as a user without settings has it. password: of `api`."""
+    """api: the Prefect server to use; None: the folder's own, as a user without settings has it. password: of `api`.
+
+    read: the number of steps that were looked at. steps: those of the journal, as it was at `journal_at`.
+    """
+
 
     folder: Path
     api: str | None = None
@@ -118,6 +122,8 @@ class Project:
     password: str | None = None
     started: list[Process] = field(default_factory=list)
     read: int = 0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    journal_at: tuple[int, int] | None = None
 
     @classmethod
     def copy(
@@ -222,9 +228,15 @@ class Project:
         return Seen(new, self.record(), digests(self.folder / "pipeline"), said)
 
     def journal(self) -> list[dict[str, Any]]:
+        """Return the steps so far; the file is read when it has changed, as tests ask a hundred times a second."""
         path = self.folder / ".fedcore" / "journal.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # what follows the last is being written
-        return [json.loads(line) for line in lines]
+        if not path.exists():
+            return []
+        state = path.stat()
+        if self.journal_at != (at := (state.st_mtime_ns, state.st_size)):
+            lines = path.read_text().split("\n")[:-1]  # what follows the last is being written
+            self.journal_at, self.steps = at, [json.loads(line) for line in lines]
+        return self.steps
 
     def record(self) -> dict[str, int]:
         """Count MLflow's entries."""
