@@ -49,6 +49,9 @@ METHODS: dict[str, dict[str, Any]] = {
 ALONE = (("prefect", "worker"), ("fedcore", "ui"))
 """Commands that are new processes all the same: they serve others until they are stopped."""
 
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC")
+"""A PNG file of one white pixel."""
+
 PAPER = "figures: [{name: Fig. 1, shows: a drawing, status: nothing to run}]\n"
 """A paper that names no study, since tests have their own."""
 
@@ -115,7 +118,6 @@ class Project:
     read: the number of steps that were looked at. steps: those of the journal, as it was at `journal_at`.
     """
 
-
     folder: Path
     api: str | None = None
     sources: Path | None = None
@@ -132,8 +134,12 @@ class Project:
         api: str | None = None,
         change: Callable[[dict[str, Any]], None] = small,
         password: str | None = None,
+        pictures: bool = True,
     ) -> Project:
-        """Copy the project, with its parameters changed; its sources as they were at the first copy."""
+        """Copy the project, with its parameters changed; its sources as they were at the first copy.
+
+        pictures: their figures become PNG files, which takes a flow a second of a core; else all are one pixel.
+        """
         for name in SOURCES:
             shutil.copytree(Path(compiled().name, name), folder / name)
         files = (
@@ -154,7 +160,10 @@ class Project:
         params = read_params(ROOT)
         change(params)
         write_params(folder, params)
-        return cls(folder, api, password=password)
+        project = cls(folder, api, password=password)
+        if not pictures:
+            project.edit("fedcore/report/figures/drawing.py", "png", f"return {PIXEL!r}")
+        return project
 
     def environment(self, **more: str) -> dict[str, str]:
         """The caller's environment without its settings of Prefect, MLflow and the project."""
