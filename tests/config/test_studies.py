@@ -14,6 +14,7 @@ from asked import PARAMS, ROOT, ask, points, refusal
 from sets import REAL, read_once, real
 
 from fedcore.config.request import Request, parse, plan_jobs
+from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.data import load
 from fedcore.nets import net
@@ -327,7 +328,7 @@ def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [(n, s) for n, study in PARAMS["studies"].items() for s in study["sizes"]])
 def test_every_study_is_valid_in_every_size(name: str, size: str):
-    found = grid_points(PARAMS, name, size, {})
+    found = points_of(name, size)
     grid = PARAMS["studies"][name]["sizes"][size].get("grid", {})
     count = 1
     for tried in grid.values():
@@ -360,12 +361,18 @@ def test_every_study_of_the_data_at_hand_can_divide_them(monkeypatch: pytest.Mon
     assert refusals(whole, left_out="data.root") == []
 
 
+@cache
+def points_of(name: str, size: str) -> list[Setting]:
+    """Return the settings of a study, which three tests look at."""
+    return grid_points(PARAMS, name, size, {})
+
+
 def sections(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[str, set[str]]:
     """Return data -> federations, those of all studies in all sizes. change: to the data; None leaves them out."""
     found: dict[str, set[str]] = {}
     for name, study in PARAMS["studies"].items():
         for size in study["sizes"]:
-            for point in grid_points(PARAMS, name, size, {}):
+            for point in points_of(name, size):
                 if (data := change(point.data)) is not None:
                     found.setdefault(json.dumps(data), set()).add(json.dumps(point.federation))
     return found
@@ -373,7 +380,7 @@ def sections(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[
 
 def refusals(sections: dict[str, set[str]], left_out: str | None = None) -> list[str]:
     """Divide data; returns what is refused. left_out: what is said of data that may be left out."""
-    from fedcore.pipeline.run.partitions import divide_dataset  # it imports Prefect
+    from fedcore.pipeline.run.partitions import divide_dataset  # it imports what draws
 
     steps: Any = SimpleNamespace(run_inline=lambda step, data, known: step(data))
     refused = []

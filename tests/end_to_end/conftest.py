@@ -74,7 +74,7 @@ def _started(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, list[str]]]:
     """A project whose server serves all others, and the addresses that two concurrent commands print."""
-    project = Project.copy(tmp_path_factory.mktemp("host"), change=scenarios.lone)
+    project = Project.copy(tmp_path_factory.mktemp("host"), change=scenarios.lone, pictures=False)
     try:
         yield project, scenarios.serve(project)
     finally:

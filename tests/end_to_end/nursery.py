@@ -38,7 +38,7 @@ PACKAGES = (
     "matplotlib.backends.backend_agg", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
     "safetensors.torch", "mlflow.pyfunc", "mlflow.store.model_registry.sqlalchemy_store",
     "mlflow.store.tracking.sqlalchemy_store", "sqlalchemy.dialects.sqlite", "prefect.task_engine", "dvc.cli.parser",
-    "dvc.repo", "ruamel.yaml", "scmrepo.git",
+    "dvc.repo", "ruamel.yaml", "scmrepo.git", "git",
 )  # fmt: skip
 SETTINGS = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -49,6 +49,9 @@ METHODS: dict[str, dict[str, Any]] = {
 ALONE = (("prefect", "worker"), ("fedcore", "ui"))
 """Commands that are new processes all the same: they serve others until they are stopped."""
 
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC")
+"""A PNG file of one white pixel."""
+
 PAPER = "figures: [{name: Fig. 1, shows: a drawing, status: nothing to run}]\n"
 """A paper that names no study, since tests have their own."""
 
@@ -110,7 +113,10 @@ class Seen:
 
 @dataclass
 class Project:
-    """api: the Prefect server to use; None: the folder's own, as a user without settings has it. password: of `api`."""
+    """api: the Prefect server to use; None: the folder's own, as a user without settings has it. password: of `api`.
+
+    read: the number of steps that were looked at. steps: those of the journal, as it was at `journal_at`.
+    """
 
     folder: Path
     api: str | None = None
@@ -118,6 +124,8 @@ class Project:
     password: str | None = None
     started: list[Process] = field(default_factory=list)
     read: int = 0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    journal_at: tuple[int, int] | None = None
 
     @classmethod
     def copy(
@@ -126,8 +134,12 @@ class Project:
         api: str | None = None,
         change: Callable[[dict[str, Any]], None] = small,
         password: str | None = None,
+        pictures: bool = True,
     ) -> Project:
-        """Copy the project, with its parameters changed; its sources as they were at the first copy."""
+        """Copy the project, with its parameters changed; its sources as they were at the first copy.
+
+        pictures: their figures become PNG files, which takes a flow a second of a core; else all are one pixel.
+        """
         for name in SOURCES:
             shutil.copytree(Path(compiled().name, name), folder / name)
         files = (
@@ -148,7 +160,10 @@ class Project:
         params = read_params(ROOT)
         change(params)
         write_params(folder, params)
-        return cls(folder, api, password=password)
+        project = cls(folder, api, password=password)
+        if not pictures:
+            project.edit("fedcore/report/figures/drawing.py", "png", f"return {PIXEL!r}")
+        return project
 
     def environment(self, **more: str) -> dict[str, str]:
         """The caller's environment without its settings of Prefect, MLflow and the project."""
@@ -222,9 +237,15 @@ class Project:
         return Seen(new, self.record(), digests(self.folder / "pipeline"), said)
 
     def journal(self) -> list[dict[str, Any]]:
+        """Return the steps so far; the file is read when it has changed, as tests ask a hundred times a second."""
         path = self.folder / ".fedcore" / "journal.jsonl"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # what follows the last is being written
-        return [json.loads(line) for line in lines]
+        if not path.exists():
+            return []
+        state = path.stat()
+        if self.journal_at != (at := (state.st_mtime_ns, state.st_size)):
+            lines = path.read_text().split("\n")[:-1]  # what follows the last is being written
+            self.journal_at, self.steps = at, [json.loads(line) for line in lines]
+        return self.steps
 
     def record(self) -> dict[str, int]:
         """Count MLflow's entries."""

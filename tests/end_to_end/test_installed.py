@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zipfile
 from pathlib import Path
@@ -81,5 +82,6 @@ def test_a_restored_clone_predicts_the_same_and_computes_nothing(installed: Inst
 
 def test_a_stage_runs_in_the_project(installed: Installed):
     assert installed.staged.code == 0, installed.staged.err
-    assert [*(installed.folder / "my-sites" / "pipeline" / "partition").rglob("who.csv")]
+    (card,) = (installed.folder / "my-sites" / "pipeline" / "data").rglob("card.json")
+    assert json.loads(card.read_text())["classes"] == ["fault", "ok"]
     assert installed.clean[2].out.split() in ([], ["??", "dvc.lock"])

@@ -13,12 +13,12 @@ import hashlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -128,15 +128,15 @@ def source(module: str, name: str) -> str:
         if top not in follow and (versions_of := _version(top)):
             versions |= versions_of
             continue
-        table = _definitions(where)
-        if symbol not in table:
+        names = _definitions(where)
+        if symbol not in names:
             # The name of a submodule, or one that the module imports.
             if _find(f"{where}.{symbol}") is not None:
                 todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
             continue
-        text, uses = table[symbol]
-        reached[place] = text
-        todo += uses
+        for statement in names[symbol]:
+            reached[place] += statement.text
+            todo += statement.uses
     parts = [f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items())]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
@@ -167,9 +167,33 @@ def _find(module: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
+class Statement:
+    """A top-level statement of a module, read when it is asked: a key reaches some of a module's names."""
+
+    def __init__(self, tree: ast.stmt, module: str, package: str, imported: Mapping[str, tuple[str, str]]) -> None:
+        self._tree, self._place, self._imported = _strip(tree), (module, package), imported
+
+    @cached_property
+    def text(self) -> str:
+        """The normalised source."""
+        return ast.dump(self._tree)
+
+    @cached_property
+    def uses(self) -> list[tuple[str, str]]:
+        """The (module, name) pairs that it uses."""
+        return _uses(self._tree, *self._place, self._imported)
+
+
+class Import(NamedTuple):
+    """A name that a module imports, which another module may import from this one."""
+
+    uses: list[tuple[str, str]]
+    text: str = ""
+
+
 @cache
-def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Return each top-level name of a module with its normalised source and the (module, name) pairs that it uses."""
+def _definitions(module: str) -> dict[str, list[Statement | Import]]:
+    """Return each top-level name of a module with what defines it."""
     path = _find(module)
     if path is None or path.suffix != ".py":
         return {}
@@ -179,20 +203,13 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     for statement in body:
         for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]:
             imported |= _imports(node, package)
-    table: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    names: dict[str, list[Statement | Import]] = {}
     for statement in body:
-        text = ast.dump(_strip(statement))
+        one = Statement(statement, module, package, imported)
         for name in _defined_names(statement):
-            uses = (
-                [*table[name][1], *_uses(statement, module, package, imported)]
-                if name in table
-                else [*_uses(statement, module, package, imported)]
-            )
-            table[name] = ((table[name][0] if name in table else "") + text, uses)
-    # Imported names are part of the table: another module may import them from this one.
-    for name, place in imported.items():
-        table.setdefault(name, ("", [place]))
-    return table
+            names.setdefault(name, []).append(one)
+    bound: dict[str, list[Statement | Import]] = {name: [Import([place])] for name, place in imported.items()}
+    return bound | names
 
 
 def _parse(text: str) -> ast.Module:
@@ -253,11 +270,11 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
 
 
 def _uses(
-    statement: ast.stmt, module: str, package: str, imported: dict[str, tuple[str, str]]
+    statement: ast.stmt, module: str, package: str, imported: Mapping[str, tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return the (module, name) pairs that a statement refers to."""
     known = dict(imported)
-    for node in ast.walk(statement):
+    for node in _within(statement):
         known |= _imports(node, package)
     pairs: list[tuple[str, str]] = []
 
@@ -277,9 +294,18 @@ def _uses(
     return pairs
 
 
+def _within(statement: ast.stmt) -> list[ast.AST]:
+    """Return a statement and those inside of it, outer ones first; an expression has none."""
+    found: list[ast.AST] = [statement]
+    for node in found:
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            found += getattr(node, part, [])
+    return found
+
+
 def _strip(statement: ast.stmt) -> ast.stmt:
     """Return a statement without docstrings and words for steps; a syntax tree has no comments and no layout."""
-    for node in ast.walk(statement):
+    for node in _within(statement):
         if isinstance(node, ast.FunctionDef):
             node.decorator_list = [decorator for decorator in node.decorator_list if not _gives_a_word(decorator)]
         if (

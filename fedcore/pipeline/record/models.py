@@ -230,7 +230,18 @@ def log_arguments(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide MLflow's advice to give an example of the input, which would be private."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*input example", category=UserWarning)
-        yield
+    """Hide MLflow's advice to give an example of the input, which would be private.
+
+    MLflow also does not compare what a model needs with what is installed, from which it was taken: it would look for
+    every file of every package, a second of a processor in each process.
+    """
+    from mlflow.utils import environment as requirements
+
+    compare = requirements.warn_dependency_requirement_mismatches
+    requirements.warn_dependency_requirement_mismatches = lambda needed: None
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*input example", category=UserWarning)
+            yield
+    finally:
+        requirements.warn_dependency_requirement_mismatches = compare

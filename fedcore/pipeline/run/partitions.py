@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -25,13 +25,15 @@ from fedcore.partition import Partition
 from fedcore.partition.examples import label_scale
 from fedcore.partition.tables import counts, dropped_devices, dropped_note, from_frame, to_frame
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
-from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.report import spreadsheet
 from fedcore.report.figures import class_counts, png
 from fedcore.results.criterion import scoring
 from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.orchestration.steps import Steps  # which imports Prefect
 
 DATASET, CARD = "dataset.safetensors", "card.json"
 PARTITION = "index.parquet"

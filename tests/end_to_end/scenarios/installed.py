@@ -58,7 +58,7 @@ class Installed:
 
     answer: of the first run; status: after it. promoted: its proposed model; grown: the same run on more rows, and the
     status after it. predicted, aliases: by the project; saved: it. restored: a clone of it; predicted_again,
-    aliases_again, again: by the clone. staged: by `dvc repro partition`. clean: what `git status` says of the project
+    aliases_again, again: by the clone. staged: by `dvc repro data`. clean: what `git status` says of the project
     after `init`, the first run, and `dvc repro`.
     """
 
@@ -118,7 +118,7 @@ def installed(place: Place) -> Installed:
         aliases = there.fork("promote"), there.fork("promote", where="clone")
         shared = {"PREFECT_API_URL": str(place.host.api), "PREFECT_API_AUTH_STRING": str(place.host.password)}
         again = there.fork(*RUN[1:], where="clone", **shared)  # a server of the clone's own takes eleven seconds
-        staged = there.run("dvc", "repro", "partition", where="my-sites")
+        staged = there.run("dvc", "repro", "data", where="my-sites")
         clean.append(changes())
     finally:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")

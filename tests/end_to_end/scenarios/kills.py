@@ -46,12 +46,12 @@ class Killed:
 
 
 def killed(place: Place) -> Killed:
-    project = place.copy("killed")
+    project = place.copy("killed", pictures=True)
     training = kill(project, SLOW, lambda steps: steps["train"] >= 1)
     # The second method finds its devices' training and exams in the cache; then it fuses, for seconds.
     fusing = kill(project, SLOW, lambda steps: steps["rank"] == 12 and steps["choose"] == 1)
     finished = project.look(project.federate(*SLOW))
-    undisturbed = place.copy("undisturbed")
+    undisturbed = place.copy("undisturbed", pictures=True)
     calm = undisturbed.look(undisturbed.federate(*SLOW))
     states = [place.host.ask(f"flow_runs/{one.flow_run}")["state_type"] for one in (training, fusing)]
     return Killed(project, undisturbed, training, fusing, finished, calm, states)

@@ -50,7 +50,7 @@ def hurt(place: Place) -> Hurt:
     dask_workers(flow)[0].kill()
     spread = clustered.look(said_by(flow))
 
-    project = place.join(Project.copy(place.folder / "hurt"))  # with a server of its own
+    project = place.join(Project.copy(place.folder / "hurt", pictures=False))  # with a server of its own
     try:
         flow = in_the_middle(project, *WORK)
         parts = wait("a worker and the record's process", lambda: parts_of(flow))

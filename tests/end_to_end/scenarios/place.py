@@ -19,9 +19,13 @@ class Place:
     record: Path
     projects: list[Project] = field(default_factory=list)
 
-    def copy(self, name: str, record: bool = True) -> Project:
-        """Copy the project, with an empty record unless MLflow is to make it: that takes a second of a core."""
-        project = self.join(Project.copy(self.folder / name, self.host.api, password=self.host.password))
+    def copy(self, name: str, record: bool = True, pictures: bool = False) -> Project:
+        """Copy the project, with an empty record unless MLflow is to make it: that takes a second of a core.
+
+        pictures: as of `Project.copy`.
+        """
+        folder, host = self.folder / name, self.host
+        project = self.join(Project.copy(folder, host.api, password=host.password, pictures=pictures))
         if record:
             shutil.copyfile(self.record, project.folder / "mlflow.db")
         return project

@@ -51,7 +51,7 @@ class Repro:
 
 
 def repro(place: Place) -> Repro:
-    piped = place.copy("piped", record=False)
+    piped = place.copy("piped", record=False, pictures=True)
     piped.run("git", "init", "--quiet")
     piped.run("dvc", "remote", "add", "--quiet", "--default", "store", str(place.folder / "remote"))
     first = piped.look(piped.repro("repro"))

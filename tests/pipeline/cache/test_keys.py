@@ -49,7 +49,9 @@ def step(x, *, rate=1):
 
 def other(x):
     def inner(y):
-        return y * math.pi
+        """Do it inside."""
+        from .helpers import half
+        return half(y) * math.pi
     return inner(x)
 
 def apart(x):
@@ -73,6 +75,9 @@ def far(x):
 
 def below(x):
     return x * 2 + len(weights)
+
+def half(x):
+    return x / 2
 
 def unused(x):
     return x * 3
@@ -136,6 +141,7 @@ REACHED = {
     "a function beside it": ("steps.py", "math.pi", "math.e"),
     "an imported function": ("helpers.py", "x + 1", "x + 2"),
     "a function of an imported module": ("helpers.py", "below(x)", "below(-x)"),
+    "a function that one inside imports": ("helpers.py", "x / 2", "x / 3"),
     "a function behind it": ("helpers.py", "x * 2", "x * 4"),
     "a table, through two modules": ("deep/tables.py", '"a": 1', '"a": 2'),
     "a table, by a line that fills it": ("deep/tables.py", '["b"] = 2', '["b"] = 3'),
@@ -149,6 +155,7 @@ WITHOUT = {
     "a comment": ("steps.py", "# a remark", "# another"),
     "its word": ("steps.py", '"walk"', '"run"'),
     "its docstring": ("steps.py", "Do a step.", "Take a step, differently."),
+    "the docstring of a function inside": ("steps.py", "Do it inside.", "Do it there."),
     "the module's docstring": ("steps.py", "A module.", "Another."),
     "layout": ("steps.py", "near(x) + LIMIT + helpers", "(near(x)\n        +   LIMIT) + helpers"),
     "a function that it does not reach": ("helpers.py", "x * 3", "x * 5"),

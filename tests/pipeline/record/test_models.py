@@ -168,6 +168,21 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
     assert Path(place).is_relative_to(tmp_path / "model")
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_logging_a_model_asks_for_no_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """MLflow would list all their files; what the model needs stands in its files all the same."""
+    import mlflow
+
+    asked: list[str] = []
+    monkeypatch.setattr("importlib_metadata.version", lambda name: asked.append(name) or "0")
+    with models.quiet():
+        what = models.log_arguments(tmp_path / "files", SCHEMA, SECTIONS, OWN, {"A": 0, "B": 1})
+        mlflow.pyfunc.save_model(path=str(tmp_path / "model"), **what)
+    assert asked == []
+    assert f"torch=={torch.__version__.partition('+')[0]}" in (tmp_path / "model" / "requirements.txt").read_text()
+
+
 MODULE = """
 from torch import nn
 
