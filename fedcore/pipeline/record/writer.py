@@ -29,6 +29,7 @@ from fedcore.types import InputError
 
 if TYPE_CHECKING:
     from fedcore.pipeline.record.runs import Record
+    from fedcore.results.criterion import Criterion
 
 
 PATIENCE = 120.0
@@ -68,13 +69,14 @@ class RecordWriter:
             self._submit(warm_up)
             self._drawing.submit(self._call, self._artist, warm_up_artist)
 
-    def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
+    def save(self, store: Store, result: Result, title: str, criterion: Criterion, computed: bool = False) -> None:
         """Write a method's result to its run, unless the run has it.
 
-        computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
+        criterion: which devices count. computed: the result is new, so the run hardly has it; its pictures are drawn
+        while earlier runs are written.
         """
         drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
-        self._runs.append(self._submit(save, store, result, title, *drawn))
+        self._runs.append(self._submit(save, store, result, title, criterion, *drawn))
 
     def describe(self, *study: Any) -> None:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
@@ -116,7 +118,8 @@ class RecordWriter:
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
             left = sum(not one.done() for one in self._runs)
-            sys.stdout.write(f"writing the record: {left} of {len(self._runs)} runs are left\n")
+            count = f": {left} of {len(self._runs)} runs are left" if self._runs else ""
+            sys.stdout.write(f"writing the record{count}\n")
             sys.stdout.flush()
         for _ in progress(
             as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet
@@ -188,10 +191,12 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
     return drawings.draw(store, result)
 
 
-def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
+def save(
+    store: Store, result: Result, title: str, criterion: Criterion, drawn: Mapping[str, bytes] | None = None
+) -> None:
     def write() -> None:
         with record().lock:  # an equal flow beside this one finds the run complete
-            record().save(store, result, title, drawn)
+            record().save(store, result, title, drawn, criterion)
 
     with_patience(write)
 
