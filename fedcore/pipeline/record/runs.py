@@ -84,14 +84,10 @@ class Record:
         place = environment.ARTIFACTS.as_uri()
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
 
-    def save(
-        self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None,
-        criterion: Criterion = Criterion(),
-    ) -> None:  # fmt: skip
+    def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
         """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist.
 
-        criterion: which devices count. The run of a final fit is below the study's run whose method it repeats, and
-        names the data of that one.
+        The run of a final fit is below the study's run whose method it repeats, and names the data of that one.
         """
         if self.is_complete(result.config, result.digest):
             if drawn is not None and (run := self.find(result.config)):
@@ -125,7 +121,7 @@ class Record:
             run, params=params_of(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
-            criterion=replace(criterion, metric=result.metric),
+            criterion=replace(result.criterion, metric=result.metric),
             files=origin_files(result) | ({TRAINED: to_npy(trained_keys(held, made))} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)

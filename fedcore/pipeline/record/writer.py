@@ -29,7 +29,6 @@ from fedcore.types import InputError
 
 if TYPE_CHECKING:
     from fedcore.pipeline.record.runs import Record
-    from fedcore.results.criterion import Criterion
 
 
 PATIENCE = 120.0
@@ -69,14 +68,13 @@ class RecordWriter:
             self._submit(warm_up)
             self._drawing.submit(self._call, self._artist, warm_up_artist)
 
-    def save(self, store: Store, result: Result, title: str, criterion: Criterion, computed: bool = False) -> None:
+    def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
         """Write a method's result to its run, unless the run has it.
 
-        criterion: which devices count. computed: the result is new, so the run hardly has it; its pictures are drawn
-        while earlier runs are written.
+        computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
         """
         drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
-        self._runs.append(self._submit(save, store, result, title, criterion, *drawn))
+        self._runs.append(self._submit(save, store, result, title, *drawn))
 
     def describe(self, *study: Any) -> None:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
@@ -191,12 +189,10 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
     return drawings.draw(store, result)
 
 
-def save(
-    store: Store, result: Result, title: str, criterion: Criterion, drawn: Mapping[str, bytes] | None = None
-) -> None:
+def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
     def write() -> None:
         with record().lock:  # an equal flow beside this one finds the run complete
-            record().save(store, result, title, drawn, criterion)
+            record().save(store, result, title, drawn)
 
     with_patience(write)
 
