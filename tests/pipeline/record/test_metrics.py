@@ -61,7 +61,7 @@ def test_another_metric_that_decides_takes_the_place_of_accuracy():
     assert [name.partition(".")[2] for name in columns].index("accuracy") == 3  # after those of cost on three splits
 
 
-def test_devices_that_do_not_count_in_the_answer_have_no_part_in_the_mean_of_own_test_data():
+def test_the_mean_on_own_test_data_is_over_devices_that_count():
     sizes = {"d00": 5.0, "d01": 20.0, "d02": 60.0}
     table = frame(rows({"a": [[0.1, 0.4, 0.8]]}, shared=0.5))
     held = table[(table["split"] == "test") & (table["metric"] == "accuracy")].assign(split="data")
