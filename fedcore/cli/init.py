@@ -52,6 +52,8 @@ LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic
 """A run of a few methods and seeds."""
 HINTED = 10_000
 """Rows of a text file that are searched for gaps: a hint, since a run refuses any gap by its row and column."""
+TIME = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?|\d{1,2}:\d{2}(:.*)?")
+"""A date or a time in a text file; a run knows more ways to write it."""
 GAPS = frozenset({"", "na", "nan", "null"})
 """Cells of a text file without a value, in small letters; a run knows more ways to write it."""
 
@@ -123,6 +125,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     print(first_run(folder))
     if data and has_gaps(data):
         print("some cells are empty: first choose data.missing in params.yaml: median, common_median or drop")
+    if data and (times := columns_of_times(data)):
+        print(f"no net can use times: first leave them out by data.ignore in params.yaml: [{', '.join(times)}]")
 
 
 def first_run(folder: Path) -> str:
@@ -204,6 +208,18 @@ def misses_cells(file: Path) -> bool:
         groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
         columns = [group.column(number) for group in groups for number in range(group.num_columns)]
         return any(column.statistics is not None and column.statistics.null_count for column in columns)
+
+
+def columns_of_times(data: Path) -> list[str]:
+    """Return the columns of a file, or of a folder's first one, whose first row is a date or a time."""
+    file = next(iter(files_of(data)), None)
+    if file is None or file.suffix not in TEXTS:
+        return []
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        first = [lines.readline(), lines.readline()]
+    mark = next((mark for mark in "\t;|" if mark in first[0]), ",")
+    rows = [*csv.reader(first, delimiter=mark), [], []]
+    return [head.strip() for head, cell in zip(*rows[:2], strict=False) if TIME.fullmatch(cell.strip())]
 
 
 def count_rows(file: Path) -> int:

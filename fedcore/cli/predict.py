@@ -213,7 +213,8 @@ def leave_out_unknown(
         return rows, columns, [f"{which}: predicted by the model that all devices share"]
     if not known.any():
         return rows, columns, []
-    return rows[known], columns[known], [f"{which}: left out, as each device has a model of its own"]
+    why = "left out, as each device has a model of its own (other methods' versions: fedcore promote MODEL --list)"
+    return rows[known], columns[known], [f"{which}: {why}"]
 
 
 def require_writable(out: Path | None) -> None:

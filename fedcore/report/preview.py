@@ -265,11 +265,12 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     }
     untested = sizes.index[sizes["n_test"] == 0]
     few_tests = sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]
+    counted = "though all count" if len(few_tests) == len(sizes) else "so not in means (run.least_test)"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
-        f"fewer than {LEAST_TEST} test examples, so not in means": few_tests,
+        f"fewer than {LEAST_TEST} test examples, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in held if lacks[who]],
     }
@@ -317,6 +318,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"{table['column'].iloc[place]}: inputs are float32, which keeps these numbers in steps of "
             f"{_amount(float(step[place]))}, over a span of {_amount(float(span[place]))}: subtract a constant first"
         )
+    texts = [name for name, why in schema.left_out.items() if why.startswith(f"{len(dataset.train):,} different texts")]
+    for name in texts[:1]:
+        lines.append(f"{name}: another text in each row; if it names the rows: data.id={name}")
     if setting.federation["scale"] == "none":
         lines += _scale_advice(setting, dataset, divided)
     return lines
@@ -353,7 +357,8 @@ def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> lis
     else:
         return []
     both = "; size=scales tries both" if setting.study == USER_STUDY else ""
-    return [f"scales: {why}: federation.scale={scale} is suggested{both}"]
+    new = "; rows of new sites then get the common scale" if scale == "device" else ""
+    return [f"scales: {why}: federation.scale={scale} is suggested{both}{new}"]
 
 
 def _amount(number: float) -> str:

@@ -112,15 +112,17 @@ def left_out_rows(table: pd.DataFrame, scores: Numbers) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
+def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the mean, worst and spread of one metric over devices; for scores also each group's mean, in_<name>.
 
-    rows: of one split, metric and turn. groups: device -> group; group means need at least two groups.
+    rows: of one split, metric and turn. groups: device -> group; group means need at least two groups. weights: of the
+    devices in the mean; None: all alike.
     """
     values = rows["value"]
     split, metric = rows[["split", "metric"]].iloc[0]
     worst = values.max() if metric in LESS else values.min()
-    numbers = {"mean": values.mean(), "worst": worst, "std": values.std(ddof=0)}
+    mean = values.mean() if weights is None else np.average(values, weights=rows["device"].map(weights))
+    numbers = {"mean": mean, "worst": worst, "std": values.std(ddof=0)}
     if split in SCORED and len(groups.unique()) > 1:
         means = values.groupby(rows["device"].map(groups)).mean()
         numbers |= {f"in_{name}": mean for name, mean in means.items()}

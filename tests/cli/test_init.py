@@ -55,6 +55,18 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     assert "data.missing in params.yaml: median, common_median or drop" in said
     (tmp_path / "full.csv").write_text("x,y\n1,2\n")
     assert not init.has_gaps(tmp_path / "full.csv")
+    assert "data.ignore" not in said
+
+
+def test_it_says_which_columns_are_times_before_a_run_refuses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
+    main(["init", "own", "--data", "t.csv", "--label", "y"])
+    assert "first leave them out by data.ignore in params.yaml: [seen, at, day]" in capsys.readouterr().out
+    (tmp_path / "head.csv").write_text("x,y\n")
+    assert not init.columns_of_times(tmp_path / "head.csv")
 
 
 def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

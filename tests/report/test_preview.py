@@ -123,6 +123,7 @@ def test_a_scale_is_suggested_by_where_the_levels_come_from(
     text = " ".join(preview(name="table", path=str(tmp_path / "t.csv"), label="state", device="site").split())
     assert ("scales: " in text) == (scale is not None)
     assert (f"federation.scale={scale} is suggested" in text) == (scale is not None)
+    assert ("new sites then get the common scale" in text) == (scale == "device")
 
 
 def test_the_study_can_try_both_scales(plants: Path):
@@ -148,6 +149,9 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert max(map(len, text.splitlines())) <= 100
     assert "... and 48 more columns" in text
     assert "... and 6 more columns left out" in text
+    assert text.count("if it names the rows: data.id=") == 1
+    assert "text 0: another text in each row" in text
+    assert "so not in means" not in text  # of any device
     assert re.search(r"40 devices with 1[2-4] to 1[4-6] training examples each", text)
     assert "6 more, %" in text
     assert "data.ignore=[row]" in text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedcore.config.params import read
 from fedcore.field.plan import Plan
 from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
 from fedcore.field.session import Played
+from fedcore.field.study import criterion_of
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.registry import CANDIDATE, registered
@@ -59,7 +61,8 @@ def record(played: Played) -> list[str]:
         _register(keeper, run, played, tags)
         keeper.write(
             run, params=_params(played), table=table_of(kept, setup, label), seconds=NO_SECONDS,
-            dataset=(data, of_data, profile), turn_reports=(), drawn={}, schema=schema, decider=metric,
+            dataset=(data, of_data, profile), turn_reports=(), drawn={}, schema=schema,
+            criterion=replace(criterion_of(setup), metric=metric),
             files={
                 "field.json": _about(played), "plan.json": kept.plan.to_json().encode(),
                 "left.csv": left_devices(kept, label).to_csv(index=False).encode(),

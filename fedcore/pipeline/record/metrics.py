@@ -1,6 +1,7 @@
 """A run's metrics: a few headline numbers that sort first, and the means of everything else below `topic/`.
 
-accuracy, accuracy_std, accuracy_worst     mean over devices of their own test data, spread and the worst device
+accuracy, accuracy_std, accuracy_worst     of devices' own test data: mean over the devices that count in the answer,
+                                           spread and the worst of them
 shared_accuracy, ...                       on the shared test set
 validation_accuracy, ...                   on the devices' validation data
                                            (accuracy stands for the metric that decides; if it is another one, the
@@ -23,7 +24,7 @@ from mlflow.entities import Metric
 
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.results import tidy
-from fedcore.results.criterion import ACCURACY
+from fedcore.results.criterion import ACCURACY, Criterion, measured
 from fedcore.results.criterion import Metric as Decider
 from fedcore.results.summary import groups
 
@@ -33,8 +34,10 @@ DEVICES = "devices.json"
 """The artifact with the last numbers of each device, in the format of MLflow's tables."""
 
 
-def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, decider: Decider = ACCURACY) -> Iterator[Metric]:
-    """Yield a run's metrics over its turns, counted from 1. decider: the metric that decides.
+def metrics(
+    table: pd.DataFrame, seconds: pd.DataFrame, start: int, decides: Criterion = Criterion()
+) -> Iterator[Metric]:
+    """Yield a run's metrics over its turns, counted from 1. decides: the metric that decides, and which devices count.
 
     If devices are in several groups, also the decider's mean in each, e.g. accuracy_in_A. Times are the run's start
     plus the step, so that writing twice gives one point.
@@ -43,11 +46,16 @@ def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, decider: Dec
         round_info: i for i, round_info in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
     }
     members = groups(table).drop_duplicates("device").set_index("device")["group"]
+    decider, weights = decides.metric, measured(table, decides).weights
     sent: dict[str, float] = {}
     known = table[table["value"].notna()]
     for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
         step, name = turns[stage, number], safe_name(str(metric))
-        means = tidy.over_devices(part, members)
+        own = split == "test" and metric == decider.column
+        counted = part[part["device"].isin(weights)] if own else part
+        if counted.empty:
+            continue
+        means = tidy.over_devices(counted, members, weights if own else None)
         if split == "traffic":
             sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
             named = {name: sent[name]}

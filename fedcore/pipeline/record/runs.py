@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,7 @@ from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData, Told
 from fedcore.results import reports
-from fedcore.results.criterion import ACCURACY
-from fedcore.results.criterion import Metric as Decider
+from fedcore.results.criterion import Criterion
 from fedcore.types import InputError, Model, Report
 
 BATCH = 1000
@@ -120,7 +120,8 @@ class Record:
         self.write(
             run, params=params_of(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawn=draw(store, result) if drawn is None else drawn, schema=schema, decider=result.metric,
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
+            criterion=replace(result.criterion, metric=result.metric),
             files=origin_files(result) | ({TRAINED: to_npy(trained_keys(held, made))} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
@@ -183,17 +184,17 @@ class Record:
         drawn: Mapping[str, bytes],
         schema: DataSchema | None = None,
         files: Mapping[str, bytes] | None = None,
-        decider: Decider = ACCURACY,
+        criterion: Criterion = Criterion(),
     ) -> None:
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
 
-        files: further ones, path in the run -> content. decider: the metric that decides.
+        files: further ones, path in the run -> content. criterion: the metric that decides, and the devices that count.
         """
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, cut_value(value)) for key, value in params.items()])
         start = run.info.start_time
         courses = reports.series(turn_reports)
-        points = list(metrics(table, seconds, start, decider))
+        points = list(metrics(table, seconds, start, criterion))
         name, digest, profile = dataset
         self._log_dataset(where, name, digest, profile)
         words = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
@@ -206,7 +207,7 @@ class Record:
                 key = f"topic/{path.replace('/', '.')}"
                 points += [Metric(key, x, start + i, i) for i, x in enumerate(tensor.tolist()) if math.isfinite(x)]
         self._log_points(where, points)
-        files |= {DEVICES: device_table(table, decider), TABLE: to_parquet(table)}
+        files |= {DEVICES: device_table(table, criterion.metric), TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)

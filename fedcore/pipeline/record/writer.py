@@ -116,7 +116,8 @@ class RecordWriter:
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
             left = sum(not run.done() for run in self._runs)
-            sys.stdout.write(f"writing the record: {left} of {len(self._runs)} runs are left\n")
+            count = f": {left} of {len(self._runs)} runs are left" if self._runs else ""
+            sys.stdout.write(f"writing the record{count}\n")
             sys.stdout.flush()
         for _ in progress(
             as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet

@@ -237,6 +237,7 @@ class Run:
     def record(self, ready: ReadySetting, result: Result) -> None:
         """Keep a result, write it to the record, and print it in a line."""
         title = title_for(ready.job.title, [len(ready.federation.devices)])
+        result = replace(result, criterion=ready.job.criterion)
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.

@@ -9,7 +9,7 @@ import pytest
 from tables import NO_SECONDS, frame, grouped, rows
 
 from fedcore.pipeline.record.metrics import device_table, metrics, read_device_table, safe_name
-from fedcore.results.criterion import METRICS
+from fedcore.results.criterion import METRICS, Criterion
 
 SECONDS = pd.DataFrame(
     [("study", "alpha=1", "a", 0, "train", 2.0, 1.0), ("study", "alpha=1", "a", 0, "fuse", 1.0, 0.5)],
@@ -49,7 +49,7 @@ def test_another_metric_that_decides_takes_the_place_of_accuracy():
     table = two_rounds()
     more = table[table["metric"] == "accuracy"]
     table = pd.concat([table, more.assign(metric="cost", value=more["value"] + 1)], ignore_index=True)
-    found = {one.key: one.value for one in metrics(table, SECONDS, 0, METRICS["cost"])}
+    found = {one.key: one.value for one in metrics(table, SECONDS, 0, Criterion(METRICS["cost"]))}
     assert found["cost"] == pytest.approx(1.8)
     assert found["cost_worst"] == pytest.approx(1.9)  # the greatest
     assert found["shared_cost"] == pytest.approx(1.5)
@@ -59,6 +59,26 @@ def test_another_metric_that_decides_takes_the_place_of_accuracy():
     assert not [key for key in found if "/" not in key and ("accuracy" in key or "f1" in key)]
     columns = [*read_device_table(device_table(table, METRICS["cost"]))]
     assert [name.partition(".")[2] for name in columns].index("accuracy") == 3  # after those of cost on three splits
+
+
+def test_the_mean_on_own_test_data_is_over_devices_that_count():
+    sizes = {"d00": 5.0, "d01": 20.0, "d02": 60.0}
+    table = frame(rows({"a": [[0.1, 0.4, 0.8]]}, shared=0.5))
+    held = table[(table["split"] == "test") & (table["metric"] == "accuracy")].assign(split="data")
+    held = [
+        held.assign(metric="test_examples", value=held["device"].map(sizes)),
+        held.assign(metric="test_classes", value=2),
+    ]
+    table = pd.concat([table, *held], ignore_index=True)
+
+    def own(**rule: object) -> dict[str, float]:
+        return {one.key: one.value for one in metrics(table, SECONDS, 0, Criterion(**rule))}
+
+    assert own(least_test=0)["accuracy"] == pytest.approx(1.3 / 3)
+    found = own(least_test=20)
+    assert (found["accuracy"], found["accuracy_worst"]) == (pytest.approx(0.6), pytest.approx(0.4))
+    assert found["shared_accuracy"] == 0.5
+    assert own(least_test=20, weigh="examples")["accuracy"] == pytest.approx((20 * 0.4 + 60 * 0.8) / 80)
 
 
 def test_groups_have_their_mean_accuracy():
