@@ -205,9 +205,9 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
             imported |= _imports(node, package)
     names: dict[str, list[Statement | Import]] = {}
     for statement in body:
-        one = Statement(statement, module, package, imported)
+        read = Statement(statement, module, package, imported)
         for name in _defined_names(statement):
-            names.setdefault(name, []).append(one)
+            names.setdefault(name, []).append(read)
     bound: dict[str, list[Statement | Import]] = {name: [Import([place])] for name, place in imported.items()}
     return bound | names
 
