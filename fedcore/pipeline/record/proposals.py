@@ -69,6 +69,7 @@ class Proposal:
         if self.of_champion:
             return str(self)
         command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"
+        command += "" if self.accepted else f" --version {self.version.version}"  # without, it is refused
         if self.version.tags.get(SIMULATED) == "false":
             return f"{self}; to promote it: {command} (its devices have trained it)"
         return f"{self}; to promote it: {command} (trains it once more on all rows of the devices first)"

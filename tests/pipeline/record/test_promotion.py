@@ -371,3 +371,10 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
         promotion.load(client, f"{TASK}/{version.version}")
     table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
     assert set(table["device"]) >= {"north", "south", "west"}
+
+
+def test_the_advice_on_what_is_not_better_names_its_version():
+    tags = {"fedcore.method": "fedavg", "fedcore.seed": "0"}
+    old, new = (SimpleNamespace(name="fedcore-plant", version=number, run_id=number, tags=tags) for number in "12")
+    for better, command in {"yes": "fedcore promote plant (", "no": "fedcore promote plant --version 2 ("}.items():
+        assert f"to promote it: {command}" in proposals.Proposal(new, old, better, "why").advice
