@@ -135,6 +135,9 @@ def _become_worker(serve: Callable[[int], None], descriptor: int, path: list[str
     code = 1
     try:
         os.setpgid(0, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a service manager may end all processes
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
         os.nice(nice)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.path[:] = path

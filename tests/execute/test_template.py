@@ -24,6 +24,7 @@ import torch
 from fedcore.execute import template
 from fedcore.execute.workers import Workers, WorkerDied, serve
 
+signal.signal(signal.SIGTERM, lambda number, frame: print("handled") or sys.exit(3))
 template.open_template(serve)
 
 
@@ -39,7 +40,7 @@ def name(_):
 
 
 def die(code):
-    os.kill(os.getpid(), signal.SIGKILL) if code < 0 else os._exit(code)
+    os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
 
 
 def death(pool, code):
@@ -54,7 +55,7 @@ with Workers(2) as pool, Workers(1, nice=3) as nice:
     seen["forked"] = pool.call(name, 0)
     seen["nice"] = nice.call(name, 0)
     ours = pool.call(train, 1)
-    seen["deaths"] = [death(pool, 7), death(pool, -9)]
+    seen["deaths"] = [death(pool, code) for code in (7, -9, -15)]
     seen["replaced"] = pool.call(name, 0)
     os.kill(seen["forked"][1], signal.SIGKILL)  # the template
     seen["orphan"] = pool.call(name, 0)[2] > 0
@@ -89,12 +90,13 @@ def test_all_pools_of_a_program_share_its_template(seen):
 def test_a_forked_worker_that_ends_is_named_and_replaced(seen):
     assert "left with exit code 7" in seen["deaths"][0]
     assert "was ended by SIGKILL" in seen["deaths"][1]
+    assert "was ended by SIGTERM" in seen["deaths"][2]  # without the handler of the program
     assert seen["replaced"][1] == seen["forked"][1]
 
 
 def test_without_the_template_workers_are_new_processes(seen):
     assert seen["orphan"]  # a worker outlives the template
-    assert "left with exit code" in seen["deaths"][2]
+    assert "left with exit code" in seen["deaths"][3]
     command, parent, *_ = seen["started"]
     assert command != "the program"
     assert parent == seen["pid"]
