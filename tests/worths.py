@@ -352,8 +352,9 @@ def st_lf() -> dict[str, list[str]]:
     dialled = [f"{energy:.2f}" for name in ("M", "U", "MM") for energy in printed[name]]
     bound = str(claim("st-lf-table2-as-published", "st_lf > 0", of="worst of links.slack_corollary_1")["numbers"])
     return {
-        "holds": [*fixed, dot(best.max()), *small[:2], str(behind), *energy, "25", *few],
-        "instead": [*ahead, "4", "5", "2", *less, *cheapest, *ends(right["single_match"][differ])],
+        "holds": [*fixed, dot(best.max()), *small[:2], *energy],
+        "instead": [str(behind), str(len(same)), *ahead, "4", "5", "2", *less, *cheapest,
+                    *ends(right["single_match"][differ])],
         "says 0": ["1,800", dot(rows.query("setting == 'MM' and method == 'st_lf'")["source_accuracy"].mean())],
         "says 1": [*fixed, *ends(best), *small, dot(own["st_lf"]), dot(own["avg_degree"])],
         "says 2": [*ahead, dot(abs(away).median(), 3), "4", "5", "2", str(behind), str(len(same)),
