@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, plus, table
 
 from fedcore.results.answer import answer
+from fedcore.results.gains import gain_of
+from fedcore.results.scores import SetScores
 
 
 def test_a_device_that_never_takes_part_shares_the_traffic():
@@ -29,3 +33,16 @@ def test_bytes_that_prepare_examples_make_no_row_combine():
     whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
     assert answer(pd.concat([whole, same]), CONTROLS) == answer(whole, CONTROLS)
+
+
+def test_what_is_asked_for_again_is_of_its_own_row_set_and_choice():
+    rng = np.random.default_rng(0)
+    runs, others = ({name: pd.DataFrame(rng.random((3, 4))) for name in "ab"} for _ in range(2))
+    sets = SetScores(runs, others, pd.Series(1.0, index=range(4)), 0.5)
+    for _ in range(2):
+        for name in "ab":
+            assert sets.mean(name) == pytest.approx(runs[name].to_numpy().mean())
+            assert sets.mean(name, True) == pytest.approx(others[name].to_numpy().mean())
+        for among in (1, 5):
+            for one, other in ("ab", "ba"):
+                assert sets.gain(one, other, among) == gain_of(runs[one], runs[other], sets.weights, 0.5, among)
