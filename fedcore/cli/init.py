@@ -199,7 +199,7 @@ def has_gaps(data: Path) -> bool:
 def misses_cells(file: Path) -> bool:
     if file.suffix in TEXTS:
         with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            mark = next((mark for mark in "\t;|" if mark in lines.readline()), ",")
+            mark = separator(lines.readline())
             rows = islice(csv.reader(lines, delimiter=mark), HINTED)
             return any(cell.strip().lower() in GAPS for row in rows for cell in row)
     from pyarrow.parquet import ParquetFile
@@ -210,6 +210,11 @@ def misses_cells(file: Path) -> bool:
         return any(column.statistics is not None and column.statistics.null_count for column in columns)
 
 
+def separator(head: str) -> str:
+    """Return what separates the columns of a text file, by its first line."""
+    return next((mark for mark in "\t;|" if mark in head), ",")
+
+
 def columns_of_times(data: Path) -> list[str]:
     """Return the columns of a file, or of a folder's first one, whose first row is a date or a time."""
     file = next(iter(files_of(data)), None)
@@ -217,8 +222,7 @@ def columns_of_times(data: Path) -> list[str]:
         return []
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         first = [lines.readline(), lines.readline()]
-    mark = next((mark for mark in "\t;|" if mark in first[0]), ",")
-    rows = [*csv.reader(first, delimiter=mark), [], []]
+    rows = [*csv.reader(first, delimiter=separator(first[0])), [], []]
     return [head.strip() for head, cell in zip(*rows[:2], strict=False) if TIME.fullmatch(cell.strip())]
 
 

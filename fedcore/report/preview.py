@@ -311,19 +311,24 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
     for name in table["column"][whole].head(1):
         lines.append(f"{name}: another whole number in each row; if it is an identifier: data.ignore=[{name}]")
-    step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(np.float32))
-    span = (table["high"] - table["low"]).to_numpy()
-    for place in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist():
-        lines.append(
-            f"{table['column'].iloc[place]}: inputs are float32, which keeps these numbers in steps of "
-            f"{_amount(float(step[place]))}, over a span of {_amount(float(span[place]))}: subtract a constant first"
-        )
+    lines += _coarse(table)
     texts = [name for name, why in schema.left_out.items() if why.startswith(f"{len(dataset.train):,} different texts")]
     for name in texts[:1]:
         lines.append(f"{name}: another text in each row; if it names the rows: data.id={name}")
     if setting.federation["scale"] == "none":
         lines += _scale_advice(setting, dataset, divided)
     return lines
+
+
+def _coarse(table: pd.DataFrame) -> list[str]:
+    """Return a line for each column whose numbers differ by few steps of float32, such as times since 1970."""
+    step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(np.float32))
+    span = (table["high"] - table["low"]).to_numpy()
+    return [
+        f"{table['column'].iloc[place]}: inputs are float32, which keeps these numbers in steps of "
+        f"{_amount(float(step[place]))}, over a span of {_amount(float(span[place]))}: subtract a constant first"
+        for place in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist()
+    ]
 
 
 def _rare(setting: Setting, dataset: Dataset) -> list[str]:
