@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -22,6 +23,19 @@ Step: TypeAlias = Callable[[Tensor, Tensor], None]
 
 LogitGrad: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
+
+
+@dataclass(frozen=True)
+class PerExample:
+    """A `LogitGrad` whose row for an example depends on that example alone, by operations on tensors alone.
+
+    Devices that train together may then fill up smaller batches, and an accelerator may record a step and replay it.
+    """
+
+    compute: LogitGrad
+
+    def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.compute(logits, y)
 
 
 def gradient_step(

@@ -19,6 +19,7 @@ from torch.func import functional_call, vmap
 
 from fedcore import nets
 from fedcore.core.flat_nets import flatten_net
+from fedcore.core.gradients import PerExample
 from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import OPTIMISERS, learning_rates
 from fedcore.core.precision import computing_in
@@ -185,7 +186,8 @@ class _Rows:
 
     def _repeats(self) -> bool:
         """Tell whether each step starts the same kernels with the same numbers."""
-        return self.training.schedule == "constant" and all(d.logit_grad is None for d in self.descents)
+        same_kernels = all(isinstance(d.logit_grad, PerExample | None) for d in self.descents)
+        return self.training.schedule == "constant" and same_kernels
 
     def _step(self, count: int) -> Callable[[Tensor, Tensor, float], None]:
         params = {
@@ -225,9 +227,9 @@ class _Rows:
             return logits.softmax(2) - (y[:, :, None] == classes).float()
         gradient = torch.zeros_like(logits)
         for row, descent in enumerate(self.descents[: len(logits)]):
-            size = int((share[row] > 0).sum())
-            assert descent.logit_grad is not None
-            gradient[row, :size] = descent.logit_grad(logits[row, :size], y[row, :size])
+            logit_grad = descent.logit_grad or own_gradient
+            size = logits.shape[1] if isinstance(logit_grad, PerExample) else int((share[row] > 0).sum())
+            gradient[row, :size] = logit_grad(logits[row, :size], y[row, :size])
         return gradient
 
     def _replay(self, step: Callable[[Tensor, Tensor, float], None], count: int, steps: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from fedcore.core.early_stopping import descend_until_best, refuse_patience
 from fedcore.core.flat_nets import FlatNet, flatten_net, to_params, to_vector
 from fedcore.core.gradients import (
     LogitGrad,
+    PerExample,
     Step,
     balanced_grad,
     clip_norm,
@@ -36,8 +37,8 @@ from fedcore.data.task import cross_entropy_grad
 from fedcore.types import Data, Device, Message, Params, StepId, Update
 
 __all__ = [
-    "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "Pieces",
-    "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
+    "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "PerExample",
+    "Pieces", "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
     "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
     "plain_step", "predict", "proximal_grad_hook", "refuse_kept_state", "refuse_parts", "refuse_patience",
     "require_cross_entropy", "starting_params", "to_params", "to_vector", "train",

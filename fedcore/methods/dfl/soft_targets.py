@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.training import SCORING_BATCH, LogitGrad, predict
+from fedcore.core.training import SCORING_BATCH, LogitGrad, PerExample, predict
 from fedcore.types import Device, Params, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
@@ -133,7 +133,7 @@ def distillation_grad(targets: Tensor, hard: float, soft: float, temperature: fl
         sharp, flat = logits.softmax(1), (logits / temperature).softmax(1)
         return sharp.mul_(hard).add_(flat, alpha=soft * temperature).sub_(table.index_select(0, y))
 
-    return logit_grad
+    return PerExample(logit_grad)
 
 
 def smoothing_grad(share: float) -> LogitGrad:
@@ -143,7 +143,7 @@ def smoothing_grad(share: float) -> LogitGrad:
         gradient = logits.softmax(1).sub_(share / logits.shape[1])
         return gradient.scatter_add_(1, y[:, None], gradient.new_full((len(y), 1), share - 1))
 
-    return logit_grad
+    return PerExample(logit_grad)
 
 
 def report_targets(table: Tensor, temperature: float, **numbers: float) -> Report:

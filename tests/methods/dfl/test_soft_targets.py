@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from fedcore import nets
 from fedcore.core.training import (
+    PerExample,
     Training,
     descend,
     flatten_net,
@@ -204,6 +205,13 @@ def test_smoothing_is_pytorchs(share):
 
 
 # Training on a slope
+
+
+@pytest.mark.parametrize("grad", [distillation_grad(torch.eye(3), 0.6, 0.4, 3.0), smoothing_grad(0.2)])
+def test_the_slope_of_an_example_depends_on_it_alone(grad):
+    logits, y = drawn(6, 3, "alone")
+    assert isinstance(grad, PerExample)
+    assert torch.equal(grad(logits, y), torch.cat([grad(logits[[i]], y[[i]]) for i in range(6)]))
 
 
 def same() -> nn.Module:
