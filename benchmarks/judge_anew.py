@@ -100,6 +100,13 @@ def dfl_rounds(name: str, study: Study) -> Numbers:
     return Numbers(tidy(by_round(name), "shared.accuracy", "value"), {"base": {}})
 
 
+def dfl_of_equal_rounds(name: str, study: Study) -> Numbers:
+    """Return FedAvg's and DFL's numbers until the last round that each of their seeds has."""
+    rows = by_round(name).query("method in ['fedavg', 'dfl', 'dfl_3']").dropna(subset="value")
+    last = rows.groupby(["method", "seed"])["round"].max().min()
+    return Numbers(tidy(rows[rows["round"] <= last], "shared.accuracy", "value"), {"base": {}})
+
+
 def dfl_controls(net: str) -> Callable[[str, Study], Numbers]:
     def numbers(name: str, study: Study) -> Numbers:
         rows = by_seed(name, *(["net"] if net else [])).assign(setting="base")
@@ -259,6 +266,9 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "code-fig10-part": code_fig10,
     "code-fig9-mnist-sgd": code_by_seed,
     "dfl-mnist": dfl_rounds,
+    "dfl-mnist-300-rounds": dfl_of_equal_rounds,
+    "dfl-cifar10-even": dfl_of_equal_rounds,
+    "dfl-cifar10-skewed": dfl_of_equal_rounds,
     "dfl-table2-mnist-part": dfl_rounds,
     "dfl-fig4-digits": dfl_rounds,
     "dfl-controls": dfl_controls("mlp"),
