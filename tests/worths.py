@@ -149,9 +149,8 @@ def dfl() -> dict[str, list[str]]:
     equal, unequal = gain("dfl-table2-mnist-part", "dfl_3", "holds", 1), gain("dfl-controls-cnn", "dfl_3", "holds", 1)
     part, larger = gain("dfl-controls", "dfl_3", "not shown", -1), gain("dfl-controls-all", "dfl_3", "contradicted", -1)
     long = read("dfl-mnist-300-rounds")
-    whole = {
-        shares: read(f"dfl-cifar10-{shares}").pivot_table("200", "seed", "method") for shares in ("skewed", "even")
-    }
+    cifar = {shares: read(f"dfl-cifar10-{shares}") for shares in ("skewed", "even")}
+    whole = {shares: rows.pivot_table("200", "seed", "method") for shares, rows in cifar.items()}
     in_main = {name: claim(f"dfl-{name}", "dfl > fedavg") for name in ("cifar10-skewed", "cifar10-even")}
     assert {row["verdict"] for row in in_main.values()} == {"contradicted"}
     hotter = [claim(f"dfl-{name}", "dfl_3 > fedavg") for name in in_main]
@@ -163,7 +162,7 @@ def dfl() -> dict[str, list[str]]:
     alike, ahead_3 = lead(by_round["260"], "dfl", "fedavg"), lead(by_round["260"], "dfl_3", "fedavg")
     assert all(abs((run["dfl"] - run["fedavg"]).mean()) < 5e-4 for run in by_round.values())
     assert (by_round["260"].mean() > by_round["240"].mean()).all()
-    before = [read(f"dfl-cifar10-{shares}").pivot_table("180", "seed", "method")["fedavg"].mean() for shares in whole]
+    before = [rows.pivot_table("180", "seed", "method")["fedavg"].mean() for rows in cifar.values()]
     assert all(run["fedavg"].mean() > earlier for run, earlier in zip(whole.values(), before, strict=True))
     assert "fedavg gains" in claim("dfl-mnist", "dfl_3 > fedavg", of="shared.accuracy")["numbers"]
     small, large = (
@@ -194,7 +193,6 @@ def dfl() -> dict[str, list[str]]:
     assert more.loc["scaffold"].round(2).eq(2).all()
     assert more.loc["fedgen", "bytes_up"].round(2) == 1
     down = f"{100 * (more.loc['fedgen', 'bytes_down'] - 1):.0f}"
-    cifar = {shares: read(f"dfl-cifar10-{shares}") for shares in ("skewed", "even")}
     tried = rows.query("rule in @AS_PUBLISHED and of == 'shared.accuracy' and tested_in > 0")
     assert tried["where"].isna().all()
     published = [str(int(tried[name].sum())) for name in ("tested_in", "holds_in", "contradicted_in")]
@@ -244,8 +242,8 @@ def dfl() -> dict[str, list[str]]:
                    *lost_3],
         "says 5": [*added, "1", str(len(below)), *points(lead(end, "dfl", "label_smoothing")[0])],
         "says 6": ["5", down, gone[0], *points(*generated[0]), leaders[0], leaders[2], "10", gone[1], "50",
-                   *points(*generated[1]), "140", "80", *points(*generated[2]), "140", *points(generated[3][0]), "4,000",
-                   *points(*by_writers[0]), "40", leaders[1]],
+                   *points(*generated[1]), "140", "80", *points(*generated[2]), "140", *points(generated[3][0]),
+                   "4,000", *points(*by_writers[0]), "40", leaders[1]],
         "note 0": [max(cifar["skewed"].query("method == 'fedgen'").dropna(axis=1).columns[3:], key=int), "100"],
         "note 1": [dot(fd["90"].mean(), 3), dot(fd["100"].mean(), 3)],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
