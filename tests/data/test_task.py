@@ -16,8 +16,8 @@ from fedcore.types import InputError, Model
 
 NEED_CLASSES = {
     "avg_degree", "best_source", "dfl", "dfl_diagonal", "fada", "fd", "fedavg_alpha", "fedgen", "fedproto",
-    "gaussian_distillation", "label_smoothing", "least_error", "personal_distillation", "psi_fada", "psi_fedavg",
-    "rnd_alpha", "rnd_psi", "single_match", "st_lf",
+    "gaussian_distillation", "label_smoothing", "least_error", "most_similar", "personal_distillation", "psi_fada",
+    "psi_fedavg", "rnd_alpha", "rnd_psi", "single_match", "st_lf",
 }  # fmt: skip
 NEED_ANOTHER_NET = {"fedasa", "fixed_depth"}
 

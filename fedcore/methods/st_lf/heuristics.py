@@ -61,6 +61,14 @@ def one_source(psi: Array, error: Array) -> Array:
     return alpha
 
 
+def nearest_source(psi: Array, divergence: Array) -> Array:
+    """Link every target to the source of least divergence from it (the first, if tied), with weight one."""
+    sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
+    alpha = np.zeros_like(divergence)
+    alpha[sources[divergence[np.ix_(sources, targets)].argmin(0)], targets] = 1
+    return alpha
+
+
 def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Array:
     """Give every source alpha's average number of links, to random targets with random weights (AvgD).
 

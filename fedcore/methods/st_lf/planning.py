@@ -58,8 +58,8 @@ EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
 class LinkInputs:
     """The inputs of a rule for weights.
 
-    psi: (N,). error, size: the empirical errors (3) and the numbers of examples, (N,). energy: K (N, N). alpha: the
-    program's weights (N, N), or None without a program.
+    psi: (N,). error, size: the empirical errors (3) and the numbers of examples, (N,). energy: K (N, N). alpha,
+    divergence: the program's weights and the measured divergences, (N, N), or None without a program.
     """
 
     psi: Array
@@ -67,6 +67,7 @@ class LinkInputs:
     size: Array
     energy: Array
     alpha: Array | None = None
+    divergence: Array | None = None
 
 
 Weigh: TypeAlias = Callable[[LinkInputs, RoundInfo], Array]
@@ -146,7 +147,9 @@ def plan_links(
     divergence = matrix(updates, round_info.names).numpy()
     problem = pose_program(server, divergence, round_info, bounds, costs)
     answer = solve_once(problem, solver)
-    inputs = LinkInputs(answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha)
+    inputs = LinkInputs(
+        answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha, divergence
+    )
     alpha, error, size = weights(inputs, round_info), errors(server, 1.0), sizes(server)
     limits = (
         theorem_2(alpha, error, divergence),

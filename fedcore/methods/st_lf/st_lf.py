@@ -3,6 +3,7 @@
                sources and targets          weights
 st_lf          of the program (P)           of the program
 least_error    of the program               one: the source of least empirical error; ST-LF's control
+most_similar   of the program               one: the source of least divergence; ST-LF's other control
 best_source    of the program               one: the source most accurate on the target's test data; a ceiling
 rnd_alpha      of the program               at random                                               (i)
 fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
@@ -13,11 +14,12 @@ psi_fedavg     at random                    the sources' numbers of examples    
 psi_fada       at random                    dynamic attention, after adversarial alignment          (vii)
 single_match   those with labels, or half   a source for each target, so that the links cost least  (viii)
 
-The control is ST-LF with its divergences and energies taken out of the choice of links: what ST-LF adds to it is what
-they are worth. `best_source` sees the labels of test data: no one source can serve the targets better. Of single
-matching, SM, the paper says no more than that one source is matched with one target. (v) to (viii) draw sources among
-the devices with labels, as the authors' public code does; `sources: all` is the text, where untrained models are sent.
-Departures from the paper are listed in docs/methods/st_lf.md; what all share is in fedcore.methods.st_lf.protocol.
+The first control is ST-LF with its divergences and energies taken out of the choice of links, the second has its
+divergences alone: what ST-LF adds to each is what the rest is worth. `best_source` sees the labels of test data: no one
+source can serve the targets better. Of single matching, SM, the paper says no more than that one source is matched with
+one target. (v) to (viii) draw sources among the devices with labels, as the authors' public code does; `sources: all`
+is the text, where untrained models are sent. Departures from the paper are listed in docs/methods/st_lf.md; what all
+share is in fedcore.methods.st_lf.protocol.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ from fedcore.types import (
 )
 
 __all__ = [
-    "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "psi_fedavg", "rnd_alpha",
-    "rnd_psi", "single_match", "st_lf",
+    "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "most_similar", "psi_fada", "psi_fedavg",
+    "rnd_alpha", "rnd_psi", "single_match", "st_lf",
 ]  # fmt: skip
 
 BY_WRONG_LABELS = "links devices by shares of wrong labels"
@@ -75,6 +77,11 @@ def of_program(inputs: LinkInputs, round_info: RoundInfo) -> Array:
 
 def of_least_error(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     return heuristics.one_source(inputs.psi, inputs.error)
+
+
+def of_least_divergence(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    assert inputs.divergence is not None
+    return heuristics.nearest_source(inputs.psi, inputs.divergence)
 
 
 def at_random(inputs: LinkInputs, round_info: RoundInfo) -> Array:
@@ -166,6 +173,7 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
 
 st_lf = _with_program("st_lf", of_program)
 least_error = control(_with_program("least_error", of_least_error))
+most_similar = control(_with_program("most_similar", of_least_divergence))
 rnd_alpha = _with_program("rnd_alpha", at_random)
 fedavg_alpha = _with_program("fedavg_alpha", by_size)
 avg_degree = _with_program("avg_degree", of_equal_degree)

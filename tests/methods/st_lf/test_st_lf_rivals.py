@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federations import NET, bits, half, last
-from links import BOUNDS, COSTS, GIVEN, REPORTS, ROUND_INFO, planted, reported
+from links import BOUNDS, COSTS, GIVEN, REPORTS, ROUND_INFO, D, planted, reported
 
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
@@ -18,6 +18,7 @@ from fedcore.methods import builder, method
 from fedcore.methods.st_lf.heuristics import (
     average_degree,
     match_sources,
+    nearest_source,
     one_source,
     random_halves,
     random_roles,
@@ -26,7 +27,15 @@ from fedcore.methods.st_lf.heuristics import (
 )
 from fedcore.methods.st_lf.planning import LinkInputs, draw_links, plan_links
 from fedcore.methods.st_lf.programs import SolverSettings
-from fedcore.methods.st_lf.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
+from fedcore.methods.st_lf.st_lf import (
+    at_random,
+    by_size,
+    of_equal_degree,
+    of_least_divergence,
+    of_least_error,
+    of_program,
+    one_to_one,
+)
 from fedcore.results.reports import matrices
 from fedcore.types import Model, PairStage, Update, generator
 
@@ -34,7 +43,7 @@ DRAWN = {
     name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")
 }
 WITHOUT_CHOICE = {name: GIVEN[name] for name in GIVEN if name != "combine"}
-WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
+WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error", "most_similar")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])
 
@@ -71,6 +80,44 @@ def test_the_source_of_least_error_is_linked_to_every_target():
     feasible(PSI, alpha)
     assert alpha[2].tolist() == PSI.tolist()
     assert not one_source(np.zeros(3), np.ones(3)).any()
+
+
+def test_the_most_similar_source_is_linked_to_each_target():
+    """By hand: target 1 takes source 2, 3 the first of two, 4 source 5. Other targets are nearer than any source."""
+    divergence = np.array(
+        [
+            [0.0, 0.5, 0.1, 0.3, 0.8, 0.1],
+            [0.5, 0.0, 0.4, 0.2, 0.1, 0.9],
+            [0.1, 0.4, 0.0, 0.3, 0.7, 0.1],
+            [0.3, 0.2, 0.3, 0.0, 0.1, 0.6],
+            [0.8, 0.1, 0.7, 0.1, 0.0, 0.6],
+            [0.1, 0.9, 0.1, 0.6, 0.6, 0.0],
+        ]
+    )
+    alpha = nearest_source(PSI, divergence)
+    feasible(PSI, alpha)
+    assert [alpha[:, j].argmax() for j in (1, 3, 4)] == [2, 0, 5]
+    assert not nearest_source(np.zeros(3), np.ones((3, 3))).any()
+
+
+def test_no_source_is_nearer_to_a_target_than_the_one_it_takes():
+    """By a loop over the sources, with many ties; the matrix need not be symmetric: rows are sources."""
+    rng, ties = np.random.default_rng(0), 0
+    for n in [*range(1, 8)] * 20:
+        psi, divergence = rng.integers(0, 2, n).astype(float), rng.integers(0, 4, (n, n)) / 2
+        psi[rng.integers(n)] = 0
+        wanted = np.zeros((n, n))
+        for j in range(n):
+            best = None
+            for i in range(n):
+                if psi[j] == 1 and psi[i] == 0:
+                    ties += best is not None and divergence[i, j] == divergence[best, j]
+                    if best is None or divergence[i, j] < divergence[best, j]:
+                        best = i
+            if best is not None:
+                wanted[best, j] = 1
+        assert nearest_source(psi, divergence).tolist() == wanted.tolist()
+    assert ties > 50
 
 
 @pytest.mark.parametrize("count", [3, 6, 9])
@@ -204,7 +251,7 @@ def test_the_ceiling_is_the_best_single_source_of_each_target():
 
 @pytest.mark.slow
 def test_with_one_source_weights_do_not_matter():
-    """Rnd-alpha, FedAvg's weights, AvgD and the control are ST-LF where one device alone has labels."""
+    """Rnd-alpha, FedAvg's weights, AvgD and the controls are ST-LF where one device alone has labels."""
     fed = half(unknown="bcd")
     found = {name: last(method(name, **GIVEN), fed, 2) for name in ("st_lf", *WITH_PSI)}
     for name in WITH_PSI:
@@ -232,3 +279,81 @@ def test_without_divergence_and_energy_the_optimum_is_the_control():
     assert found["st_lf", "free"]["alpha"][1, 3] == 1
     assert found["st_lf", "far"]["alpha"][2, 3] == 1
     assert found["least_error", "far"]["alpha"][1, 3] == 1
+
+
+def planned(weigh, reports=REPORTS, d=D, bounds=BOUNDS):
+    """The server's memory and report, by a rule for weights."""
+    settings = {"bounds": bounds, "costs": COSTS, "solver": SolverSettings("exact", 3e-3, 60), "weights": weigh}
+    server, _, report = plan_links(reports, planted(d), ROUND_INFO, **settings)
+    return server, report
+
+
+def test_with_equal_errors_and_free_energy_the_optimum_is_most_similar():
+    reports = reported(*((0.2, 500, 600) for _ in range(3)), (0, 0, 600))
+    for nearest in range(3):
+        d = 1.5 * (1 - np.eye(4))
+        d[nearest, 3] = d[3, nearest] = 0.5
+        settings = {"reports": reports, "d": d, "bounds": replace(BOUNDS, phi_e=0.0)}
+        (mine, _), (its, _) = planned(of_least_divergence, **settings), planned(of_program, **settings)
+        assert bits(mine) == bits(its)
+        assert mine["alpha"][:, 3].tolist() == [float(i == nearest) for i in range(3)] + [0]
+
+
+def test_the_most_similar_source_is_taken_though_another_errs_less():
+    """Source a is nearer to target c than b is, and errs more: ST-LF takes b. All but links and bounds is the same."""
+    d = D.copy()
+    d[1, 2] = d[2, 1] = 0.4
+    reports = reported((0.45, 500, 600), (0.05, 500, 500), (0, 0, 700), (0, 0, 800))
+    mine, its = planned(of_least_divergence, reports, d), planned(of_program, reports, d)
+    differ = {"alpha", "theorem_2", "corollary_1"}
+    for one, other in ((mine[0], its[0]), (mine[1].matrices, its[1].matrices)):
+        assert one.keys() == other.keys()
+        assert {key for key in one if bits(one[key]) != bits(other[key])} == differ
+    assert bits(mine[1].devices) == bits(its[1].devices)
+    assert its[0]["alpha"][:, 2:].T.tolist() == [[0, 1, 0, 0], [0, 1, 0, 0]]
+    assert mine[0]["alpha"][:, 2:].T.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+
+
+def moved(names):
+    """Four devices, c and d without labels; the examples of those that are named lie elsewhere."""
+    fed, there = half(), {}
+    for name in names:
+        own = fed.devices[name].data
+        parts = {part: getattr(own, part) for part in ("train", "val", "test", "unlabelled")}
+        there[name] = replace(
+            fed.devices[name],
+            data=replace(
+                own, **{part: replace(data, x=data.x + 3) for part, data in parts.items() if data is not None}
+            ),
+        )
+    return replace(fed, devices={**fed.devices, **there})
+
+
+def test_links_are_from_the_source_of_least_measured_divergence():
+    """By Algorithm 1 on examples: b's and c's lie elsewhere, so that c takes b and d takes a. The rest is ST-LF's."""
+    given = {**GIVEN, "pair_rounds": 20, "pair_iterations": 4}
+    for seed, st_lfs in ((1, [1, 0]), (2, [1, 1])):
+        mine, its = (
+            matrices([one.report for one in run(method(name, **given), moved("bc"), seed, Inline())])
+            for name in ("most_similar", "st_lf")
+        )
+        for key in ("psi", "divergence", "energy"):
+            assert bits(mine[key]) == bits(its[key])
+        assert mine["psi"].tolist() == [0, 0, 1, 1]
+        for j in (2, 3):
+            nearest = min((0, 1), key=lambda i: mine["divergence"][i, j])
+            assert nearest == 3 - j
+            assert mine["alpha"][:, j].tolist() == [float(i == nearest) for i in range(4)]
+        assert its["alpha"].argmax(0).tolist()[2:] == st_lfs
+    assert hasattr(builder("most_similar"), "control")
+
+
+def test_with_one_source_the_most_similar_one_is_the_others():
+    """Bit by bit: FedAvg's weights and the control of least error have the same memories, links, bounds and scores."""
+    fed = half(unknown="bcd")
+    mine, *others = (last(method(name, **GIVEN), fed, 2) for name in ("most_similar", "fedavg_alpha", "least_error"))
+    assert mine.state.server["psi"].tolist() == [0, 1, 1, 1]
+    assert mine.state.server["alpha"][0].tolist() == [0, 1, 1, 1]
+    for other in others:
+        assert bits(mine.state) == bits(other.state)
+        assert mine.scores == other.scores
