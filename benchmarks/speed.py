@@ -1,12 +1,15 @@
 """What people wait for, all of it in one go, and the table of docs/speed.md; at most twelve minutes.
 
     python -m benchmarks.speed [--out docs/results/speed.csv] [--project PROJECT] [--before CHECKOUT] [--only WORD,...]
+                               [--minutes 12]
 
 A made-up CSV of 20,000 rows, 14 sites and 8 inputs becomes a project, in which ten methods run with three seeds
 ("answer"); the same run once more finds everything in the cache ("cached"); then come the bytes of that project
 ("disk"), the commands that read results ("commands"; in PROJECT if it is named, where `make run` has ended), a net of
 one's own ("own"), one exchange of 10,000 devices ("exchange") and bfloat16 ("precision"). With --before each line is
 measured with another checkout of this repository, too, in turns and with the same interpreter, if that one has it.
+Parts that --only must name: `make run` and `make test` in a fresh clone, where "commands" then run ("fresh", half an
+hour of --minutes for each checkout), and every method of study `my_data` on that CSV ("methods", some ten).
 
 The file has a row for each line: what, its unit, before, now, the goal, the load of the machine, and the command alone.
 With the file of the docs, the table of docs/speed.md is written anew, with the conditions. A figure that is missing has
@@ -47,9 +50,10 @@ METHODS = (
 )  # fmt: skip
 RUN = ("run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1,2]", "run.new_device=shared")
 FLOW = f"fedcore {RUN[0]} '{RUN[1]}' {' '.join(RUN[2:])}"
-START, LIMIT = time.monotonic(), 700.0
-"""Seconds from the start of this process after which a command is ended, and no further one started."""
+START = time.monotonic()
 REPETITIONS = 3
+UNASKED = ("answer", "cached", "disk", "commands", "own", "exchange", "precision")
+"""The parts that are measured if --only names none."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,19 @@ EXCHANGE = Line(
     "one exchange of 10,000 devices, of the bare loop", "ratio", 1.1, "python -m benchmarks.scale OUT one_shot 10000"
 )
 EXCHANGE_CPU = Line("the same, of a processor's seconds", "ratio", 1.1, EXCHANGE.command)
+EVERY = ("run", "seeds=[0,1,2]", "run.new_device=shared")
+EVERY_METHOD = Line("every method of my_data, three seeds", "s", 148.0, f"fedcore {' '.join(EVERY)}")
+EVERY_DISK = Line("disk after it: cache and MLflow's files", "MB", 390.0, EVERY_METHOD.command)
+MAKE_RUN = Line("make run, from nothing", "s", 180.0, "git clone, make run")
+MAKE_DISK = Line("disk after it: cache and MLflow's files", "MB", 420.0, "du -cm .fedcore/blobs mlruns")
+MAKE_TEST = Line("make test after it", "s", 300.0, "make test")
 BFLOAT = Line("bfloat16 of float32: W1's MLP", "ratio", None, "python -m benchmarks.precision")
+
+
+class Clock:
+    """How long all of it may take, in seconds from the start of this process: then a command is ended, none begun."""
+
+    limit = 700.0
 
 
 @dataclass
@@ -101,6 +117,10 @@ class Side:
     @property
     def project(self) -> Path:
         return self.folder / "sites"
+
+    @property
+    def fresh(self) -> Path:
+        return self.folder / "fresh"
 
     def start(self, words: Sequence[str], cwd: Path, **more: str) -> subprocess.Popen[str]:
         """Start Python with this checkout's code."""
@@ -128,7 +148,7 @@ class Side:
 
 
 def left() -> float:
-    return max(0.0, START + LIMIT - time.monotonic())
+    return max(0.0, START + Clock.limit - time.monotonic())
 
 
 @contextmanager
@@ -177,12 +197,12 @@ def megabytes(*folders: Path) -> float:
     return sum({(one.st_dev, one.st_ino): one.st_size for one in found}.values()) / 1e6
 
 
-def play(side: Side) -> tuple[float, float, float]:
-    """Run the ten methods; returns the seconds to the first provisional answer and to the end, and the processor's."""
+def play(side: Side, words: Sequence[str] = RUN, place: Path | None = None) -> tuple[float, float, float]:
+    """Run methods; returns the seconds to the first provisional answer and to the end, and the processor's."""
     first = float("nan")
     with measured() as spent:
         start = time.perf_counter()
-        flow = side.start(["-m", "fedcore", *RUN], side.project)
+        flow = side.start(["-m", "fedcore", *words], place or side.project)
         assert flow.stdout is not None
         assert flow.stderr is not None
         with ended_in_time(flow):
@@ -196,15 +216,21 @@ def play(side: Side) -> tuple[float, float, float]:
     return first, *spent
 
 
-def stop(side: Side) -> None:
-    side.start(["-m", "fedcore.pipeline.orchestration.server", "stop"], side.project).communicate()
+def stop(side: Side, place: Path | None = None) -> None:
+    side.start(["-m", "fedcore.pipeline.orchestration.server", "stop"], place or side.project).communicate()
+
+
+def begin(side: Side, name: str) -> Path:
+    """Make a project of the made-up table."""
+    table = side.folder / f"{name}.csv"
+    write_table(table)
+    words = ["init", name, "--data", str(table), "--label", "fault", "--device", "site"]
+    side.run(["-m", "fedcore", *words], side.folder)
+    return side.folder / name
 
 
 def answer(side: Side) -> None:
-    table = side.folder / "sites.csv"
-    write_table(table)
-    words = ["init", "sites", "--data", str(table), "--label", "fault", "--device", "site"]
-    side.run(["-m", "fedcore", *words], side.folder)
+    begin(side, "sites")
     first, wall, cpu = play(side)
     if first == first:
         side.note(FIRST, first)
@@ -226,6 +252,34 @@ def disk(side: Side) -> None:
     side.note(DISK, megabytes(side.project / ".fedcore" / "blobs", side.project / "mlruns"))
 
 
+def methods(side: Side) -> None:
+    project = begin(side, "methods")
+    side.note(EVERY_METHOD, play(side, EVERY, project)[1])
+    side.note(EVERY_DISK, megabytes(project / ".fedcore" / "blobs", project / "mlruns"))
+    stop(side, project)
+
+
+def fresh(side: Side) -> None:
+    """Time `make run` and `make test` in a clone that nobody has used, with its own new environment."""
+    subprocess.run(["git", "clone", "--quiet", str(side.checkout), str(side.fresh)], check=True)
+    environment = {key: value for key, value in os.environ.items() if key not in ("FEDCORE_HOME", "PYTHONPATH")}
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    for line, target in ((MAKE_RUN, "run"), (MAKE_TEST, "test")):
+        with measured() as spent:
+            process = subprocess.Popen(
+                ["make", target, f"PYTHON={python}"], cwd=side.fresh, env=environment, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            with ended_in_time(process):
+                said, _ = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"make {target}: {said.strip().splitlines()[-1]}")
+        side.note(line, spent[0])
+        if target == "run":
+            side.note(MAKE_DISK, megabytes(side.fresh / ".fedcore" / "blobs", side.fresh / "mlruns"))
+    stop(side, side.fresh)
+
+
 def commands(side: Side, project: Path | None) -> None:
     """Measure each command once; `predict` takes the made-up project, whose model is promoted first."""
     rows, labels = side.folder / "rows.csv", side.folder / "labels.csv"
@@ -236,7 +290,8 @@ def commands(side: Side, project: Path | None) -> None:
         except RuntimeError as error:
             complain(f"{side.name}: no model to predict with: {error}")
     for what, (words, goal) in COMMANDS.items():
-        place = project if project and "{rows}" not in words else side.project
+        ended = side.fresh if side.fresh.is_dir() else project
+        place = ended if ended and "{rows}" not in words else side.project
         if not place.is_dir():
             continue
         filled = [word.format(rows=rows, labels=labels) for word in words]
@@ -287,13 +342,14 @@ def complain(why: str) -> None:
 def measure(sides: Sequence[Side], asked: Sequence[str], project: Path | None) -> dict[str, float]:
     """Measure all parts, the sides in turns; returns the load of the machine before each part."""
     parts: dict[str, tuple[Callable[[Side], None], int]] = {
-        "answer": (answer, 1), "cached": (cached, 1), "disk": (disk, 1),
+        "fresh": (fresh, 1), "answer": (answer, 1), "cached": (cached, 1), "disk": (disk, 1),
         "commands": (lambda side: commands(side, project), REPETITIONS),
         "own": (own, 1), "exchange": (exchange, 1), "precision": (precision, 1),
+        "methods": (methods, 1),
     }  # fmt: skip
     loads = {}
     for name, (part, times) in parts.items():
-        if asked and name not in asked:
+        if name not in (asked or UNASKED):
             continue
         loads[name] = os.getloadavg()[0]
         for number in range(times):
@@ -378,8 +434,10 @@ def main() -> None:
     asked.add_argument("--out", type=Path, default=OUT)
     asked.add_argument("--project", type=Path, help="where make run has ended; the made-up project by default")
     asked.add_argument("--before", type=Path, help="another checkout")
-    asked.add_argument("--only", default="", help="parts: answer, cached, disk, commands, own, exchange, precision")
+    asked.add_argument("--only", default="", help=f"parts: {', '.join(UNASKED)}, fresh, methods")
+    asked.add_argument("--minutes", type=float, default=Clock.limit / 60, help="after which what still runs is ended")
     args = asked.parse_args()
+    Clock.limit = 60 * args.minutes
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="speed-") as folder:
         named = {"before": args.before, "now": HERE} if args.before else {"now": HERE}
