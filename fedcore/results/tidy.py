@@ -129,20 +129,40 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, fl
     return {word: float(value) for word, value in numbers.items()}
 
 
-def headline(table: pd.DataFrame, metric: Metric = ACCURACY) -> dict[str, dict[str, float]]:
+def headline(
+    table: pd.DataFrame, metric: Metric = ACCURACY, weights: Mapping[str, float] | None = None
+) -> dict[str, dict[str, float]]:
     """Return the last round's values of a metric over devices for each setting and method.
 
-    Their names contain the metric's unless it is accuracy, so that only values of one metric are compared.
+    Their names contain the metric's unless it is accuracy, so that only values of one metric are compared. weights: as
+    for `curves`.
     """
-    last = final(table)
-    scores = last[(last["metric"] == metric.column) & last["value"].notna()]
+    scores = _scores(final(table), metric, weights)
     numbers: dict[str, dict[str, float]] = {}
-    for (setting, method, split), values in scores.groupby(["setting", "method", "split"], sort=False)["value"]:
+    by = ["setting", "method", "split"]
+    for (setting, method, split), rows in scores.groupby(by, sort=False):
         name = split if metric == ACCURACY else f"{split}_{metric.name}"
-        worst = values.max() if metric.less else values.min()
+        worst = rows["value"].max() if metric.less else rows["value"].min()
         of_row = numbers.setdefault(f"{setting}: {method}", {})
-        of_row |= {f"{name}_mean": round(values.mean(), 6), f"{name}_worst": round(worst, 6)}
+        of_row |= {f"{name}_mean": round(_means(rows, by).item(), 6), f"{name}_worst": round(worst, 6)}
     return numbers
+
+
+def _scores(table: pd.DataFrame, metric: Metric, weights: Mapping[str, float] | None) -> pd.DataFrame:
+    """Return the rows of a metric, without own test rows of devices that do not count; "weight" is each row's."""
+    scores = table[(table["metric"] == metric.column) & table["value"].notna()]
+    if weights is None:
+        return scores.assign(weight=1.0)
+    scores = scores.assign(weight=scores["device"].map(weights).where(scores["split"] == "test", 1.0))
+    return scores[scores["weight"].notna()]
+
+
+def _means(scores: pd.DataFrame, by: list[str]) -> pd.Series:
+    groups = scores.groupby(by, sort=False)
+    if (scores["weight"] == 1).all():
+        return groups["value"].mean()
+    weighted = scores.assign(value=scores["value"] * scores["weight"]).groupby(by, sort=False)["value"].sum()
+    return weighted / groups["weight"].sum()
 
 
 def has(table: pd.DataFrame, split: str) -> bool:
@@ -186,8 +206,11 @@ def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
     return total[total["value"] > 0].assign(metric="seconds")[COLUMNS]
 
 
-def curves(table: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """Return the mean of a metric over devices, for each round."""
-    scores = table[(table["metric"] == metric.column) & table["value"].notna()]
+def curves(table: pd.DataFrame, metric: Metric = ACCURACY, weights: Mapping[str, float] | None = None) -> pd.DataFrame:
+    """Return the mean of a metric over devices, for each round.
+
+    weights: of the devices that count on their own test data; None: all alike.
+    """
+    scores = _scores(table, metric, weights)
     by = ["setting", "method", "seed", "stage", "round", "split"]
-    return scores.groupby(by, sort=False)["value"].mean().rename(metric.name).reset_index()
+    return _means(scores, by).rename(metric.name).reset_index()

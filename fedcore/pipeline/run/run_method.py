@@ -220,13 +220,16 @@ def save_outcomes(results: Iterable[Result], folder: Path) -> None:
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
-    """Write a seed's values of the metric that decides, of the last round and of all rounds."""
+    """Write a seed's values of the metric that decides over the devices that count, at the end and by round."""
     for path in (metrics, curves):
         path.parent.mkdir(parents=True, exist_ok=True)
-    last = {key: value for r in results for key, value in tidy.headline(r.table, r.metric).items()}
+    last, course = dict[str, dict[str, float]](), []
+    for result in results:
+        weights = measured(result.table, result.criterion).weights
+        last |= tidy.headline(result.table, result.metric, weights)
+        course.append(tidy.curves(result.table, result.metric, weights))
     metrics.write_text(json.dumps(last, indent=1) + "\n")
-    course = pd.concat([tidy.curves(r.table, r.metric) for r in results], ignore_index=True)
-    spreadsheet.write(course, curves, index=False)
+    spreadsheet.write(pd.concat(course, ignore_index=True), curves, index=False)
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
