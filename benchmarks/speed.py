@@ -254,9 +254,11 @@ def disk(side: Side) -> None:
 
 def methods(side: Side) -> None:
     project = begin(side, "methods")
-    side.note(EVERY_METHOD, play(side, EVERY, project)[1])
-    side.note(EVERY_DISK, megabytes(project / ".fedcore" / "blobs", project / "mlruns"))
-    stop(side, project)
+    try:
+        side.note(EVERY_METHOD, play(side, EVERY, project)[1])
+        side.note(EVERY_DISK, megabytes(project / ".fedcore" / "blobs", project / "mlruns"))
+    finally:
+        stop(side, project)
 
 
 def fresh(side: Side) -> None:
@@ -273,11 +275,10 @@ def fresh(side: Side) -> None:
             with ended_in_time(process):
                 said, _ = process.communicate()
         if process.returncode:
-            raise RuntimeError(f"make {target}: {said.strip().splitlines()[-1]}")
+            raise RuntimeError(f"make {target}: {said.strip()[-200:]}")
         side.note(line, spent[0])
         if target == "run":
             side.note(MAKE_DISK, megabytes(side.fresh / ".fedcore" / "blobs", side.fresh / "mlruns"))
-    stop(side, side.fresh)
 
 
 def commands(side: Side, project: Path | None) -> None:
@@ -360,7 +361,7 @@ def measure(sides: Sequence[Side], asked: Sequence[str], project: Path | None) -
                 begun = time.perf_counter()
                 try:
                     part(side)
-                except (RuntimeError, OSError) as error:
+                except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
                     complain(f"{side.name}: {name}: {error}")
                 complain(f"{side.name}: {name}: {time.perf_counter() - begun:.0f} s")
     return loads
@@ -444,13 +445,14 @@ def main() -> None:
         sides = [Side(name, checkout.resolve(), Path(folder, name)) for name, checkout in named.items()]
         for side in sides:
             side.folder.mkdir()
-        project = args.project.resolve() if args.project else None
+        ended = args.project.resolve() if args.project else None
         try:
-            measure(sides, [part for part in args.only.split(",") if part], project)
+            measure(sides, [part for part in args.only.split(",") if part], ended)
         finally:
             for side in sides:
-                if side.project.is_dir():
-                    stop(side)
+                for project in (side.project, side.fresh):
+                    if project.is_dir():
+                        stop(side, project)
         rows = write(args.out, sides, load)
         if args.out.resolve() == OUT:
             said = conditions(sides, load, time.monotonic() - START)

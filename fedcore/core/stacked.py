@@ -132,6 +132,12 @@ def descend(descents: Sequence[Descent]) -> None:
         rows.write_back()
 
 
+def repeats(descents: Sequence[Descent]) -> bool:
+    """Tell whether each step of descents done together starts the same kernels with the same numbers."""
+    same_kernels = all(isinstance(descent.logit_grad, PerExample | None) for descent in descents)
+    return descents[0].training.schedule == "constant" and same_kernels
+
+
 class _Rows:
     """The descents' models as rows, those with the most batches first: at each step the first rows move.
 
@@ -178,16 +184,11 @@ class _Rows:
     def descend(self, count: int, steps: Sequence[int]) -> None:
         """Take these steps with the first `count` rows."""
         step = self._step(count)
-        if self.models.is_cuda and len(steps) >= WORTH_A_GRAPH and self._repeats():
+        if self.models.is_cuda and len(steps) >= WORTH_A_GRAPH and repeats(self.descents):
             self._replay(step, count, steps)
         else:
             for each in steps:
                 step(self.index[each, :count], self.share[each, :count], self.rates[each])
-
-    def _repeats(self) -> bool:
-        """Tell whether each step starts the same kernels with the same numbers."""
-        same_kernels = all(isinstance(d.logit_grad, PerExample | None) for d in self.descents)
-        return self.training.schedule == "constant" and same_kernels
 
     def _step(self, count: int) -> Callable[[Tensor, Tensor, float], None]:
         params = {
@@ -227,7 +228,7 @@ class _Rows:
             return logits.softmax(2) - (y[:, :, None] == classes).float()
         gradient = torch.zeros_like(logits)
         for row, descent in enumerate(self.descents[: len(logits)]):
-            logit_grad = descent.logit_grad or own_gradient
+            logit_grad = descent.logit_grad or PerExample(own_gradient)
             size = logits.shape[1] if isinstance(logit_grad, PerExample) else int((share[row] > 0).sum())
             gradient[row, :size] = logit_grad(logits[row, :size], y[row, :size])
         return gradient

@@ -18,11 +18,12 @@ from fedcore import nets
 from fedcore.core import stacked
 from fedcore.core.rounds import run
 from fedcore.core.together import Together
-from fedcore.core.training import Training, train
+from fedcore.core.training import Training, fit, flatten_net, train
 from fedcore.execute.accelerator import accelerate
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
-from fedcore.types import Data, Device, Federation, Message, Net, Splits, StepId, generator
+from fedcore.methods.dfl.soft_targets import smoothing_grad
+from fedcore.types import Data, Device, Federation, Message, Net, Splits, StepId, Update, generator
 
 needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA accelerator")
 
@@ -120,9 +121,8 @@ def test_soft_targets_are_recorded(name: str, net: str, monkeypatch: pytest.Monk
     alone = model(fed, longer, OneByOne(), name, rounds=3)
     together = [model(fed, longer, Together("cuda"), name, rounds=3) for _ in range(2)]
     assert len(recorded) == 2 * 3 * (16 + 60 - 2 * stacked.WARM_UP)  # steps of all devices and of the largest alone
-    assert gap(alone, together[0]) < (
-        1e-5 if net == "mlp" else 0.01
-    )  # so far does rounding lead the CNN in FedAvg, too
+    room = 1e-5 if net == "mlp" else 0.01  # so far does rounding lead the CNN in FedAvg, too
+    assert gap(alone, together[0]) < room
     assert gap(*together) == 0
 
 
@@ -152,6 +152,38 @@ def test_every_setting_is_the_same_together(training: Training, trained_together
     fed = pictures("mlp", (1, 6, 6))
     assert gap(model(fed, training, Inline(), rounds=3), model(fed, training, Together(), rounds=3)) < 1e-5
     assert bool(trained_together) == (training.schedule == "constant")
+
+
+def soft_or_hard(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
+    flat = flatten_net(device.net, nets.init(device.net, generator("start")))
+    fit(flat, device, step_id, SGD, {}, logit_grad=smoothing_grad(0.2) if device.name == "b" else None)
+    return memory, Update(flat.params())
+
+
+def test_a_group_of_soft_and_hard_labels(trained_together: list[int]):
+    fed = pictures("mlp", (1, 6, 6))
+    calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
+    alone, together = (each.map(soft_or_hard, calls) for each in (Inline(), Together()))
+    assert all(gap(alone[each][1].params, together[each][1].params) < 1e-5 for each in calls)
+    assert trained_together == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "expected"),
+    [
+        ("fedavg", SGD, True),
+        ("dfl", SGD, True),
+        ("fedavg", replace(SGD, class_weights="balanced"), False),
+        ("fedavg", replace(SGD, schedule="cosine"), False),
+    ],
+)
+def test_what_repeats(name: str, training: Training, expected: bool, monkeypatch: pytest.MonkeyPatch):
+    asked: list[bool] = []
+    real = stacked.descend
+    monkeypatch.setattr(stacked, "descend", lambda descents: [asked.append(stacked.repeats(descents)), real(descents)])
+    net = nets.net("mlp", shape=(1, 6, 6), classes=10)
+    model(divided(net, (1, 6, 6), dict.fromkeys("ab", 20)), training, Together(), name)
+    assert asked == [expected] * 2
 
 
 def test_new_and_kept_moments_of_sampled_devices():
