@@ -283,6 +283,7 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "st-lf-fig4-as-published": st_lf,
     "st-lf-fig6-as-published": st_lf,
     "st-lf-fig7-as-published": st_lf,
+    "st-lf-most-similar": st_lf,
     "st-lf-table1-as-printed": st_lf,
     "st-lf-table1-as-published": st_lf,
     "st-lf-table1-bsds500": st_lf,

@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 from asked import ROOT
 
+from fedcore.methods.st_lf.divergence import Divergence
 from fedcore.results.criterion import RATIO
 from fedcore.results.intervals import half_width
 from fedcore.results.judging import LEVEL
@@ -150,6 +151,7 @@ def dfl() -> dict[str, list[str]]:
     part, larger = gain("dfl-controls", "dfl_3", "not shown", -1), gain("dfl-controls-all", "dfl_3", "contradicted", -1)
     long = read("dfl-mnist-300-rounds")
     cifar = {shares: read(f"dfl-cifar10-{shares}") for shares in ("skewed", "even")}
+    at_140 = cifar["skewed"].pivot_table("140", "seed", "method")
     whole = {shares: rows.pivot_table("200", "seed", "method") for shares, rows in cifar.items()}
     in_main = {name: claim(f"dfl-{name}", "dfl > fedavg") for name in ("cifar10-skewed", "cifar10-even")}
     assert {row["verdict"] for row in in_main.values()} == {"contradicted"}
@@ -238,13 +240,14 @@ def dfl() -> dict[str, list[str]]:
                    *(dot(whole["even"][method].mean()) for method in ("dfl", "fedavg")), "260",
                    dot(by_round["260"]["dfl"].mean(), 3), *hundredths(*alike)],
         "says 4": ["3", equal, "4,000", by_writer, unequal, "5,000", "80", part, "5,000", larger,
-                   points(lead(by_round["100"], "dfl_3", "fedavg")[0])[0], "100", *points(*ahead_3), "260", "10",
+                   points(lead(by_round["100"], "dfl_3", "fedavg")[0])[0], "100", "300", *points(*ahead_3), "260", "10",
                    *lost_3],
         "says 5": [*added, "1", str(len(below)), *points(lead(end, "dfl", "label_smoothing")[0])],
         "says 6": ["5", down, gone[0], *points(*generated[0]), leaders[0], leaders[2], "10", gone[1], "50",
                    *points(*generated[1]), "140", "80", *points(*generated[2]), "140", *points(generated[3][0]),
                    "4,000", *points(*by_writers[0]), "40", leaders[1]],
-        "note 0": [max(cifar["skewed"].query("method == 'fedgen'").dropna(axis=1).columns[3:], key=int), "100"],
+        "note 0": [max(cifar["skewed"].query("method == 'fedgen'").dropna(axis=1).columns[3:], key=int),
+                   *points(*lead(at_140, "fedgen", "dfl"), *lead(at_140, "dfl", "scaffold")), "100"],
         "note 1": [dot(fd["90"].mean(), 3), dot(fd["100"].mean(), 3)],
         "note 3": ["3", *points(*lead(even, "dfl_3", "fedavg"))],
         "note 5": [number for one in smooth for number in points(*one)],
@@ -365,6 +368,20 @@ def st_lf() -> dict[str, list[str]]:
     below = dial[dial.index <= 10]
     assert dial["M"].to_list()[-1] == 0
     assert len(set(below["M"])) == 1
+    near = read("st-lf-most-similar").pivot_table(index=["setting", "seed"], columns="method")
+    assert set(near.index.get_level_values("setting")) == set(differ)
+    alike = [near[column]["most_similar"].eq(near[column]["st_lf"]) for column in ("accuracy", "energy_j", "links")]
+    same_links = [str(sum(map(all, zip(*alike, strict=True)))), str(len(near))]
+    both = near["accuracy"].groupby("setting").mean().loc[differ]
+    found = [dot(value) for value in both["most_similar"]]
+    assert found == [dot(value) for value in both["st_lf"]]
+    pairs, paper_rounds = 10 * 9 // 2, Divergence().pair_rounds
+    classifiers = [2 * pairs * paper_rounds, int(near["classifiers"].to_numpy().max())]
+    assert near["classifiers"].eq(classifiers[1]).all().all()
+    assert classifiers[1] == 2 * pairs * 250
+    fewer = 25 - links["st_lf"].mean()
+    assert 19 < fewer < 20
+    sent = [f"{count:,}" for count in classifiers]
     fixed, energy = ends(right["st_lf"][differ]), [f"{saved.min():.0f}", f"{saved.max():.0f}"]
     less = [f"{by_one.min():.0f}", f"{by_one.max():.0f}"]
     stays, *falls = (
@@ -374,16 +391,18 @@ def st_lf() -> dict[str, list[str]]:
     dialled = [f"{energy:.2f}" for name in ("M", "U", "MM") for energy in printed[name]]
     bound = str(claim("st-lf-table2-as-published", "st_lf > 0", of="worst of links.slack_corollary_1")["numbers"])
     return {
-        "holds": [*fixed, dot(best.max()), *ends(plain), *ends(even), images, "1,800", *small[:2], *energy],
-        "instead": [str(behind), str(len(same)), *ahead, "4", "5", "2", *less, *cheapest,
-                    *ends(right["single_match"][differ])],
+        "holds": [*fixed, dot(best.max()), *energy, "20", sent[0]],
+        "instead": [str(behind), str(len(same)), *ahead, *less, *cheapest, *ends(right["single_match"][differ])],
         "says 0": ["1,800", dot(rows.query("setting == 'MM' and method == 'st_lf'")["source_accuracy"].mean())],
-        "says 1": [*fixed, *ends(best), images, *small, dot(own["st_lf"]), dot(own["avg_degree"])],
-        "says 2": [*ahead, dot(abs(away).median(), 3), "4", "5", "2", str(behind), str(len(same)),
-                   *points(-nearest, -farthest), str(of_one), *ends(plain),
-                   *ends(even)],
-        "says 3": [*energy, "25", *few, *degree, *counts(nearby), *less, cheapest[0], "45", "50", "250"],
-        "says 4": [stays, "0", "10", "1,000", *dialled[:2]],
+        "says 1": [*fixed, *ends(best)],
+        "says 2": [*same_links, *found],
+        "says 3": [images, *small, dot(own["st_lf"]), dot(own["avg_degree"])],
+        "says 4": ahead,
+        "says 5": [dot(abs(away).median(), 3), "4", "5", "2"],
+        "says 6": [str(behind), str(len(same)), *points(-nearest, -farthest), str(of_one), *ends(plain), *ends(even)],
+        "says 7": [*energy, "25", *few, *degree, *counts(nearby), *less, cheapest[0], str(pairs), str(paper_rounds),
+                   "250", *sent, "20", str(classifiers[0] // 20)],
+        "says 8": [stays, "0", "10", "1,000", *dialled[:2]],
         "note 3": ["1,000", "0", "10", stays, *falls, "100", *dialled],
         "note 4": ["1", *re.findall(r"least: \+(\d)", bound)],
     }  # fmt: skip
