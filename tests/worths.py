@@ -250,7 +250,7 @@ def dfl() -> dict[str, list[str]]:
         "says 4": ["3", equal, "4,000", by_writer, unequal, "5,000", "80", part, "5,000", larger,
                    points(lead(by_round["100"], "dfl_3", "fedavg")[0])[0], "100", "300", *points(*ahead_3), "260", "10",
                    *lost_3],
-        "says 5": [*added, "1", str(len(below)), ".4", *points(lead(end, "dfl", "label_smoothing")[0])],
+        "says 5": ["5,000", added[0], "3", *added[1:], "1", str(len(below)), "3", "1.8", ".4", *points(lead(end, "dfl", "label_smoothing")[0])],
         "says 6": ["5", down, gone[0], *points(*generated[0]), leaders[0], leaders[2], "10", gone[1], "50",
                    *points(*generated[1]), "140", "80", *points(*generated[2]), "140", *points(generated[3][0]),
                    "4,000", *points(*by_writers[0]), "40", leaders[1]],
@@ -312,7 +312,7 @@ def fedasa() -> dict[str, list[str]]:
                    str(surely[1]), dot(tables["A & C"]["local_only"].mean()), dot(values["Local-only, A & C"])],
         "says 3": [*depths, dot(everywhere["random_depth"], 3), str(len(alone))],
         "says 4": [*points(*per["A"], *per["B"], *per["C"]), *points(average["A"], average["B"], average["C"]),
-                   *points(*(alone[place][0] for place in "ABC")), "80", ".99"],
+                   *points(*(alone[place][0] for place in ("A", "B", "C", "B & C"))), "80", ".99"],
         "says 5": [*(f"{100 * mb / least['fedavg']:.0f}" for mb in (least["fedasa"], one["fedasa"].max())),
                    dot(noisy["depth"], 1), "4", f"{100 * noisy['mb_up_per_round'] / least['fedavg']:.0f}",
                   *(dot(value, 3) for value in (noisy["accuracy"], noisy_alone))],
@@ -402,7 +402,7 @@ def st_lf() -> dict[str, list[str]]:
     bound = str(claim("st-lf-table2-as-published", "st_lf > 0", of="worst of links.slack_corollary_1")["numbers"])
     return {
         "holds": [*fixed, dot(best.max()), *ends(plain), *ends(even), *above, *energy, "20", sent[0]],
-        "instead": [sent[0], str(behind), str(len(same)), *ahead, *less, *cheapest,
+        "instead": [sent[0], str(behind), str(len(same)), *ahead, "4", "5", "2", *less, *cheapest,
                     *ends(right["single_match"][differ])],
         "says 0": ["1,800", dot(rows.query("setting == 'MM' and method == 'st_lf'")["source_accuracy"].mean())],
         "says 1": [*fixed, *ends(best)],

@@ -59,7 +59,10 @@ WORDS = (
     ("MLP, CNN", "kinds of nets: of plain layers; of layers that look at pieces of an image, larger here"),
     ("softmax, dropout", "how outputs become probabilities; units that are left out at random in training"),
     ("momentum", "steps go on in the direction of the last ones"),
-    ("AvgD", "a rival of ST-LF: as many links as ST-LF has on average, to receivers at random"),
+    (
+        "AvgD",
+        "a rival of ST-LF: from each source as many links as from ST-LF's on average, rounded, to receivers at random",
+    ),
     ("window", "a short piece of a signal: 1,024 values, a twelfth of a second"),
     ("J", "joule: energy, a mean over the devices of sending each model once"),
 )
