@@ -19,7 +19,7 @@ HEAD = """# What holds of the four papers
 ABOUT = """For somebody who has read none of them. In all four, devices such as phones or sensors learn together and
 keep their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples
 that a model labels rightly, and a point is a hundredth of it. "Surely" means that a 90 % interval over repetitions
-with other random draws lies on one side, which chance alone does in one of twenty cases. Numbers without an interval
+with other random draws lies on that side, which chance alone does in one of twenty cases. Numbers without an interval
 are means of three repetitions at least, unless fewer are named. Below: what each paper proposes and what it is
 worth by our runs, some words, then six statements of each with the numbers that speak for or against them. The page is
 made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in `docs/results`; edit those files, not this
