@@ -349,15 +349,12 @@ def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:
 
 def measured_by(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> Measured:
     """Return which devices count by the numbers of their test examples and of the classes of these."""
-    few = tuple(name for name in sizes.index if sizes[name] < criterion.least_test)
-    single = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)
-    measurable = [name for name in sizes.index if name not in (*few, *single)]
-    everyone = not measurable
-    weights = {
-        str(name): float(sizes[name]) if criterion.weigh == "examples" else 1.0
-        for name in (measurable or sizes.index[sizes > 0])
-    }
-    return Measured(weights, few, single, everyone)
+    few = sizes < criterion.least_test
+    single = (classes.reindex(sizes.index) <= 1) & ~few & bool(criterion.least_test)
+    measurable = sizes[~few & ~single]
+    counted = sizes[sizes > 0] if measurable.empty else measurable
+    weights = {str(name): float(size) if criterion.weigh == "examples" else 1.0 for name, size in counted.items()}
+    return Measured(weights, tuple(sizes.index[few]), tuple(sizes.index[single]), measurable.empty)
 
 
 def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float]) -> float:
