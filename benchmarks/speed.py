@@ -275,7 +275,10 @@ def fresh(side: Side) -> None:
             with ended_in_time(process):
                 said, _ = process.communicate()
         if process.returncode:
-            raise RuntimeError(f"make {target}: {said.strip()[-200:]}")
+            why = f"make {target}: {said.strip()[-200:]}"
+            if target != "test" or " passed in " not in said:
+                raise RuntimeError(why)
+            complain(f"{side.name}: its seconds count, though tests failed: {why}")  # all of them have run
         side.note(line, spent[0])
         if target == "run":
             side.note(MAKE_DISK, megabytes(side.fresh / ".fedcore" / "blobs", side.fresh / "mlruns"))
