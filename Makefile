@@ -10,14 +10,15 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
-# rooms whose tests import neither Prefect nor MLflow; all others but the scenarios are the other half
-ROOMS := api config core data execute methods nets partition report results
+# rooms whose tests import neither Prefect nor MLflow, in two halves; all others but the scenarios are a third process
+LEARNING := api config core methods nets partition
+DATA := data execute report results
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests room-tests other-tests quick-room-tests quick-other-tests
+.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests learning-tests data-tests other-tests quick-learning-tests quick-data-tests quick-other-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -25,10 +26,10 @@ run: checkout .venv/run
 	@$(BIN)/fedcore show --brief
 
 check: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 3 style quick-room-tests quick-other-tests
+	@$(MAKE) --no-print-directory --jobs 4 style quick-learning-tests quick-data-tests quick-other-tests
 
 test: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 4 style room-tests other-tests pipeline-tests
+	@$(MAKE) --no-print-directory --jobs 5 style learning-tests data-tests other-tests pipeline-tests
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
 field-test: checkout .venv/test
@@ -56,13 +57,16 @@ style:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick-room-tests quick-other-tests: MARK := -m 'not slow'
+quick-learning-tests quick-data-tests quick-other-tests: MARK := -m 'not slow'
 
-room-tests quick-room-tests:
-	$(BIN)/pytest $(MARK) $(ROOMS:%=tests/%)
+learning-tests quick-learning-tests:
+	$(BIN)/pytest $(MARK) $(LEARNING:%=tests/%)
+
+data-tests quick-data-tests:
+	$(BIN)/pytest $(MARK) $(DATA:%=tests/%)
 
 other-tests quick-other-tests:
-	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(ROOMS:%=--ignore tests/%)
+	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore tests/%,$(LEARNING) $(DATA))
 
 # fills what the others leave of the cores, three scenarios at a time
 pipeline-tests:
