@@ -41,14 +41,14 @@ class Apart(template.Template):
         self._channel, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fork(self, connection: socket.socket, nice: int) -> template.Forked:
+    def fork(self, connection: socket.socket, nice: int, task: template.Task | None = None) -> template.Forked:
         with self._lock:
             if self._process is None:
                 command = [sys.executable, "-c", PROGRAM, str(self._theirs.fileno())]
                 env = {**os.environ, "PYTHONPATH": str(ROOT)}
                 self._process = subprocess.Popen(command, env=env, pass_fds=[self._theirs.fileno()])
                 self._theirs.close()
-        return super().fork(connection, nice)
+        return super().fork(connection, nice, task)
 
     def close(self) -> None:
         super().close()
@@ -74,14 +74,15 @@ class Ended(NamedTuple):
     imported: set[str]
 
 
-def ended(words: list[str], folder: Path, environment: Mapping[str, str]) -> Ended:
+def ended(words: list[str], folder: Path, environment: Mapping[str, str], strict: bool = True) -> Ended:
     """Run `python *words`, of which the first is -m or a file, in this process; to be called in a fork of its own.
 
-    Warnings are errors.
+    strict: warnings are errors.
     """
     os.chdir(folder)
     os.environ.update(environment)
-    warnings.simplefilter("error")
+    if strict:
+        warnings.simplefilter("error")
     sys.argv = words[words[0] == "-m" :]
     saved = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -110,12 +111,12 @@ def ended(words: list[str], folder: Path, environment: Mapping[str, str]) -> End
         return Ended(code, out.read().decode(), err.read().decode(), imported)
 
 
-def run(*words: str, folder: Path, **environment: str) -> Ended:
+def run(*words: str, folder: Path, strict: bool = True, **environment: str) -> Ended:
     """Run `python *words` in a fork."""
-    return run_all([words], folder, **environment)[0]
+    return run_all([words], folder, strict, **environment)[0]
 
 
-def run_all(commands: Iterable[Sequence[str]], folder: Path, **environment: str) -> list[Ended]:
+def run_all(commands: Iterable[Sequence[str]], folder: Path, strict: bool = True, **environment: str) -> list[Ended]:
     """Run one `python *words` after another in the same fork, which keeps what they have imported."""
     with Workers(1) as one:
-        return [one.call(ended, [*words], folder, environment) for words in commands]
+        return [one.call(ended, [*words], folder, environment, strict) for words in commands]

@@ -39,6 +39,10 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     from fedcore.cli.device import require_flare
 
     require_flare()
+    import fedcore.field.cells  # noqa: F401  # once for all processes, which are forks
+    from fedcore.cli.project import open_template
+
+    open_template()
     from fedcore.api.federation import federate
     from fedcore.api.method_settings import method
     from fedcore.data import load

@@ -1,8 +1,9 @@
 """A template process: PyTorch is imported in it, so that a worker forked from it starts in milliseconds.
 
 A worker that starts as a new Python process takes two to three seconds of a core to import PyTorch. A program that
-starts several workers opens a template first. Only a process with one thread can be forked safely, so this must happen
-before anything that starts threads is imported. Where it cannot be done, workers start as new processes.
+starts several workers opens a template first, and may fork other processes from it, too. Only a process with one
+thread can be forked safely, so this must happen before anything that starts threads is imported. Where it cannot be
+done, workers start as new processes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 SIZE = 1 << 17
 """Bytes of the longest request. One holds `sys.path`."""
+
+Task: TypeAlias = tuple[str, str, list[str]]
+"""A module, its function, and texts that follow the descriptor as arguments."""
 
 _open: Template | None = None
 
@@ -40,9 +45,12 @@ class Template:
             _answer_requests(theirs, serve)
         theirs.close()
 
-    def fork(self, connection: socket.socket, nice: int) -> Forked:
-        """Start a process that calls serve(descriptor of `connection`). Raises OSError if the template has ended."""
-        request = {"path": sys.path, "nice": nice}
+    def fork(self, connection: socket.socket, nice: int, task: Task | None = None) -> Forked:
+        """Start a process that calls serve(descriptor of `connection`). Raises OSError if the template has ended.
+
+        task: what it calls instead of `serve`.
+        """
+        request = {"path": sys.path, "nice": nice, "task": task}
         return Forked(self, self._ask(request, [connection.fileno()]))
 
     def collect(self, pid: int) -> int:
@@ -74,6 +82,12 @@ class Forked:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+        with suppress(TimeoutExpired):
+            self.wait(0.0)
+        return self._code
+
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, 0 if it is unknown. Raises TimeoutExpired."""
         if self._code is None:
@@ -98,11 +112,11 @@ def open_template(serve: Callable[[int], None]) -> None:
         _open = Template(serve)
 
 
-def fork_worker(connection: socket.socket, nice: int) -> Forked | None:
-    """Fork a worker from this process's template. Returns None without one."""
+def fork_worker(connection: socket.socket, nice: int, task: Task | None = None) -> Forked | None:
+    """Fork a worker, or a process with another task, from this process's template. Returns None without one."""
     if _open is not None:
         with suppress(OSError):
-            return _open.fork(connection, nice)
+            return _open.fork(connection, nice, task)
     return None
 
 
@@ -122,7 +136,7 @@ def _answer_requests(channel: socket.socket, serve: Callable[[int], None]) -> No
                 answer = os.fork()
                 if answer == 0:
                     channel.close()
-                    _become_worker(serve, descriptors[0], order["path"], order["nice"])
+                    _become_worker(serve, descriptors[0], **order)
                 os.close(descriptors[0])
             else:
                 answer = os.waitstatus_to_exitcode(os.waitpid(order["pid"], 0)[1])
@@ -131,7 +145,9 @@ def _answer_requests(channel: socket.socket, serve: Callable[[int], None]) -> No
         os._exit(0)  # never go on with the program
 
 
-def _become_worker(serve: Callable[[int], None], descriptor: int, path: list[str], nice: int) -> NoReturn:
+def _become_worker(
+    serve: Callable[[int], None], descriptor: int, path: list[str], nice: int, task: Task | None
+) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
@@ -143,7 +159,11 @@ def _become_worker(serve: Callable[[int], None], descriptor: int, path: list[str
         sys.path[:] = path
         gc.set_threshold(700, 10, 10)
         keep_freed_memory()
-        serve(descriptor)
+        if task is None:
+            serve(descriptor)
+        else:
+            module, function, texts = task
+            getattr(import_module(module), function)(descriptor, *texts)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import runpy
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 from fedcore.config.methods import MethodConfig
 from fedcore.core.messages import received_model
 from fedcore.core.rounds import RoundResult, run
+from fedcore.execute.template import fork_worker
 from fedcore.execute.workers import Inline
 from fedcore.field.cells import Cells
 from fedcore.field.examples import write_examples
@@ -28,10 +31,44 @@ STARTING = 300.0
 """Seconds in which all devices' processes must have connected: on a busy machine twenty take minutes to start."""
 
 
-def start_device(kit: Path, data: Path, memory: Path, allowed: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a device's process, which ends when this one does. log: where it writes what it says."""
-    words = ["device", "start", str(kit), "--data", str(data), "--memory", str(memory), "--with-parent"]
-    words += [word for name in allowed for word in ("--allow", name)]
+class Process:
+    """A device's process, which ends when this one does: a fork of this process's template, if it has one.
+
+    log: where it writes what it says.
+    """
+
+    def __init__(self, kit: Path, data: Path, memory: Path, allowed: Sequence[str], log: Path) -> None:
+        words = ["device", "start", str(kit), "--data", str(data), "--memory", str(memory), "--with-parent"]
+        words += [word for name in allowed for word in ("--allow", name)]
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            forked = fork_worker(theirs, 0, (__name__, "run_command", [str(log), *words]))
+        self._running = forked or _start_python(words, log)
+
+    def ended(self) -> bool:
+        return self._running.poll() is not None
+
+    def stop(self) -> None:
+        """Kill it, whatever it does."""
+        self._running.kill()
+        self._running.wait()
+        self._connection.close()
+        if isinstance(self._running, subprocess.Popen) and self._running.stdin is not None:
+            self._running.stdin.close()
+
+
+def run_command(descriptor: int, log: str, *words: str) -> None:
+    """Run `fedcore words` in this process, a fork, with a descriptor as its input and a file for its output."""
+    with Path(log).open("ab") as out:
+        for number, source in enumerate((descriptor, out.fileno(), out.fileno())):
+            os.dup2(source, number)
+    os.close(descriptor)
+    sys.stdin, sys.argv = os.fdopen(0), ["fedcore", *words]
+    with suppress(SystemExit):  # it has said why
+        runpy.run_module("fedcore", run_name="__main__")
+
+
+def _start_python(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "fedcore", *words], stdin=subprocess.PIPE, stdout=out, stderr=out, process_group=0
@@ -44,12 +81,12 @@ class Site:
     def __init__(self, folder: Path, kits: Mapping[str, Path], allowed: Sequence[str]) -> None:
         self.folder, self.kits, self.allowed = folder, kits, allowed
         self.link = Cells(read_kit(kits[SERVER]))
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, Process] = {}
 
     def start(self, name: str, kit: Path | None = None) -> None:
         """Start a device's process, from its own kit unless another is given."""
         own = self.kits[name]
-        self._running[name] = start_device(
+        self._running[name] = Process(
             kit or own, own / "examples", self.folder / "memory" / own.name, self.allowed, self.log(name)
         )
 
@@ -57,18 +94,14 @@ class Site:
         """Wait until all are connected; return those that are not after these seconds, or once one has ended."""
         end = time.monotonic() + seconds
         while (missing := self.link.wait_for(list(self._running), 0.0)) and time.monotonic() < end:
-            if ended := [name for name, process in self._running.items() if process.poll() is not None]:
+            if ended := [name for name, process in self._running.items() if process.ended()]:
                 return ended
             time.sleep(0.2)
         return missing
 
     def stop(self, name: str) -> None:
         """Kill a device's process, whatever it does."""
-        process = self._running.pop(name)
-        process.kill()
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        self._running.pop(name).stop()
 
     def log(self, name: str) -> Path:
         """Return the file of what a device says."""

@@ -129,6 +129,10 @@ def test_another_devices_certificate_and_another_authority_are_refused(site, tmp
         while site.log("c").read_text().count("allows") == before:  # it has started to connect
             time.sleep(0.05)
         assert site.link.wait_for(["c"], 1.5) == ["c"]
+        process = site._running["c"]
+        process._connection.close()  # as when this process ends
+        while not process.ended():
+            time.sleep(0.05)
         site.stop("c")
     host, port = read_kit(site.kits["c"]).address.split(":")
     with socket.create_connection((host, int(port)), timeout=20):  # says nothing, and keeps nobody else from connecting
