@@ -50,7 +50,7 @@ def definitions_by_text(module: str, read: Callable[[str], dict[str, Any]]) -> d
 
 def found() -> dict[str, str]:
     """Return the keys for the current sources."""
-    for part in (keys.source, keys._find, keys._version, text_of):
+    for part in (keys.source, keys._find, keys._definitions, text_of):
         part.cache_clear()
     made = {
         "divide": keys.key(partial(divide, federation={"name": "iid"}, seed=0), Ref("dataset", 1)),
@@ -86,7 +86,7 @@ def words() -> dict[str, dict[str, list[str]]]:
 
 def main(edits: list[str]) -> dict[str, Any]:
     project = Project(Path.cwd())
-    keys._definitions = partial(definitions_by_text, read=keys._definitions.__wrapped__)
+    keys._definitions = cache(partial(definitions_by_text, read=keys._definitions.__wrapped__))
     all_found: dict[str, Any] = {"": found(), "words": words()}
     for edit in edits:
         path, function = edit.split(":")
@@ -99,6 +99,7 @@ def main(edits: list[str]) -> dict[str, Any]:
         (project.folder / path).write_bytes(before)
     installed = metadata.version
     keys.metadata.version = lambda name: "0.0" if name == "torch" else installed(name)
+    keys._version.cache_clear()
     all_found["torch==0.0"] = found()
     return all_found
 
