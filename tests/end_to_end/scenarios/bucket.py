@@ -10,7 +10,7 @@ from project import LIMIT, Said, Seen, digests, wait
 
 from scenarios.place import Place
 
-WORDS = ("methods=[local_only,code_ot]", "training.batch=4", "training.epochs=60", "run.workers=1")
+WORDS = ("methods=[local_only,code_ot]", "training.batch=16", "training.epochs=20", "run.workers=1")
 EXACT = ("table.parquet", "models.json")
 PREFIX = "everyones/fedcore"
 HARMED = 4
