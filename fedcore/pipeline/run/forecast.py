@@ -97,6 +97,8 @@ class Lookup:
         self.sent: dict[int, int] = {}  # stage -> bytes of a message; models where it is not known
         self._keys: set[str] = set()
         self._digest = Digest()
+        self._inline: dict[str, Any] = {}
+        self._sizes: dict[str, dict[int, int]] = {}
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
@@ -117,7 +119,12 @@ class Lookup:
         return values_of
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
-        return self._find(fn, "", args, 1.0, lambda key: self.store.put(Inline().call(fn, *self.store.get(args))))
+        def compute(key: str) -> Any:
+            if key not in self._inline:  # settings and studies share data
+                self._inline[key] = self.store.put(Inline().call(fn, *self.store.get(args)))
+            return self._inline[key]
+
+        return self._find(fn, "", args, 1.0, compute)
 
     def run_nested(
         self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (), needed: Callable[[Any], Any]
@@ -132,6 +139,14 @@ class Lookup:
             return {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
 
         return self._find(nested_on(fn, self.accelerator, self.together), "", args, turns, stand_in, needed)
+
+    def set_sizes(self, row: MethodConfig, fed: Federation, examples: Mapping[str, int]) -> None:
+        """Find out how large the messages of a row are; they are as large at every learning rate."""
+        alike = replace(row, label="", training=replace(row.training, lr=1.0))
+        key = self._digest.of(("sizes", alike, fed, examples))
+        if key not in self._sizes:
+            self._sizes[key] = message_bytes(row, fed, examples, self.store)
+        self.sent = self._sizes[key]
 
     def drop(self, value: Any, but: Any) -> None:
         pass
@@ -289,7 +304,7 @@ def best_rate(
     Raises InputError where the data or the nets do not allow the method.
     """
     first = rates[0].build(divided.fed.public.nets, divided.sizes, divided.fed.task)
-    look.sent = message_bytes(rates[0], divided.fed, divided.sizes, look.store)
+    look.set_sizes(rates[0], divided.fed, divided.sizes)
     done = len(look.done)
     cost = expect(look, history, first, divided.fed, job.seed, setting.every)
     steps = look.done[done:]
