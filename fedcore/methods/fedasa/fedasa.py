@@ -172,9 +172,10 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
         if left := [name for name in nets if name not in budget]:
             raise InputError(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
     limits = {}
-    for name, net in nets.items():
-        params = init(net, torch.Generator())
-        costs = [nbytes({part: params[part] for part in names_up_to(net, m)}) for m in range(max_depth(net) + 1)]
+    net = next(iter(nets.values()))  # they are equal
+    params = init(net, torch.Generator())
+    costs = [nbytes({part: params[part] for part in names_up_to(net, m)}) for m in range(max_depth(net) + 1)]
+    for name in nets:
         here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
         if here < costs[0]:
             raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
