@@ -95,7 +95,7 @@ def test_a_device_killed_in_its_step_and_started_again_changes_no_bit(site):
     there, answer = [next(turns)], site.folder / "memory" / "b" / "killed" / "turn-0-1"
     rest = Thread(target=lambda: there.extend(turns))
     rest.start()
-    time.sleep(0.3)
+    time.sleep(0.1)
     assert not answer.exists()  # it has not answered, and is in its step
     site.stop("b")
     assert not answer.exists()
