@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from importlib import import_module
-from inspect import isclass, isfunction, signature
+from inspect import Parameter, isclass, isfunction, signature
+from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_type_hints
 
 from fedcore.errors import InputError
@@ -104,11 +106,23 @@ def import_builder(path: str, key: str) -> Callable[..., Any]:
     return builder
 
 
+@cache
+def parameters(fn: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """Return a callable's parameters by name."""
+    return signature(fn).parameters
+
+
+@cache
+def _hints(fn: Callable[..., Any], extras: bool) -> Mapping[str, Any]:
+    """Return a callable's annotations by name, evaluated. extras: with what `Annotated` adds."""
+    return MappingProxyType(get_type_hints(fn, include_extras=extras))
+
+
 def settings_of(fn: Callable[..., Any], context: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Return a callable's settings, without those in `context`: name -> (type, default or `Parameter.empty`)."""
-    hints = get_type_hints(fn, include_extras=True)
+    hints = _hints(fn, extras=True)
     settings: dict[str, tuple[Any, Any]] = {}
-    for name, parameter in signature(fn).parameters.items():
+    for name, parameter in parameters(fn).items():
         if name in context:
             continue
         hint = hints.get(name, Any)
@@ -121,8 +135,8 @@ def settings_of(fn: Callable[..., Any], context: Collection[str] = ()) -> dict[s
 
 def group_settings(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the fields of a dataclass argument replaced by an instance of it."""
-    grouped, hints = dict(settings), get_type_hints(fn)
-    for name in signature(fn).parameters:
+    grouped, hints = dict(settings), _hints(fn, extras=False)
+    for name in parameters(fn):
         kind = hints.get(name)
         if name not in grouped and isinstance(kind, type) and is_dataclass(kind):
             fields = {field: grouped.pop(field) for field in settings_of(kind) if field in grouped}

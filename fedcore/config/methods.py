@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
-from fedcore.builders import CONTEXT, describe
+from fedcore.builders import CONTEXT, describe, parameters
 from fedcore.config.signatures import check, model
 from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
@@ -65,7 +64,7 @@ class MethodConfig:
         """Refuse a method, or a setting of it, that the labels do not allow. name: of their task."""
         task = TASKS[name]
         loss, weights = self.training.loss, self.training.class_weights
-        trains = "training" in signature(self.builder).parameters
+        trains = "training" in parameters(self.builder)
         if trains and isinstance(loss, str) and loss not in task.losses:
             allowed = f"{', '.join(task.losses)} or package.module:function"
             raise InputError(

@@ -11,11 +11,10 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import group_settings, import_builder, unknown_value
+from fedcore.builders import group_settings, import_builder, parameters, unknown_value
 from fedcore.core.training import Training
 from fedcore.types import InputError, Method, Net, PairStage, name_of
 
@@ -64,7 +63,7 @@ def method(
     if shared_init is not None:
         training = replace(training, shared_init=shared_init)
     context = {"nets": nets, "training": training}
-    takes = signature(build).parameters
+    takes = parameters(build)
     built = build(**group_settings(build, settings | {key: value for key, value in context.items() if key in takes}))
     if not isinstance(built, Method):
         raise InputError(f"{name_of(build)}: must return a Method, returned {type(built).__name__}")
