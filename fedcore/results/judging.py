@@ -27,6 +27,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from fedcore.results.claims import Claim, Gate, Rule
@@ -97,11 +98,12 @@ def judge(
 
 def _measure(rule: Rule, place: Place, ratio: float) -> Evidence | None:
     """Return the evidence at a place, however few its seeds; None without any. ratio: of :func:`half_width`."""
-    values = place.difference.dropna()
+    values = place.difference.to_numpy(float)
+    values = values[~np.isnan(values)]
     seeds = len(values)
     if not seeds:
         return None
-    mean, spread = float(values.mean()), float(values.std())
+    mean, spread = float(values.mean()), float(values.std(ddof=1)) if seeds > 1 else math.nan
     agree: int | None = None
     against: int | None = None
     if rule.paired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -44,24 +45,32 @@ def find_places(
         for name, settings, first, last in _by_round(a) if rule.key == "round" else _by_key(a, rule.key, here):
             yield _place(name, settings, sign * (last - first), first, last)
     else:
-        both = last_turn(a), last_turn(_side(rows, str(rule.below or rule.near)))
-        gap = both[0] - both[1]
+        sides = last_turn(a), last_turn(_side(rows, str(rule.below or rule.near)))
+        gap = sides[0] - sides[1]
         assert not isinstance(gap, float)
+        gaps, known = _by_setting(gap), [side if isinstance(side, float) else _by_setting(side) for side in sides]
         for setting in admitted:
-            if setting in gap.index.unique("setting"):
-                here_alone = (side if isinstance(side, float) else _of_setting(side, setting) for side in both)
-                yield _place(setting, (setting,), gap.xs(setting), *here_alone)
+            if setting in gaps:
+                here_alone = (side if isinstance(side, float) else side.get(setting, math.nan) for side in known)
+                yield _place(setting, (setting,), gaps[setting], *here_alone)
 
 
 def _place(name: str, settings: tuple[str, ...], difference: pd.Series, *sides: pd.Series | float) -> Place:
     """Return a place with the means of both sides on the problems that both have."""
-    shared = difference.dropna().index
-    means = (side if isinstance(side, float) else float(side.reindex(shared).mean()) for side in sides)
+    shared = difference.index[difference.notna()]
+    means = (side if isinstance(side, float) else _mean(side.reindex(shared)) for side in sides)
     return Place(name, settings, difference, tuple(means))
 
 
-def _of_setting(values: pd.Series, setting: str) -> pd.Series:
-    return values[values.index.get_level_values("setting") == setting].droplevel("setting")
+def _mean(values: pd.Series) -> float:
+    """Return the mean of values that are all known, nan without any."""
+    return float(values.to_numpy(float).mean()) if len(values) else math.nan
+
+
+def _by_setting(values: pd.Series) -> dict[str, pd.Series]:
+    """Return each setting's values, by what else the index tells apart."""
+    rows, inner = values.groupby(level="setting").indices, values.droplevel("setting")
+    return {str(setting): inner.iloc[places] for setting, places in rows.items()}
 
 
 def select_rows(

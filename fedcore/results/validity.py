@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
 from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
@@ -127,10 +129,11 @@ def at_ceiling(
     here = table[table["setting"].isin([setting for place in places for setting in place.settings])]
     turns = last_turn(select_rows(f"{split}.{metric}", claim.where, here, claim.round, once=False, by_device=False))
     means = turns.groupby(["setting", "method"]).mean().unstack("method")  # noqa: PD010
+    lowest = means.reindex(columns=sorted(rule.labels)).min(axis=1, skipna=False).to_dict()
     reached = {}
     for place in places:
-        values = means.reindex(index=[*place.settings], columns=sorted(rule.labels)).to_numpy()
-        if (least := float(values.min())) >= min(_limit(ceiling, sizes.get(name), split) for name in place.settings):
+        values = [lowest.get(name, math.nan) for name in place.settings]
+        if (least := float(np.min(values))) >= min(_limit(ceiling, sizes.get(name), split) for name in place.settings):
             reached[place.name] = least
     are = f"{' and '.join(sorted(rule.labels))} {'are' if len(rule.labels) > 1 else 'is'}"
     return dict.fromkeys(reached, f"{are} at the ceiling: {min(reached.values(), default=1.0):.4g} of 1")
@@ -155,8 +158,11 @@ def not_converged(claim: Claim, places: Iterable[Place], table: pd.DataFrame) ->
     curves = count_rounds(scores.dropna().rename("value").reset_index(), here)
     sign = -1 if of["metric"] in LESS else 1
     reasons: dict[str, str] = {}
-    for (method, setting), curve in curves.groupby(["method", "setting"]):
-        why = _gain(curve.pivot_table("value", "step", "seed"), sign)
+    curves = curves.groupby(["method", "setting", "step", "seed"])["value"].mean().reset_index()
+    steps, seeds, values = (curves[name].to_numpy() for name in ("step", "seed", "value"))
+    of_each: Mapping[Any, Any] = curves.groupby(["method", "setting"]).indices
+    for (method, setting), rows in of_each.items():
+        why = _gain(steps[rows], seeds[rows], values[rows], sign)
         for place in places:
             if why and setting in place.settings and method in _behind(rule, place, sign if of["how"] is None else 0):
                 reasons.setdefault(place.name, f"not converged: {method} {why}")
@@ -170,16 +176,23 @@ def _behind(rule: Rule, place: Place, sign: int) -> set[str]:
     return {str(rule.below) if sign * float(place.difference.mean()) > 0 else rule.a}
 
 
-def _gain(curve: pd.DataFrame, sign: int) -> str:
-    """Say how a row still gains in its last rounds; an empty text if it has converged. curve: by round and seed."""
-    end = curve.index[-1]
-    before = curve.index[curve.index <= NEARLY_ALL * end]
+def _gain(steps: NDArray[np.int64], seeds: NDArray[np.int64], values: NDArray[np.float64], sign: int) -> str:
+    """Say how a row still gains in its last rounds; an empty text if it has converged.
+
+    values: at the row's rounds, `steps`, in order, and its seeds.
+    """
+    end = steps[-1]
     if end == 1:
         return ""
-    if before.empty:
+    earlier = steps[steps <= NEARLY_ALL * end]
+    if not len(earlier):
         return "was scored at its end alone"
-    gain = sign * float((curve.loc[end] - curve.loc[before[-1]]).mean())
-    spread = float(curve.loc[end].std())
-    if not gain > (0.0 if math.isnan(spread) else spread) + 1e-12:
+    before, last = steps == earlier[-1], steps == end
+    _, first, second = np.intersect1d(seeds[before], seeds[last], assume_unique=True, return_indices=True)
+    if not len(first):  # no seed has both
         return ""
-    return f"gains {gain:.2g} from round {before[-1]:g} to {end:g}, its spread over seeds is {spread:.2g}"
+    gain = sign * float((values[last][second] - values[before][first]).mean())
+    spread = float(values[last].std(ddof=1)) if last.sum() > 1 else 0.0
+    if not gain > spread + 1e-12:
+        return ""
+    return f"gains {gain:.2g} from round {earlier[-1]:g} to {end:g}, its spread over seeds is {spread:.2g}"
