@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -61,6 +62,7 @@ def same(written: str, number: float) -> bool:
     return abs(float(written) - number) <= 0.5 * 10.0**-digits + 1e-9
 
 
+@cache
 def differences(page: Path) -> tuple[int, list[str]]:
     """Return how many numbers of a page were compared, and those that are not the file's."""
     count, wrong = 0, []
