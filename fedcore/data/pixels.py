@@ -56,10 +56,12 @@ def to_gray(x: Tensor) -> Tensor:
     """Return images with one channel: of three ones their luminance, .299 R + .587 G + .114 B (ITU-R BT.601)."""
     if x.shape[1] == 1:
         return x
-    weights = torch.tensor([0.299, 0.587, 0.114]).reshape(1, 3, 1, 1)
-    return torch.cat(
-        [(part * weights).sum(1, keepdim=True).round_().to(torch.uint8) for part in torch.split(x, 10_000)]
-    )
+    return torch.cat([_luminance(part) for part in torch.split(x, 1_000)])
+
+
+def _luminance(x: Tensor) -> Tensor:
+    red, green, blue = (x[:, k : k + 1] * weight for k, weight in enumerate((0.299, 0.587, 0.114)))
+    return red.add_(green).add_(blue).round_().to(torch.uint8)
 
 
 def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Generator) -> Tensor:
@@ -69,7 +71,7 @@ def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Gene
     photos: each returns a photograph of at least S x S pixels; one is in memory at a time.
     """
     size = x.shape[-1]
-    images = x.numpy().astype(np.int16)
+    images = x.numpy()
     blend = np.empty((len(x), 3, size, size), np.uint8)
     which, top, left = torch.rand(3, len(x), generator=random, dtype=torch.float64).numpy()
     which = (which * len(photos)).astype(int)
@@ -79,7 +81,8 @@ def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Gene
         rows, columns = (
             (place[index] * count).astype(int) for place, count in zip((top, left), crops.shape[:2], strict=True)
         )
-        blend[index] = np.abs(crops[rows, columns] - images[index])
+        crop, image = crops[rows, columns], images[index]
+        blend[index] = np.maximum(crop, image) - np.minimum(crop, image)
     return torch.from_numpy(blend)
 
 
