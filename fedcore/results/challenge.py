@@ -9,7 +9,7 @@ place of seeds and q = 0: d ± t s / sqrt(G), with the standard deviation s of t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.core.evaluation import metrics
-from fedcore.data.task import count_different
+from fedcore.data.task import CLASSIFICATION, count_different, task_of
 from fedcore.results.advice import Action
 from fedcore.results.answer import decide
-from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
+from fedcore.results.criterion import ACCURACY, LEAST_TEST, Criterion, measured_by
 from fedcore.results.gains import Gain
 from fedcore.results.intervals import half_width
 from fedcore.types import Scoring
@@ -55,9 +55,10 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
     if sum(len(rows[name].y) for name in weights) < LEAST_TEST or len(parts) < 2:
         return None
 
+    changes = {name: differences(rows[name], parts, criterion, scoring) for name in weights}
+
     def gain(without: int | None) -> float:
-        differences = {name: difference(rows[name], without, criterion, scoring) for name in weights}
-        known = {name: value for name, value in differences.items() if not math.isnan(value)}
+        known = {name: change[without] for name, change in changes.items() if not math.isnan(change[without])}
         total = sum(weights[name] for name in known)
         return sum(weights[name] * value for name, value in known.items()) / total if total else math.nan
 
@@ -68,6 +69,24 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
     spread = float(values.std())
     margin = half_width(spread, count, 0.0)
     return Gain(mean, mean - margin, mean + margin, spread, float(values.min()), count)
+
+
+def differences(rows: Paired, parts: Sequence[int], criterion: Criterion, scoring: Scoring) -> dict[int | None, float]:
+    """Return a device's gain on all its rows, at None, and without those of each part."""
+    if criterion.metric != ACCURACY or task_of(rows.y) is not CLASSIFICATION:
+        return {without: difference(rows, without, criterion, scoring) for without in (None, *parts)}
+    sizes = np.bincount(rows.part, minlength=PARTS)
+    one, other = (
+        np.bincount(rows.part[(answers.argmax(1) == rows.y).numpy()], minlength=PARTS)
+        for answers in (rows.challenger, rows.champion)
+    )
+
+    def accuracy(right: NDArray[np.int64], without: int | None) -> float:
+        left_out = 0 if without is None else right[without]
+        rest = sizes.sum() - (0 if without is None else sizes[without])
+        return float((right.sum() - left_out) / rest) if rest else math.nan
+
+    return {without: accuracy(one, without) - accuracy(other, without) for without in (None, *parts)}
 
 
 def difference(rows: Paired, without: int | None, criterion: Criterion, scoring: Scoring) -> float:

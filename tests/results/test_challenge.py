@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedcore.results.challenge import PARTS, Paired, challenge, verdict
+from fedcore.results.challenge import PARTS, Paired, challenge, difference, differences, verdict
 from fedcore.results.criterion import METRICS, Criterion
 from fedcore.types import Scoring
 
@@ -33,6 +33,19 @@ def test_with_a_row_in_each_part_it_is_students_interval():
     change = one.astype(float) - other
     exact = stats.t.interval(0.95, 19, change.mean(), stats.sem(change))
     assert (found.mean, found.low, found.high) == pytest.approx((change.mean(), *exact), abs=1e-9)
+
+
+@pytest.mark.parametrize("rows", [7, 20, 61])
+def test_counts_of_right_rows_give_the_accuracies(rows: int):
+    """To the last bit those of the metric on the rows that are left; with 7 rows, parts are empty."""
+    rng = np.random.default_rng(rows)
+    held = paired(rng.random(rows) < 0.9, rng.random(rows) < 0.6)
+    for parts in (range(PARTS), [0]):
+        expected = {without: difference(held, without, CRITERION, Scoring()) for without in (None, *parts)}
+        assert differences(held, parts, CRITERION, Scoring()) == expected
+    held = paired(np.full(2, True), np.full(2, False))
+    alone = Paired(held.challenger, held.champion, held.y, np.full(2, 3))
+    assert np.isnan(differences(alone, [3], CRITERION, Scoring())[3])
 
 
 @pytest.mark.slow
