@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -147,14 +148,19 @@ def summarise(
     return Reference(rows([*x]), {name: rows([name]) for name in x if name in largest})
 
 
+@cache
+def _reference_type() -> TypeAdapter[Reference]:
+    return TypeAdapter(Reference)
+
+
 def to_json(reference: Reference) -> str:
     """Return a reference as JSON."""
-    return TypeAdapter(Reference).dump_json(reference).decode()
+    return _reference_type().dump_json(reference).decode()
 
 
 def from_json(text: str | bytes) -> Reference:
     """Undo :func:`to_json`."""
-    return TypeAdapter(Reference).validate_json(text)
+    return _reference_type().validate_json(text)
 
 
 def _by_column(columns: Sequence[Column], x: NDArray[np.float32]) -> Iterator[tuple[Column, NDArray[np.float32]]]:
