@@ -126,6 +126,7 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.slow
 def test_a_loss_of_the_page_trains_and_contains_cross_entropy(name: str):
     names: dict[str, Any] = {"__name__": "shown"}
     exec(compile(losses_of_the_page(), "losses.md", "exec"), names)

@@ -286,6 +286,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert [(one.config.label, one.seed) for one in found.results] == [(label, s) for s in range(3) for label in labels]
 
 
+@pytest.mark.slow
 def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
     wild = fc.fedavg(label="wild", rounds=2, training={"optimiser": "sgd", "lr": 1e30, "epochs": 1})
     found = fc.compare([fc.local_only(training=QUICK), wild], fed, seeds=range(2))
@@ -296,6 +297,7 @@ def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
         fc.run(wild, fed)
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
     """The costs of a row are recomputed from the models' own predictions."""
     label = fed.dataset.classes[0]
@@ -353,6 +355,7 @@ def test_data_and_a_federation_are_shown_in_a_few_words(digits: fc.Dataset):
     assert repr(divided) == f"data: by_device(), Linear()\n{shown}"
 
 
+@pytest.mark.slow
 def test_results_are_shown_by_their_accuracies():
     fed = federation()
     found = fc.compare([fc.local_only(), fc.fedavg(rounds=2), fc.ensemble(), fc.majority()], fed)

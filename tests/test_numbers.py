@@ -91,6 +91,7 @@ def differences(page: Path) -> tuple[int, list[str]]:
     return count, wrong
 
 
+@pytest.mark.slow
 def test_there_are_such_tables():
     assert sum(differences(page)[0] for page in PAGES) > 100
 

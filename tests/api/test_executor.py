@@ -55,6 +55,7 @@ def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
         fc.compare([fc.local_only()], fed, seeds=[0], **settings)
 
 
+@pytest.mark.slow
 def test_devices_train_together_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(place, "find_accelerator", lambda wanted: "cpu")
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(4), examples=100)

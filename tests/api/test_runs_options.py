@@ -59,6 +59,7 @@ def test_ones_own_metric_is_in_the_table(fed: Any, workers: int | None):
         assert last[name] == pytest.approx(sum(hits) / len(hits))
 
 
+@pytest.mark.slow
 def test_a_comparison_has_them_for_every_row(fed: Any):
     found = fc.compare([fc.local_only(training=QUICK)], fed, metrics={"one": lambda p, y: 1}, score_training=True)
     rows = found.table.query("metric == 'one'")

@@ -13,6 +13,7 @@ def fed() -> Any:
     return fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(12), examples=600)
 
 
+@pytest.mark.slow
 def test_the_best_combination_on_validation_data_is_chosen(fed: Any):
     """Against a run for each combination, whose validation scores are averaged by hand."""
     grid = {"lr": [1e-5, 0.01], "rounds": [1, 3]}

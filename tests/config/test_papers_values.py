@@ -155,6 +155,7 @@ def test_most_printed_numbers_are_computed_anew():
 
 
 @pytest.mark.parametrize("source", sorted({str(value.source) for *_, value in NUMBERS}))
+@pytest.mark.slow
 def test_a_number_is_that_of_its_source(source: str):
     wrong = []
     for family, figure, value in NUMBERS:

@@ -61,6 +61,7 @@ def test_dvc_sets_a_parameter_and_leaves_the_layout(tmp_path: Path, override: st
         ("+code_ot.training.lr=0.5", ["  training:", "    lr: 0.5"]),
     ],
 )
+@pytest.mark.slow
 def test_dvc_adds_a_parameter_that_only_a_signature_has(tmp_path: Path, override: str, lines: list[str]):
     path = project(tmp_path) / "params.yaml"
     before = path.read_text().splitlines()

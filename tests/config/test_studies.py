@@ -315,6 +315,7 @@ def test_only_known_pictures_are_shown(params: dict[str, Any]):
 
 
 @pytest.mark.parametrize("model", [Run, Size, Study])
+@pytest.mark.slow
 def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
     sources = [
         path.read_text()

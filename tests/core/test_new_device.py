@@ -105,6 +105,7 @@ def test_one_devices_model_is_the_mean_of_the_others():
 @pytest.mark.parametrize(("name", "has"), [
     ("fedavg", True), ("ditto", True), ("analytic", True), ("fedper", False), ("fd", False), ("majority", True),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_which_methods_have_a_model_for_a_new_device(name: str, has: bool):
     assert name in METHODS
     fed = federation("abc")

@@ -204,6 +204,7 @@ def test_a_bound_that_refuses_everyone_ends_the_run_with_one_line():
 # Bits, and methods
 
 
+@pytest.mark.slow
 def test_the_same_bits_from_any_state_and_conduct_is_told_by_name():
     for attack in ("noise", "stale"):
         fed = under(Threats(hostile=0.4, attack=attack, drop=0.3, deadline=2.0, bound=3.0))

@@ -148,6 +148,7 @@ def test_a_method_is_the_same_together(name: str):
 @pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5, optimiser_state="keep"), ADAM,
                                       replace(SGD, schedule="cosine"), replace(SGD, clip=0.1, weight_decay=0.1),
                                       replace(SGD, class_weights="balanced", round_decay=0.5)])  # fmt: skip
+@pytest.mark.slow
 def test_every_setting_is_the_same_together(training: Training, trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     assert gap(model(fed, training, Inline(), rounds=3), model(fed, training, Together(), rounds=3)) < 1e-5

@@ -115,6 +115,7 @@ def zeros(head: bytes, count: int, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("sizes", [(1, 28, 28), (2**20, 2**6, 2**6)])
+@pytest.mark.slow
 def test_a_gz_file_is_not_decompressed_beyond_its_header(tmp_path: Path, sizes: tuple[int, ...]):
     file = tmp_path / "images.gz"
     file.write_bytes(zeros(bytes((0, 0, 8, 3)) + struct.pack(">3I", *sizes), 200, "gz"))

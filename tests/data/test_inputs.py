@@ -63,6 +63,7 @@ def federated(dataset: fc.Dataset, net: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", [fc.fedavg(rounds=2), fc.ditto(rounds=2), fc.local_only()])
+@pytest.mark.slow
 def test_a_net_is_given_its_inputs_by_name(method):
     """With the bits of a net that takes them apart itself."""
     found = fc.run(method, federated(data(), Reader), progress=False)

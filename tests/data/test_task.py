@@ -169,6 +169,7 @@ def test_errors_are_in_the_labels_unit(fed):
     assert last["bias"] == pytest.approx(error.mean(), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_answer_goes_by_the_error(fed):
     found = fc.compare([fc.local_only(), fc.fedavg(rounds=3)], fed, seeds=range(2))
     assert found.summary["metric"].unique().tolist() == ["rmse"]

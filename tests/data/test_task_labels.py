@@ -165,6 +165,7 @@ def test_guess_is_each_labels_rate(fed, name):
         np.testing.assert_allclose(model.probabilities(np.ones((1, 4)))[0], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_answer_goes_by_macro_f1_and_claims_are_of_it(fed):
     found = fc.compare(
         [fc.local_only(), fc.fedavg(rounds=3)], fed, seeds=range(3), claims=["fedavg > 0.01"], least_test=0,

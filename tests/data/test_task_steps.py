@@ -179,6 +179,7 @@ def test_data_say_what_they_are(fed):
     assert numbers["largest_share"] == pytest.approx(held.max() / held.sum())
 
 
+@pytest.mark.slow
 def test_answer_goes_by_the_share_of_right_steps(fed):
     found = fc.compare([fc.local_only(), fc.fedavg(rounds=2)], fed, seeds=range(2))
     assert found.summary["metric"].unique().tolist() == ["accuracy"]

@@ -62,6 +62,7 @@ def refuse(value):
 
 
 @pytest.mark.parametrize("training", [SGD, replace(SGD, optimiser="adam", lr=0.001)], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_the_same_bits_as_in_this_process(cluster, training):
     fed = {name: device(name, 20 + 16 * i, i) for i, name in enumerate("abc")}
     message = Message(nets.init(NET, torch.Generator().manual_seed(1)))

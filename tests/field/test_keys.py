@@ -62,6 +62,7 @@ def asked(call):
 @pytest.mark.parametrize(
     "row", [masked(), masked(weights="even"), masked("analytic")], ids=["size", "even", "analytic"]
 )
+@pytest.mark.slow
 def test_masked_sums_in_the_field_are_those_of_the_simulation(row, tmp_path):
     field, link = masked_field(tmp_path, row)
     field.join()

@@ -43,6 +43,7 @@ def test_kits_that_cannot_be_are_not_made(devices, address, said, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_each_side_has_its_own_key_and_nobody_the_authoritys(tmp_path):
     pytest.importorskip("nvflare")
     found = make_kits(tmp_path / "kits", ["a", "site 2"], "127.0.0.1:8002")

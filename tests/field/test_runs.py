@@ -120,6 +120,7 @@ def test_devices_with_tables_have_the_bits_of_the_study(tables, tmp_path):
         assert counted < kept.wire[name][0] <= 1.05 * counted + 4 * 4000  # two turns, each with its scores
 
 
+@pytest.mark.slow
 def test_a_run_with_shared_numbers_goes_on_without_another_exchange(tables, tmp_path):
     _, setup, link = tables
     row = method("fedavg", rounds=2, training={"epochs": 1})

@@ -54,6 +54,7 @@ def comparable(turns: list[RoundResult], method: Method) -> list[dict[str, str]]
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSED])
+@pytest.mark.slow
 def test_a_method_has_the_bits_of_its_simulation_in_the_field(name: str, tmp_path: Path):
     field, _ = field_of(ROWS[name], tmp_path)
     field.join()
@@ -89,6 +90,7 @@ def test_a_method_that_only_a_simulation_can_run_is_refused(name: str):
         "gaussian_distillation", "local_only",
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_what_travels_has_no_example_no_memory_and_few_bytes_more(name: str, tmp_path: Path):
     """Recorded before it is encrypted, both ways; examples are searched for row by row, memories tensor by tensor."""
     field, link = field_of(ROWS[name], tmp_path)
@@ -201,6 +203,7 @@ def test_an_answer_that_cannot_be_used_counts_as_none_and_is_named(how: str, tmp
         {"val": {}}, {"accuracy": 1e999}, {"accuracy": 5.0}, {"accuracy": 1}, {"loss": "low"},
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_scores_that_are_none_are_not_taken_for_any(scores: Any, tmp_path: Path):
     def change(name: str, call: bytes, answer: bytes) -> bytes:
         words, tensors = unpack(answer, "answer")
@@ -255,6 +258,7 @@ def test_a_late_answer_is_no_loss_of_the_memory_before_it(tmp_path: Path):
     assert [turn.absent for turn in turns] == [(), ("b",), (), ()]
 
 
+@pytest.mark.slow
 def test_a_server_that_starts_again_from_a_state_asks_for_no_step_twice(tmp_path: Path):
     row = once("ditto", 4)
     field, link = field_of(row, tmp_path / "whole")
@@ -272,6 +276,7 @@ def test_a_server_that_starts_again_from_a_state_asks_for_no_step_twice(tmp_path
     assert bits(third) == bits(rest[0])
 
 
+@pytest.mark.slow
 def test_a_device_that_restarts_in_a_pair_begins_it_again(tmp_path: Path):
     """Its side of the pair is lost; the other device's begins again, too."""
     field, link = field_of(ROWS["st_lf"], tmp_path)
@@ -338,6 +343,7 @@ def test_devices_that_refuse_are_named_with_their_reasons(tmp_path: Path):
         field.join()
 
 
+@pytest.mark.slow
 def test_a_device_that_restarts_in_a_run_goes_on_from_its_memory(tmp_path: Path):
     row = once("ditto", 3)
     field, _ = field_of(row, tmp_path / "one")

@@ -29,6 +29,7 @@ def whole(tmp_path: Path) -> list[RoundResult]:
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "at scoring"])
+@pytest.mark.slow
 def test_a_device_killed_and_started_again_in_time_changes_no_bit(moment: str, tmp_path: Path):
     """Killed in its step: tests/field/test_cells.py, by a real signal."""
     field, link = field_of(DITTO, tmp_path / "killed")

@@ -52,6 +52,7 @@ def kit(tmp_path):
     thread.join(20)
 
 
+@pytest.mark.slow
 def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_path):
     row = choose_method(kit, None, {})
     assert (row.label, row.name, row.settings["rounds"]) == ("mine", "ditto", 2)

@@ -59,6 +59,7 @@ def test_a_study_on_devices_has_the_numbers_of_the_study(tmp_path):
 
 
 @pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multilabel", "macro_f1")])
+@pytest.mark.slow
 def test_numbers_and_several_labels_are_those_of_the_study(task, metric, tmp_path):
     fed, setup, link = on_devices(tmp_path, task=task)
     rows = [method("fedavg", rounds=1, training=SHORT), method("majority"), method("analytic", features=9)]

@@ -165,6 +165,7 @@ def test_a_net_that_embeds_some_inputs_alone_says_so():
 
 
 @pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.slow
 def test_a_character_model_learns_on_twenty_devices(per_step: bool):
     """The letter that follows is certain but for the first: far above the commonest letter's 1/7."""
     text = np.array([*"fedcore"] * 40)

@@ -78,6 +78,7 @@ def test_validation_is_drawn_where_a_split_column_has_none():
 
 
 @pytest.mark.parametrize(("size", "positives"), [(10, 1), (20, 2), (50, 3), (3, 1)])
+@pytest.mark.slow
 def test_held_out_parts_have_the_labels_frequencies(size, positives):
     """30 devices of so many rows, of which so many have the rare label: over seeds each part has its frequency."""
     sites, seeds = 30, 60

@@ -34,6 +34,7 @@ def plain(cell: str) -> list[float]:
 
 
 @pytest.mark.parametrize("spread", ["interval", "std"])
+@pytest.mark.slow
 def test_a_methods_row_is_its_mean_with_its_interval_by_hand(found: Any, spread: Any):
     head, *rows = lines(found.to_latex(spread=spread))
     assert {len(row) for row in rows} == {len(head)}

@@ -150,6 +150,7 @@ def test_without_a_question_the_study_is_named_and_escaped():
     assert WICKED in Page(text).words
 
 
+@pytest.mark.slow
 def test_no_module_makes_html():
     """Tags belong in the templates, which escape all that is put between them."""
     for path in REPORT.glob("*.py"):

@@ -134,6 +134,7 @@ def test_a_line_without_a_claim_is_refused(tmp_path: Path):
     assert refusal(page, tmp_path, line(rules=["a > z"])) == says
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_that_of_the_files():
     """python -m benchmarks.judge_anew writes it."""
     assert all(len(paper.lines) == 6 and paper.idea and paper.worth for paper in PAPERS.values())
@@ -157,6 +158,7 @@ def test_links_of_lines_lead_to_what_they_promise(family: str):
 
 
 @pytest.mark.parametrize("family", ["code", "dfl", "fedasa", "st_lf"])
+@pytest.mark.slow
 def test_the_numbers_of_sentences_by_hand_are_those_of_files(family: str):
     paper = PAPERS[family]
     assert paper.worth is not None

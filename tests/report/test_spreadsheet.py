@@ -78,6 +78,7 @@ def test_a_strange_name_is_one_plain_file_name(name: str):
 
 
 @pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.slow
 def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str):
     from fedcore.pipeline.record.metrics import device_table, read_device_table, safe_name  # it imports MLflow
 

@@ -69,6 +69,7 @@ def test_a_trend_is_put_to_every_group_that_differs_in_the_key_alone():
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.slow
 def test_a_null_effect_passes_in_at_most_five_of_a_hundred_cases(seeds):
     """In 3,000 settings of independent normal differences; one standard deviation passed .11 of them with 3 seeds."""
     values = np.random.default_rng(seeds).standard_normal((3000, seeds))
@@ -191,6 +192,7 @@ def as_errors(accuracies: pd.DataFrame, std: float) -> pd.DataFrame:
         ("good > 0.6", "shared.accuracy"),
     ],
 )
+@pytest.mark.slow
 def test_claims_on_numbers_are_those_on_accuracies(rule, metric):
     """An error of a share e of the labels' deviation is as good as an accuracy of 1 - e."""
     claims, gates = [Claim("said", rule, metric=metric)], [Gate("fair > 0.65", "at chance")]

@@ -130,6 +130,7 @@ def test_a_row_that_stands_twice_is_an_error():
         summarise(frame(rows(ACCURACY), rows(ACCURACY)), NO_SECONDS, frozenset())
 
 
+@pytest.mark.slow
 def test_settings_are_apart_and_in_the_order_of_the_table():
     table = frame(rows(ACCURACY, setting="z"), rows({"b": [[0.1]], "a": [[0.2]]}, setting="y"))
     summary = summarise(table, NO_SECONDS, frozenset())
@@ -256,6 +257,7 @@ def test_listed():
     assert [join_words("a"), join_words("ab"), join_words("abc")] == ["a", "a and b", "a, b and c"]
 
 
+@pytest.mark.slow
 def test_the_cost_of_an_answer_is_the_mean_over_devices_and_seeds():
     table = frame(rows(ACCURACY))
     last = table[table["split"] == "val"].drop_duplicates(["method", "seed", "device"])

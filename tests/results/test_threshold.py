@@ -29,6 +29,7 @@ def value(metric: str, truth: np.ndarray, guess: np.ndarray) -> float:
 
 @pytest.mark.parametrize("metric", DECIDED)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_no_other_threshold_is_better(metric: str, seed: int):
     draw = np.random.default_rng(seed)
     truth = draw.random(60) < 0.25

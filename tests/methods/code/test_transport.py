@@ -113,6 +113,7 @@ def test_ordinary_costs_are_certified_at_once(kind: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("reg", [0.3, 0.1, 0.05])
+@pytest.mark.slow
 def test_excess_over_the_least_cost_depends_on_lambda_not_epsilon(reg: float) -> None:
     """Definition 1 allows epsilon; the entropic plan costs up to lambda log n more than the least (eqs. 6 and 7)."""
     C = cost(points(40, 5, 0), points(40, 5, 1), 1)

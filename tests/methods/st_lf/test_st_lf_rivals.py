@@ -329,6 +329,7 @@ def moved(names):
     return replace(fed, devices={**fed.devices, **there})
 
 
+@pytest.mark.slow
 def test_links_are_from_the_source_of_least_measured_divergence():
     """By Algorithm 1 on examples: b's and c's lie elsewhere, so that c takes b and d takes a. The rest is ST-LF's."""
     given = {**GIVEN, "pair_rounds": 20, "pair_iterations": 4}

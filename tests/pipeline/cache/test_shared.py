@@ -95,6 +95,7 @@ def there(store: SharedStore, ref: Ref) -> tuple[Any, str]:
     return files, shared._blob(root, ref)
 
 
+@pytest.mark.slow
 def test_what_one_machine_puts_another_gets(machine: Machine):
     here = machine("a")
     ref = here.put(X)

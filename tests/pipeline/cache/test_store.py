@@ -529,6 +529,7 @@ def test_the_search_for_unpickling_finds_it():
 
 
 @pytest.mark.parametrize("part", ["tasks", "flows", "fedcore"])
+@pytest.mark.slow
 def test_no_file_is_unpickled(part: str):
     """What is pickled travels between processes of one run and never lies in a file.
 

@@ -81,6 +81,7 @@ def test_a_database_that_is_there_or_half_there_is_left_alone(tmp_path: Path):
         assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [(name, b"as it was")]
 
 
+@pytest.mark.slow
 def test_a_database_elsewhere_is_not_made(tmp_path: Path):
     with used_by_prefect(tmp_path / "other.db"):
         database.create(tmp_path / "prefect.db")

@@ -136,6 +136,7 @@ def test_a_month_has_the_right_promotions():
     assert len(missed) <= 2
 
 
+@pytest.mark.slow
 def test_rows_of_the_champion_do_not_count_whatever_they_are_today():
     """A random division makes test rows of yesterday's training rows."""
     before, now = study(0, "random"), study(1, "random")

@@ -31,6 +31,7 @@ def test_a_final_fit_is_counted_once_where_a_model_is_promoted(tmp_path: Path):
     assert final.traffic == of_study.traffic
 
 
+@pytest.mark.slow
 def test_all_rows_at_once_send_what_each_sends_alone(tmp_path: Path):
     """Data are divided once, and messages measured once, for all rows and rates that share them."""
     words = (*WORDS[:1], "methods=[fedavg,majority]", *WORDS[3:], f"data.root={tmp_path}")

@@ -194,6 +194,7 @@ def test_along_alpha_an_even_partition_stands_beside_the_others():
 
 
 @pytest.mark.parametrize(("prices", "apart"), [((0, 0.01, 1, 1000), True), ((0, 0.1, 0.5, 1), False)])
+@pytest.mark.slow
 def test_along_a_price_none_stands_beside_powers_of_ten(prices: tuple[float, ...], apart: bool):
     grid = {f"phi_e={price:g}": {"st_lf.phi_e": price} for price in prices}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
@@ -297,6 +298,7 @@ def test_soft_targets_are_drawn_over_rounds_beside_their_numbers():
 
 
 @pytest.mark.parametrize("letters", [60, 400])
+@pytest.mark.slow
 def test_long_names_leave_a_picture_its_room(letters: int):
     """Matplotlib warns where they do not, and warnings are errors."""
     names = [f"{i} {'device' * letters}"[:letters] for i in range(5)]
