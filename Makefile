@@ -59,11 +59,12 @@ style:
 
 quick-learning-tests quick-data-tests quick-other-tests: MARK := -m 'not slow'
 
+# the others wait most, and give way to none
 learning-tests quick-learning-tests:
-	$(BIN)/pytest $(MARK) $(LEARNING:%=tests/%)
+	nice -n 5 $(BIN)/pytest $(MARK) $(LEARNING:%=tests/%)
 
 data-tests quick-data-tests:
-	$(BIN)/pytest $(MARK) $(DATA:%=tests/%)
+	nice -n 5 $(BIN)/pytest $(MARK) $(DATA:%=tests/%)
 
 other-tests quick-other-tests:
 	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore tests/%,$(LEARNING) $(DATA))
