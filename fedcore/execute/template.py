@@ -108,8 +108,21 @@ def open_template(serve: Callable[[int], None]) -> None:
     serve: :func:`fedcore.execute.workers.serve`, all that a worker runs.
     """
     global _open
-    if _open is None and sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1:
+    if _open is None and sys.platform == "linux" and _one_thread() and _holds_processes():
         _open = Template(serve)
+
+
+def _one_thread() -> bool:
+    return len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def _holds_processes() -> bool:
+    """Tell whether this system gives descriptors of processes, which some kernels and containers refuse."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return hasattr(signal, "pidfd_send_signal")
 
 
 def fork_worker(connection: socket.socket, nice: int, task: Task | None = None) -> Forked | None:

@@ -103,7 +103,8 @@ def _measure(rule: Rule, place: Place, ratio: float) -> Evidence | None:
     seeds = len(values)
     if not seeds:
         return None
-    mean, spread = float(values.mean()), float(values.std(ddof=1)) if seeds > 1 else math.nan
+    with np.errstate(invalid="ignore"):  # of a row that diverged
+        mean, spread = float(values.mean()), float(values.std(ddof=1)) if seeds > 1 else math.nan
     agree: int | None = None
     against: int | None = None
     if rule.paired:

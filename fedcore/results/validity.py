@@ -189,10 +189,11 @@ def _gain(steps: NDArray[np.int64], seeds: NDArray[np.int64], values: NDArray[np
         return "was scored at its end alone"
     before, last = steps == earlier[-1], steps == end
     _, first, second = np.intersect1d(seeds[before], seeds[last], assume_unique=True, return_indices=True)
-    if not len(first):  # no seed has both
-        return ""
-    gain = sign * float((values[last][second] - values[before][first]).mean())
-    spread = float(values[last].std(ddof=1)) if last.sum() > 1 else 0.0
-    if not gain > spread + 1e-12:
+    with np.errstate(invalid="ignore"):  # of a row that diverged, where nothing is known of infinity less infinity
+        gains = values[last][second] - values[before][first]
+        spread = float(values[last].std(ddof=1)) if last.sum() > 1 else math.nan
+    gains = gains[~np.isnan(gains)]
+    gain = sign * float(gains.mean()) if len(gains) else math.nan
+    if not gain > (0.0 if math.isnan(spread) else spread) + 1e-12:
         return ""
     return f"gains {gain:.2g} from round {earlier[-1]:g} to {end:g}, its spread over seeds is {spread:.2g}"

@@ -119,6 +119,23 @@ def test_a_process_with_threads_opens_no_template(monkeypatch):
     assert template._open is None
 
 
+def test_without_descriptors_of_processes_no_template_is_opened(monkeypatch):
+    """As in a container that refuses them: a fork that nobody can hold would run beside the process in its place."""
+
+    def refuse(pid):
+        raise PermissionError
+
+    monkeypatch.setattr(template, "_open", None)
+    monkeypatch.setattr(template, "_one_thread", lambda: True)
+    monkeypatch.setattr(template, "Template", lambda serve: serve)
+    template.open_template(serve)
+    assert template._open is serve
+    monkeypatch.setattr(template, "_open", None)
+    monkeypatch.setattr(template.os, "pidfd_open", refuse)
+    template.open_template(serve)
+    assert template._open is None
+
+
 SLEEPER = """
 import os, threading, time
 from fedcore.execute import template

@@ -59,6 +59,14 @@ def test_less_loss_is_a_gain():
     assert words == ["not tested", "holds"]
 
 
+def test_a_seed_that_diverged_hides_no_gain_of_the_others():
+    rows = curve(a=RISING, b=LEVEL_OFF)
+    of_loss = (rows["method"] == "a") & (rows["metric"] == "loss")
+    rows.loc[of_loss & (rows["seed"] == 2), "value"] = float("inf")
+    claim = Claim("said", "a > b", metric="test.loss")
+    assert judge(claim, rows, {"one": {}}, converged=True).word == "not tested"
+
+
 def test_convergence_is_said_with_its_numbers_and_asked_of_the_end_alone():
     rows = curve(a=RISING, b=LEVEL_OFF)
     claims = [Claim("said", "b > a", metric="test.accuracy", round=at) for at in (None, 10)]
