@@ -55,9 +55,7 @@ def servers(top: psutil.Process) -> list[psutil.Process]:
 def what(one: psutil.Process, top: psutil.Process) -> str:
     if "prefect" in " ".join(one.cmdline()):
         return "Prefect's server"
-    if one == top:
-        return "the flow"
-    return "a worker" if one.ppid() != top.pid else "the record"
+    return "the flow" if one == top else "a worker or the record"
 
 
 def draw(used: dict[tuple[str, int], list[tuple[float, float]]], first: float, out: Path) -> None:
