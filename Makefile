@@ -10,15 +10,15 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
-# tests that import neither Prefect nor MLflow, in one process, or in two where no scenario runs; all others but the scenarios are another
+# tests that import neither Prefect nor MLflow, in two processes; all others but the scenarios are a third
 LEARNING := $(addprefix tests/,api config core methods nets partition)
-DATA := $(addprefix tests/,data execute report results)
+DATA := $(addprefix tests/,data execute report results test_docs.py test_front_door.py test_judge_anew.py)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests room-tests other-tests quick-learning-tests quick-data-tests quick-other-tests
+.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests learning-tests data-tests other-tests quick-learning-tests quick-data-tests quick-other-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -29,7 +29,7 @@ check: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 4 style quick-learning-tests quick-data-tests quick-other-tests
 
 test: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 4 style room-tests other-tests pipeline-tests
+	@$(MAKE) --no-print-directory --jobs 5 style learning-tests data-tests other-tests pipeline-tests
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
 field-test: checkout .venv/test
@@ -59,13 +59,10 @@ style:
 
 quick-learning-tests quick-data-tests quick-other-tests: MARK := -m 'not slow'
 
-room-tests:
-	$(BIN)/pytest $(LEARNING) $(DATA)
-
-quick-learning-tests:
+learning-tests quick-learning-tests:
 	$(BIN)/pytest $(MARK) $(LEARNING)
 
-quick-data-tests:
+data-tests quick-data-tests:
 	$(BIN)/pytest $(MARK) $(DATA)
 
 other-tests quick-other-tests:
