@@ -60,7 +60,7 @@ def to_gray(x: Tensor) -> Tensor:
 
 
 def _luminance(x: Tensor) -> Tensor:
-    red, green, blue = (part * weight for part, weight in zip(x.split(1, dim=1), (0.299, 0.587, 0.114), strict=True))
+    red, green, blue = (part * weight for part, weight in zip(torch.split(x, 1, 1), (0.299, 0.587, 0.114), strict=True))
     return red.add_(green).add_(blue).round_().to(torch.uint8)
 
 
