@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from fedcore.core.rounds import Execute
-from fedcore.core.together import Together
+from fedcore.core.together import SideBySide, Together
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
 from fedcore.types import InputError
@@ -46,6 +46,6 @@ def executor(
         raise InputError(f"{where}.together = {together}: devices train together in this process; leave workers out")
     with Workers(workers) if workers is not None else Inline() as execute:
         if kind is None:
-            yield execute
+            yield SideBySide(execute)
         else:
             yield OnAccelerator(execute, kind) if together == 1 else Together(kind, together)

@@ -21,7 +21,7 @@ from fedcore import nets
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.gradients import PerExample
 from fedcore.core.losses import own_gradient
-from fedcore.core.optimisers import OPTIMISERS, learning_rates
+from fedcore.core.optimisers import learning_rates, optimiser_step
 from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
 from fedcore.data.task import SEQUENCES, task_of
@@ -197,7 +197,7 @@ class _Rows:
         gradients = [self._rows_of(self.gradient, tensor)[:count] for _, tensor in self._parameters()]
         buffers = {name: buffer[:count] for name, buffer in self.buffers.items()}
         gradient = self.gradient[:count]
-        update = OPTIMISERS[self.training.optimiser](self.flat, self.training, self.moments, ((slice(count), 1.0),))
+        update = optimiser_step(self.flat, self.training, self.moments, ((slice(count), 1.0),))
 
         def step(index: Tensor, share: Tensor, rate: float) -> None:
             x = self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])

@@ -59,18 +59,18 @@ def plain_step(
     pieces: Pieces = WHOLE,
     logit_grad: LogitGrad | None = None,
     batch_of: Callable[..., Batch] = Batch,
+    update: Callable[[float], None] | None = None,
 ) -> Step:
     """Return the step that minimises the mean loss.
 
     moments: the optimiser's, updated by each step; an empty one is filled. grad_hook: changes `flat.gradient` before
     the optimiser uses it. pieces: parts of the vector with their own learning rates. logit_grad: of a loss that
-    replaces `training.loss`. batch_of: makes the `Batch` for a loss of one's own.
+    replaces `training.loss`. batch_of: makes the `Batch` for a loss of one's own. update: what updates the vector at a
+    learning rate, if there is an optimiser already.
     """
     rates = iter(learning_rates(training, steps))
     known = logit_grad or (own_gradient if training.loss == "ce" else None)
-    bare = training.optimiser == "sgd" and training.momentum == 0 and grad_hook is None and len(pieces) == 1
-    bare = bare and training.clip is None and training.precision == "float32"
-    if isinstance(flat.module, ManualGradients) and bare and known is not None:
+    if isinstance(flat.module, ManualGradients) and known is not None and in_place(training, grad_hook, pieces):
         module, at_logits = flat.module, known
 
         def fused(x: Tensor, y: Tensor) -> None:
@@ -80,7 +80,7 @@ def plain_step(
 
         return fused
     gradient = gradient_step(flat, training.loss, logit_grad, batch_of, training.precision)
-    update = optimiser_step(flat, training, moments, pieces)
+    update = update or optimiser_step(flat, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
@@ -91,3 +91,9 @@ def plain_step(
         update(next(rates))
 
     return step
+
+
+def in_place(training: Training, grad_hook: Callable[[], None] | None, pieces: Pieces) -> bool:
+    """Tell whether a step of a net with `ManualGradients` adds the gradient to the parameters as it is computed."""
+    plain = training.optimiser == "sgd" and training.momentum == 0 and training.clip is None
+    return plain and grad_hook is None and len(pieces) == 1 and training.precision == "float32"

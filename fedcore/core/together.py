@@ -1,26 +1,29 @@
-"""An executor that trains devices of one net together, on an accelerator.
+"""Steps of several devices at a time, whose models of one net are trained together.
 
 Each device's step runs in a thread of its own, one at a time, up to where it trains its model
-(:func:`fedcore.core.training.fit`); when all have come so far, those that can be are trained together
-(:mod:`fedcore.core.stacked`), and the threads go on. A method's code does not know of it.
+(:func:`fedcore.core.training.fit`); when all have come so far, those that can be are trained together: on an
+accelerator (:mod:`fedcore.core.stacked`), or on the processor with the bits of one after another
+(:mod:`fedcore.core.side_by_side`). Then the threads go on. A method's code does not know of it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from contextvars import copy_context
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from fedcore.core import stacked
+from fedcore.core import side_by_side, stacked
 from fedcore.core.training import DESCEND, Descent
 from fedcore.execute.accelerator import accelerate, deterministic, move
-from fedcore.execute.threads import one_thread
-from fedcore.execute.workers import Inline, run_step
+from fedcore.execute.threads import compute_alone, one_thread
+from fedcore.execute.workers import Engine, Inline, run_step, shares
 from fedcore.nets.randomness import holds_generator
-from fedcore.types import Device, Splits
+from fedcore.types import Device, Splits, is_handle
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -74,31 +77,126 @@ def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any,
         return run_together(accelerate(step, kind), calls)
 
 
-def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> list[Result]:
+LEAST, LEAST_BYTES = 64, 2048
+"""The fewest training examples of a device for which a thread of its own pays off; of stored ones their bytes."""
+
+
+class SideBySide:
+    """Runs steps as an engine does; devices of small perceptrons, that one process has anyway, train side by side."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self.engine(fn, *args)
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]], /, *, name: str = "") -> dict[Key, Any]:
+        """Run a step on each key's arguments: those of a process in one call, if that may be faster.
+
+        Raises the error of a call that fails. name: as for `Engine.map`.
+        """
+        parts = [part for part in shares(calls, self.engine.places()) if part]
+        if len(parts) == len(calls) or not all(is_worth_it(args) for args in calls.values()):
+            return self.engine.map(fn, calls, name=name)
+        shared = {number: (fn, *(calls[key] for key in part)) for number, part in enumerate(parts)}
+        done = self.engine.map(run_side_by_side, shared, name=name)
+        results = {
+            key: result for number, part in enumerate(parts) for key, result in zip(part, done[number], strict=True)
+        }
+        return {key: results[key] for key in calls}
+
+
+def is_worth_it(args: tuple[Any, ...]) -> bool:
+    """Tell whether a step on a device may train a small perceptron, from its arguments, which may be in a tuple."""
+    devices = [arg for arg in _flat(args) if isinstance(arg, Device)]
+    if len(devices) != 1:
+        return False
+    data, net = devices[0].data, devices[0].net
+    enough = data.nbytes >= LEAST_BYTES if is_handle(data) else len(data.train) >= LEAST
+    return enough and side_by_side.is_small(net)
+
+
+def _flat(value: tuple[Any, ...]) -> Iterator[Any]:
+    for part in value:
+        yield from _flat(part) if isinstance(part, tuple) else (part,)
+
+
+class Way(Protocol):
+    """How models are trained together: a module that says which descents are a group, and takes a group's steps."""
+
+    def groups(self, descents: Sequence[Descent]) -> list[list[int]]: ...
+
+    def descend(self, descents: Sequence[Descent]) -> None: ...
+
+
+def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list[Result]:
+    """Call a step with each of these arguments, with the bits of one after another: small perceptrons train together.
+
+    Raises the error of the first call that fails.
+    """
+    return run_together(fn, calls, side_by_side)
+
+
+def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], way: Way = stacked) -> list[Result]:
     """Call a step with each of these arguments; what they train, they train together.
 
     Raises the error of the first call that fails, after the threads have ended.
     """
-    strands = [_Strand(fn, args) for args in calls]
-    running = strands
-    try:
-        while running:
-            for strand in running:
-                strand.advance()
-            running = [strand for strand in running if strand.waits_for is not None]
+    outcomes = run_each(fn, calls, way, to_the_end=False)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.result for outcome in outcomes]
+
+
+def run_each(
+    fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], way: Way, to_the_end: bool = True
+) -> list[Outcome]:
+    """Do the same, and return how each call ended.
+
+    to_the_end: whether the others go on when one has failed.
+    """
+    with one_thread():
+        strands = [_Strand(fn, args) for args in calls]
+        try:
+            _run(strands, way, to_the_end)
+        finally:
             for strand in strands:
-                if strand.error is not None:
-                    raise strand.error
-            descents = [strand.waits_for for strand in running if strand.waits_for is not None]
-            for group in stacked.groups(descents):
-                if len(group) > 1:
-                    stacked.descend([descents[position] for position in group])
-                    for position in group:
-                        running[position].trained = True
-    finally:
-        for strand in strands:
-            strand.stop()
-    return [strand.result for strand in strands]
+                strand.stop()
+    return [strand.outcome for strand in strands]
+
+
+def _run(strands: Sequence[_Strand], way: Way, to_the_end: bool) -> None:
+    running = strands
+    while running and (to_the_end or all(strand.outcome.error is None for strand in strands)):
+        for strand in running:
+            strand.advance()
+        running = [strand for strand in running if strand.waits_for is not None]
+        descents = [strand.waits_for for strand in running if strand.waits_for is not None]
+        for group in way.groups(descents):
+            if len(group) > 1:
+                wall, cpu = time.perf_counter(), time.thread_time()
+                way.descend([descents[position] for position in group])
+                wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+                steps = sum(len(descents[position].batches) for position in group)
+                for position in group:
+                    running[position].trained = True
+                    share = len(descents[position].batches) / max(steps, 1)
+                    running[position].outcome.add(share * wall, share * cpu)
+
+
+@dataclass
+class Outcome:
+    """How a call ended: with a result, or with an error. wall, cpu: its seconds, its share of what it did together."""
+
+    result: Any = None
+    error: BaseException | None = None
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def add(self, wall: float, cpu: float) -> None:
+        self.wall += wall
+        self.cpu += cpu
 
 
 class _Stopped(BaseException):
@@ -109,24 +207,26 @@ class _Strand:
     """A step in a thread that runs only inside `advance`, which returns when it waits for its training or has ended.
 
     waits_for: the training that it waits for. trained: whether that has been done; else the thread does it itself, with
-    its own settings of PyTorch. result, error: of the step, once it has ended.
+    its own settings of PyTorch.
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.waits_for: Descent | None = None
         self.trained = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+        self.outcome = Outcome()
         self._call = fn, args
         self._stopping = False
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True, name="fedcore-together")
+        run = copy_context().run
+        self._thread = threading.Thread(target=run, args=(self._run,), daemon=True, name="fedcore-together")
         self._thread.start()
 
     def advance(self) -> None:
         self.waits_for = None
+        begin = time.perf_counter()
         self._go.release()
         self._paused.acquire()
+        self.outcome.add(time.perf_counter() - begin, 0.0)
 
     def stop(self) -> None:
         """End the thread, which may not have begun, may wait, or run if the user interrupted `advance`."""
@@ -140,13 +240,14 @@ class _Strand:
             return
         DESCEND.set(self._wait)
         fn, args = self._call
+        compute_alone()  # which `run_together` takes back: here the thread ends
         try:
-            with one_thread():
-                self.result = run_step(fn, *args)
+            self.outcome.result = run_step(fn, *args)
         except _Stopped:
             pass
         except BaseException as error:
-            self.error = error
+            self.outcome.error = error
+        self.outcome.add(0.0, time.thread_time())
         self._paused.release()
 
     def _wait(self, descent: Descent) -> None:

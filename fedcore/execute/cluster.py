@@ -31,7 +31,7 @@ from fedcore.execute.dask_workers import (
     shipment,
 )
 from fedcore.execute.threads import cores
-from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, examples
+from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, shares
 from fedcore.types import InputError, name_of
 
 Key = TypeVar("Key")
@@ -132,6 +132,10 @@ class Cluster(Engine):
                 for future in futures:
                     future.release()
         return {key: results[key] for key in calls}
+
+    def places(self) -> int:
+        """Return how many steps run at a time."""
+        return max(1, len(self._addresses(0.0)))
 
     def find_accelerator(self, wanted: str) -> str | None:
         """Return the kind of accelerator that workers have for steps, or None. wanted: "auto" or "none"."""
@@ -340,14 +344,3 @@ def died(task: _Task, times: int) -> WorkerDied:
 def word(fn: object) -> str:
     """Return the name of a step's function."""
     return name_of(fn).rpartition(":")[2]
-
-
-def shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
-    """Divide calls into shares with about as many training examples each, the largest devices first."""
-    parts: list[list[Key]] = [[] for _ in range(count)]
-    loads = [(0, 0)] * count  # examples, calls
-    for key in sorted(calls, key=lambda key: examples(calls[key]), reverse=True):
-        least = loads.index(min(loads))
-        parts[least].append(key)
-        loads[least] = loads[least][0] + examples(calls[key]), loads[least][1] + 1
-    return parts

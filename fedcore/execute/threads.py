@@ -21,10 +21,15 @@ def one_thread() -> Iterator[None]:
     More threads would hardly speed up a server's sums, and are much slower when other processes use the cores.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+    compute_alone()
     try:
         yield
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)
+
+
+def compute_alone() -> None:
+    """Let this thread compute as `one_thread` says from now on."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)

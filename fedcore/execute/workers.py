@@ -58,6 +58,10 @@ class WorkersClosed(RuntimeError):
 class Engine:
     """Runs steps: `Inline`, `Workers` or a cluster (fedcore.execute.cluster). All give the same bits."""
 
+    def places(self) -> int:
+        """Return how many steps run at a time."""
+        return 1
+
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
         """Run one step and return its result, or raise its exception.
 
@@ -187,6 +191,10 @@ class Workers(Engine):
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
+    def places(self) -> int:
+        """Return how many steps run at a time."""
+        return self.count
+
     def start(self) -> None:
         """Start the remaining workers without waiting for them."""
         places = []
@@ -219,6 +227,17 @@ def examples(value: object) -> int:
     if isinstance(value, dict):
         value = tuple(value.values())
     return sum(map(examples, value)) if isinstance(value, tuple) else 0
+
+
+def shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
+    """Divide calls into shares with about as many training examples each, the largest devices first."""
+    parts: list[list[Key]] = [[] for _ in range(count)]
+    loads = [(0, 0)] * count  # examples, calls
+    for key in sorted(calls, key=lambda key: examples(calls[key]), reverse=True):
+        least = loads.index(min(loads))
+        parts[least].append(key)
+        loads[least] = loads[least][0] + examples(calls[key]), loads[least][1] + 1
+    return parts
 
 
 class _Worker:

@@ -28,7 +28,7 @@ from fedcore import nets
 from fedcore.core.training import Training, train
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
-from fedcore.execute.cluster import Cluster, ClusterLost, shares
+from fedcore.execute.cluster import Cluster, ClusterLost
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
 
@@ -159,12 +159,6 @@ def test_a_step_on_an_accelerator_asks_for_a_worker_that_has_one(cluster, monkey
     cluster.call(abs, 1)
     assert asked == [{"GPU": 1}, {"GPU": 1}, None]
     assert [cluster.find_accelerator(wanted) for wanted in ("auto", "none")] == ["cuda", None]
-
-
-def test_shares_are_even_in_examples_and_then_in_calls():
-    calls = {name: (device(name, count, 0),) for name, count in (("a", 10), ("b", 40), ("c", 25), ("d", 15))}
-    assert shares(calls, 2) == [["b", "a"], ["c", "d"]]
-    assert shares(dict.fromkeys(range(5), ()), 3) == [[0, 3], [1, 4], [2]]
 
 
 def test_after_the_end_no_step_runs(address):

@@ -22,7 +22,7 @@ from forks import new_processes, run
 from fedcore import nets
 from fedcore.core.training import Training, train
 from fedcore.execute.packing import LARGE
-from fedcore.execute.workers import Inline, WorkerDied, Workers, examples
+from fedcore.execute.workers import Inline, WorkerDied, Workers, examples, shares
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
@@ -547,3 +547,9 @@ def test_functions_of_the_program_itself_can_be_called(script, tmp_path):
     assert (file.out, file.err) == ("{0: 'done'}\n", "")
     module = subprocess.run([sys.executable, "-m", "script", *words], cwd=tmp_path, capture_output=True, text=True)
     assert (module.stdout, module.stderr) == ("{0: 'done'}\n", "")
+
+
+def test_shares_are_even_in_examples_and_then_in_calls():
+    calls = {name: (device(name, count, 0),) for name, count in (("a", 10), ("b", 40), ("c", 25), ("d", 15))}
+    assert shares(calls, 2) == [["b", "a"], ["c", "d"]]
+    assert shares(dict.fromkeys(range(5), ()), 3) == [[0, 3], [1, 4], [2]]

@@ -19,14 +19,14 @@ from fedcore.core.aggregation import evenly, mean
 from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
+    DESCEND,
+    Descent,
     Training,
     at_round,
     balanced_grad,
-    descend,
     flatten_net,
     learning_rates,
     minibatches,
-    plain_step,
     refuse_parts,
     refuse_patience,
     starting_params,
@@ -105,11 +105,14 @@ def train_corrected(
 
     grad_hook = correct if correction.any() else None
     batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
-    with use_generator(step_id.generator("noise")):
-        batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
-        weighted = balanced_grad(training, device.data.train)
-        step = plain_step(flat, training, len(batches), grad_hook=grad_hook, logit_grad=weighted, batch_of=batch_of)
-        descend(device.data.train, batches, step)
+    data, noise = device.data.train, step_id.generator("noise")
+    batches = minibatches(flat, len(data), training, step_id.generator("batches"))
+    DESCEND.get()(
+        Descent(
+            flat, training, data, batches, {}, noise, grad_hook=grad_hook,
+            logit_grad=balanced_grad(training, data), batch_of=batch_of,
+        )
+    )  # fmt: skip
     step_sizes = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
     return to_params(flat, own_variate + change), Update(flat.params(), to_params(flat, change), len(device.data.train))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Lock
@@ -16,13 +17,19 @@ from prefect.utilities.annotations import quote
 
 from fedcore.core.rounds import receive
 from fedcore.core.threats import admit
-from fedcore.core.together import accelerate_all, run_on_together
+from fedcore.core.together import SideBySide, accelerate_all, is_worth_it, run_on_together
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
 from fedcore.execute.remote import WrongWorker
-from fedcore.execute.workers import Engine, WorkerDied
+from fedcore.execute.workers import Engine, WorkerDied, shares
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.calls import call_save, load_call, load_call_save, load_calls_save
+from fedcore.pipeline.cache.calls import (
+    call_save,
+    load_call,
+    load_call_save,
+    load_calls_save,
+    load_calls_side_by_side,
+)
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import with_blobs
@@ -119,7 +126,11 @@ class Steps:
         work: Callable[..., Any] = load_call_save,
         sharded: bool = False,
     ) -> dict[Any, Any]:
+        shared = SharedWork(self.store, self.workers, fn)
+
         def body(name: str, *args: Any) -> Any:
+            if (done := shared.take(name)) is not None:
+                return done
             call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
             try:
                 return with_blobs(self.store, args, call)
@@ -128,7 +139,8 @@ class Steps:
                     raise
                 return call()
 
-        return self._map(fn, calls, body, sharded=sharded)
+        alone = accelerator is not None or sharded
+        return self._map(fn, calls, body, sharded=sharded, prepare=None if alone else shared.prepare)
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
@@ -201,6 +213,7 @@ class Steps:
         body: Callable[..., Any],
         needed: Callable[[Any], Any] = lambda value: value,
         sharded: bool = False,
+        prepare: Callable[[dict[str, tuple[Any, ...]]], None] | None = None,
     ) -> dict[Any, Any]:
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
@@ -208,6 +221,8 @@ class Steps:
         for key in {*keys.values()} - self._records.keys():
             if (known := look_up(key)) is not None:
                 self._records[key] = known
+        if prepare is not None:
+            prepare({f"{kind}-{keys[unit]}": args for unit, args in calls.items() if keys[unit] not in self._records})
         futures = {
             unit: self._submit(kind, unit, keys[unit], jobs[unit])
             for unit in sorted(calls, key=_heaviest_first(calls))
@@ -270,6 +285,58 @@ class Steps:
         self.store.offer(blobs)
 
 
+class SharedWork:
+    """Steps of a map that a worker does side by side, though each is a task and a record of its own.
+
+    The first task that runs has its whole part done, the others take what that has brought. Where there is nothing to
+    take, as a call failed, a worker died or a step is tried again, a task does its step alone and says what is wrong.
+    """
+
+    def __init__(self, store: Store, workers: Engine, fn: Callable[..., Any]) -> None:
+        self.store, self.workers, self.fn = store, workers, fn
+        self._parts: dict[str, _Part] = {}
+
+    def prepare(self, due: dict[str, tuple[Any, ...]]) -> None:
+        """Divide the calls of steps that are to be done, by name, among the workers, if that may be faster.
+
+        A part refers to SMALL bytes at most: a run that is killed loses it.
+        """
+        if len(due) < 2 or not all(is_worth_it((self.fn, *args)) for args in due.values()):
+            return
+        size = sum(ref.nbytes for args in due.values() for ref in refs(args))
+        for names in shares(due, max(self.workers.places(), -(-size // SMALL))):
+            part = _Part({name: due[name] for name in names}, self._run)
+            self._parts |= dict.fromkeys(names if len(names) > 1 else (), part)
+
+    def take(self, name: str) -> Any:
+        """Return what a step stored and the seconds it took, once; None if the step is to be done alone."""
+        part = self._parts.pop(name, None)
+        return None if part is None else part.take(name)
+
+    def _run(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        work = partial(self.workers.call, load_calls_side_by_side, self.store, self.fn, calls)
+        return with_blobs(self.store, tuple(calls), work)
+
+
+class _Part:
+    """Calls by the names of their steps, and what they brought."""
+
+    def __init__(
+        self, calls: Mapping[str, tuple[Any, ...]], run: Callable[[Sequence[tuple[Any, ...]]], list[Any]]
+    ) -> None:
+        self.calls, self._run = calls, run
+        self._lock = Lock()
+        self._done: dict[str, Any] | None = None
+
+    def take(self, name: str) -> Any:
+        with self._lock:
+            if self._done is None:
+                self._done = {}
+                with suppress(Exception):
+                    self._done = dict(zip(self.calls, self._run([*self.calls.values()]), strict=True))
+        return self._done.get(name)
+
+
 class InMemory:
     """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
 
@@ -302,7 +369,10 @@ class InMemory:
         self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], name: str
     ) -> dict[Any, Any]:
         loaded = {unit: (self.store, fn, args) for unit, args in calls.items()}
-        call = partial(self.workers.map, load_call, loaded, name=name, accelerator=self.accelerator)
+        if self.accelerator is None:
+            call = partial(SideBySide(self.workers).map, load_call, loaded, name=name)
+        else:
+            call = partial(self.workers.map, load_call, loaded, name=name, accelerator=self.accelerator)
         return with_blobs(self.store, tuple(calls.values()), call)
 
 
