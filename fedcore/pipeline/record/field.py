@@ -98,7 +98,7 @@ def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) ->
         with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
             what = models.log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
             logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", played.label), **what)
-        keeper.register(run, str(logged.model_id), task, tags)
+        keeper.register(run, keeper.client.get_logged_model(logged.model_id), task, tags)
         return
     name = registered(task)
     keeper.client.log_text(where, kept.plan.to_json(), f"{RECIPE}/plan.json")

@@ -11,8 +11,8 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,18 @@ import pandas as pd
 import torch
 from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModel,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+)
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from mlflow.utils.time import get_current_time_millis
@@ -59,7 +70,6 @@ from fedcore.results import reports
 from fedcore.results.criterion import Criterion
 from fedcore.types import InputError, Model, Report
 
-BATCH = 1000
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
@@ -89,11 +99,20 @@ class Record:
 
         The run of a final fit is below the study's run whose method it repeats, and names the data of that one.
         """
-        if self.is_complete(result.config, result.digest):
-            if drawn is not None and (run := self.find(result.config)):
-                # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
-                self.share(run, store, result)
-            return
+        with self.lock:
+            known = self.find(result.config)
+            if known is not None and has_result(known, result.digest):
+                if drawn is not None:
+                    # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
+                    for logged in self._logged(known):
+                        self.share(logged, store, result)
+            else:
+                self._save(store, result, title, drawn, known)
+
+    def _save(
+        self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None, known: Run | None
+    ) -> None:
+        """Write a method's result to its run. known: the run, if there is one."""
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.control else "method"
         study = final.study if final else result.prepared
@@ -112,8 +131,7 @@ class Record:
         schema = result.schema(held, made)
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         parent = final.run if final else self.parent(result.study, title, profile)
-        run = self.open(result.config, result.name, tags, parent)
-        # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
+        run = self._open(known, result.config, result.name, tags, parent)
         model = self.model(run, store, result, schema, held, made)
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
@@ -135,20 +153,21 @@ class Record:
     def is_complete(self, config: str, result: str) -> bool:
         """Tell whether a configuration's run already has this result."""
         run = self.find(config)
-        return run is not None and run.data.tags.get("fedcore.result") == result and run.info.status == "FINISHED"
+        return run is not None and has_result(run, result)
 
     def open(self, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
         """Return the run of a configuration; creates it if there is none."""
         with self.lock:
-            run = self.find(config)
-            if run is None:
-                lineage = {"mlflow.parentRunId": parent} if parent else {}
-                run = self.client.create_run(
-                    self.experiment, run_name=name, tags={"fedcore.config": config, **tags, **lineage}
-                )
-            elif run.info.status != "RUNNING":
-                self.client.update_run(run.info.run_id, status="RUNNING")
-        return run
+            return self._open(self.find(config), config, name, tags, parent)
+
+    def _open(self, known: Run | None, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
+        if known is None:
+            lineage = {"mlflow.parentRunId": parent} if parent else {}
+            tags = {"fedcore.config": config, **tags, **lineage}
+            return self.client.create_run(self.experiment, run_name=name, tags=tags)
+        if known.info.status != "RUNNING":
+            self.client.update_run(known.info.run_id, status="RUNNING")
+        return known
 
     def parent(self, of: StudyOnData, title: str, profile: Mapping[str, Any] | None = None) -> str:
         """Return the id of a study's run on its data; on other data it has another run.
@@ -159,7 +178,12 @@ class Record:
             "fedcore.kind": "study", "fedcore.study": of.study, "fedcore.size": of.size,
             "fedcore.dataset": of.dataset, "fedcore.data": of.data, "mlflow.note.content": title,
         }  # fmt: skip
-        run = self.open(f"study {of.study} {of.size} {of.data}", f"{of.study} ({of.size})", tags, None)
+        config = f"study {of.study} {of.size} {of.data}"
+        with self.lock:
+            known = self.find(config)
+            if profile and known is not None and known.info.status == "FINISHED" and "rows" in known.data.params:
+                return str(known.info.run_id)
+            run = self._open(known, config, f"{of.study} ({of.size})", tags, None)
         where = str(run.info.run_id)
         if profile and "rows" not in run.data.params:
             self.client.log_batch(where, params=[Param("rows", str(profile["examples"]))])
@@ -191,7 +215,6 @@ class Record:
         files: further ones, path in the run -> content. criterion: the metric that decides, and the devices that count.
         """
         where = run.info.run_id
-        self.client.log_batch(where, params=[Param(key, cut_value(value)) for key, value in params.items()])
         start = run.info.start_time
         courses = reports.series(turn_reports)
         points = list(metrics(table, seconds, start, criterion))
@@ -206,12 +229,13 @@ class Record:
             if tensor.ndim == 1:
                 key = f"topic/{path.replace('/', '.')}"
                 points += [Metric(key, x, start + i, i) for i, x in enumerate(tensor.tolist()) if math.isfinite(x)]
-        self._log_points(where, points)
         files |= {DEVICES: device_table(table, criterion.metric), TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
-        self.client.set_tag(where, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
+        shown = RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
+        named = [Param(key, cut_value(value)) for key, value in params.items()]
+        self.client.log_batch(where, points, named, [shown])
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -219,8 +243,8 @@ class Record:
 
     def model(
         self, run: Run, store: Store, result: Result, schema: DataSchema, held: sources.Dataset, made: Partition
-    ) -> str:
-        """Log the models that the devices of a run deploy, once per run; returns their id.
+    ) -> LoggedModel:
+        """Log the models that the devices of a run deploy, once per run; returns their entry.
 
         held, made: the dataset and the partition that they were trained on.
 
@@ -228,42 +252,65 @@ class Record:
         """
         where = run.info.run_id
         begun = None
-        for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
-            if str(logged.status) == "READY":
-                return str(logged.model_id)
-            begun = logged.model_id
-        named = {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
+        for known in self._logged(run):
+            if str(known.status) == "READY":
+                return known
+            begun = known
         distinct, devices = distinct_models(result)
         loaded = [(store.get(ref), net) for ref, net in distinct]
-        # MLflow adds a model to the outputs of the active run, which must not have it yet.
-        active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
-        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), active:
+        logged = begun or mlflow.initialize_logged_model(
+            re.sub(r"\W+", "-", result.row.label), source_run_id=where, experiment_id=self.experiment
+        )
+        # A run must not have a model among its outputs twice.
+        named = begun and {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
+        if not named or logged.model_id not in named:
+            self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
+        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), self._finalising(logged):
             what = models.log_arguments(Path(folder), schema, result.setting.nets, loaded, devices, result.threshold)
             models.write_reference(Path(folder) / models.FOLDER, held, made)
-            info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
-        self.share(run, store, result)
-        return str(info.model_id)
+            card = mlflow.models.Model(
+                logged.artifact_location, where, model_uuid=logged.model_id, metadata=what["metadata"],
+                model_id=logged.model_id,
+            )  # fmt: skip
+            mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
+            self.client.log_model_artifacts(logged.model_id, f"{folder}/logged")
+        self.share(logged, store, result)
+        return logged
 
-    def share(self, run: Run, store: Store, result: Result) -> None:
-        """Let the files of a run's logged models be the store's blobs of them, if they are in this project."""
-        for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'"):
-            with suppress(InputError):
-                place = seals.own_folder(logged.artifact_location, logged.name)
-                models.share(store, [ref for ref, _ in distinct_models(result)[0]], place)
+    def _logged(self, run: Run) -> list[LoggedModel]:
+        """Return the models that a run has logged or begun to log."""
+        found = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
+        return [*found]
+
+    @contextmanager
+    def _finalising(self, logged: LoggedModel) -> Iterator[None]:
+        """Mark a model as ready after the body, or as failed if that raises."""
+        try:
+            yield
+        except Exception:
+            self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.FAILED)
+            raise
+        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+
+    def share(self, logged: LoggedModel, store: Store, result: Result) -> None:
+        """Let the files of a logged model be the store's blobs of its models, if they are in this project."""
+        with suppress(InputError):
+            place = seals.own_folder(logged.artifact_location, logged.name)
+            models.share(store, [ref for ref, _ in distinct_models(result)[0]], place)
 
     def register(
-        self, run: Run, model_id: str, task: str, tags: Mapping[str, str], description: str | None = None
+        self, run: Run, logged: LoggedModel, task: str, tags: Mapping[str, str], description: str | None = None
     ) -> None:
         """Register a run's models, once."""
         name = registered(task)
         with self.lock:
             if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return
-            seals.seal(name, self.client.get_logged_model(model_id).artifact_location)
+            seals.seal(name, logged.artifact_location)
             if not self.client.search_registered_models(f"name = '{name}'"):
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
             self.client.create_model_version(
-                name, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id,
+                name, f"models:/{logged.model_id}", run.info.run_id, tags=dict(tags), model_id=logged.model_id,
                 description=description,
             )  # fmt: skip
 
@@ -381,12 +428,8 @@ class Record:
             now = get_current_time_millis()
             day = int(datetime.now().strftime("%Y%m%d"))
             points = [Metric(key, value, now, day) for key, value in named.items() if known.get(key) != value]
-            self._log_points(where, points)
+            self.client.log_batch(where, points)
             self._artifacts(where, files)
-
-    def _log_points(self, run_id: str, points: Sequence[Metric]) -> None:
-        for first in range(0, len(points), BATCH):
-            self.client.log_batch(run_id, metrics=points[first : first + BATCH])
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
@@ -396,6 +439,11 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
+
+
+def has_result(run: Run, result: str) -> bool:
+    """Tell whether a run is complete and has this result."""
+    return bool(run.data.tags.get("fedcore.result") == result and run.info.status == "FINISHED")
 
 
 def distinct_models(result: Result) -> tuple[list[tuple[Ref, int]], dict[str, int]]:

@@ -85,23 +85,45 @@ def test_a_model_whose_logging_was_killed_is_continued(
         with pytest.raises(KeyboardInterrupt):
             record.model(*arguments)
     assert counted(database) == {"logged_models": 1, "inputs": outputs}
-    logged = record.model(*arguments)
+    entry = record.model(*arguments)
+    logged = entry.model_id
     assert counted(database) == {"logged_models": 1, "inputs": 1}
     assert [output.model_id for output in record.client.get_run(run.info.run_id).outputs.model_outputs] == [logged]
     mlflow = import_module("mlflow")
-    assert mlflow.pyfunc.load_model(f"models:/{logged}").metadata.metadata == {"classes": ["a", "b"]}
+    card = mlflow.pyfunc.load_model(f"models:/{logged}").metadata
+    assert (card.metadata, card.run_id) == ({"classes": ["a", "b"]}, run.info.run_id)
+    assert str(record.client.get_logged_model(logged).status) == "READY"
     assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
     assert mlflow.pyfunc.load_model(f"models:/{logged}").metadata.signature.outputs.input_names()[-1] == "threshold"
-    assert record.model(*arguments) == logged
+    assert record.model(*arguments).model_id == logged
     blob = store.path(result.models["one"])
     (file,) = tmp_path.glob("files/models/*/**/model-0.safetensors")
     assert file.samefile(blob)
     whole = blob.read_bytes()
     blob.write_bytes(whole[:-1])  # of both, and the store writes its own anew
     store.put(model)
-    record.share(run, store, result)
+    record.share(entry, store, result)
     assert file.samefile(blob)
     assert blob.read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_a_studys_run_is_not_written_again_for_each_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    """But a comparison dates its end, and a study's run that was cut off is completed."""
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    record = runs.Record()
+    where = record.parent(ON_DATA, "Which?", {"examples": 60})
+    first = record.client.get_run(where).info
+    assert record.parent(ON_DATA, "Which?", {"examples": 60}) == where
+    assert record.client.get_run(where).info.end_time == first.end_time
+    record.client.update_run(where, status="RUNNING")
+    assert record.parent(ON_DATA, "Which?", {"examples": 60}) == where
+    assert record.client.get_run(where).info.status == "FINISHED"
+    record.describe(ON_DATA, "Which?", "Old.", {}, {})
+    assert record.client.get_run(where).info.end_time > first.end_time
 
 
 @pytest.mark.slow
