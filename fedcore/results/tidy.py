@@ -119,7 +119,7 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, fl
     devices in the mean; None: all alike.
     """
     values = rows["value"]
-    split, metric = rows[["split", "metric"]].iloc[0]
+    split, metric = rows["split"].iloc[0], rows["metric"].iloc[0]
     worst = values.max() if metric in LESS else values.min()
     mean = values.mean() if weights is None else np.average(values, weights=rows["device"].map(weights))
     numbers = {"mean": mean, "worst": worst, "std": values.std(ddof=0)}

@@ -122,7 +122,7 @@ def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Copy the code that reads a folder of models; returns its places, and the packages that it needs.
+    """Link to the code that reads a folder of models, which MLflow copies; returns its places, and needed packages.
 
     A net of the user's own brings its module, or the package that holds it, unless an installed package has it.
     """
@@ -130,10 +130,7 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
     for name in CODE:
         target = folder / "fedcore" / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if (home / name).is_dir():
-            shutil.copytree(home / name, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copyfile(home / name, target)
+        target.symlink_to(home / name)
     places, needed = [str(folder / "fedcore")], [f"torch=={torch.__version__.partition('+')[0]}", *PACKAGES[1:]]
     for top in dict.fromkeys(str(net["name"]).partition(":")[0].split(".")[0] for net in nets if ":" in net["name"]):
         spec = find_spec(top)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from mlflow.entities import (
     RunTag,
 )
 from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from mlflow.utils.time import get_current_time_millis
 
@@ -65,10 +67,13 @@ from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData, Told
+from fedcore.pipeline.record.result import Accepted, PreparedData, Result, Rule, StudyOnData, Told
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
 from fedcore.types import InputError, Model, Report
+
+MOST_TRAINED = 8
+"""Partitions whose training rows are remembered: those of a study's seeds."""
 
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
@@ -89,6 +94,7 @@ class Record:
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = experiment.experiment_id if experiment else self._create()
+        self._trained: dict[PreparedData, bytes] = {}
 
     def _create(self) -> str:
         place = environment.ARTIFACTS.as_uri()
@@ -140,9 +146,20 @@ class Record:
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
-            files=origin_files(result) | ({TRAINED: to_npy(trained_keys(held, made))} if stable else {}),
+            files=origin_files(result) | ({TRAINED: self._trained_rows(result.prepared, held, made)} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
+
+    def _trained_rows(self, of: PreparedData, held: sources.Dataset, made: Partition) -> bytes:
+        """Return the keys of the rows that a run may learn from as a file, which are the same for runs on equal data.
+
+        held, made: what `of` names.
+        """
+        if of not in self._trained:
+            while len(self._trained) >= MOST_TRAINED:
+                del self._trained[next(iter(self._trained))]
+            self._trained[of] = to_npy(trained_keys(held, made))
+        return self._trained[of]
 
     def find(self, config: str) -> Run | None:
         """Return the run of a configuration."""
@@ -307,12 +324,17 @@ class Record:
             if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return
             seals.seal(name, logged.artifact_location)
-            if not self.client.search_registered_models(f"name = '{name}'"):
-                self.client.create_registered_model(name, description="The models that the devices of a run deploy")
-            self.client.create_model_version(
-                name, f"models:/{logged.model_id}", run.info.run_id, tags=dict(tags), model_id=logged.model_id,
-                description=description,
+            create = partial(
+                self.client.create_model_version, name, f"models:/{logged.model_id}", run.info.run_id, tags=dict(tags),
+                model_id=logged.model_id, description=description,
             )  # fmt: skip
+            try:
+                create()
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                self.client.create_registered_model(name, description="The models that the devices of a run deploy")
+                create()
 
     def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Told]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.

@@ -22,11 +22,11 @@ from fedcore.data import Dataset
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
 from fedcore.pipeline.record.metrics import safe_name
-from fedcore.pipeline.record.result import StudyOnData, Told
+from fedcore.pipeline.record.result import PreparedData, StudyOnData, Told
 from fedcore.types import Data, Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
@@ -60,6 +60,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
 ) -> None:
     """As many models, outputs and files as if it had been logged at once; a kill runs no handler of MLflow's."""
     monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "REGISTERED", tmp_path / "registered")
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     record, store = runs.Record(), Store(tmp_path / "blobs")
     run = record.open("configuration", "name", {}, None)
@@ -105,6 +106,32 @@ def test_a_model_whose_logging_was_killed_is_continued(
     record.share(entry, store, result)
     assert file.samefile(blob)
     assert blob.read_bytes() == whole
+    for _ in range(2):
+        record.register(run, entry, "machines", {"a": "b"})
+        (version,) = record.client.search_model_versions("name = 'fedcore-machines'")
+        assert (version.run_id, version.source, version.tags) == (run.info.run_id, f"models:/{logged}", {"a": "b"})
+
+
+def test_the_keys_of_equal_training_rows_are_computed_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    asked: list[Any] = []
+    monkeypatch.setattr(runs, "trained_keys", lambda held, made: asked.append(made) or np.array([made], np.uint64))
+    record = runs.Record()
+
+    def rows(seed: int) -> bytes:
+        held: Any = None
+        made: Any = seed
+        return record._trained_rows(PreparedData(Ref("data", 1), Ref(f"{seed}", 1)), held, made)
+
+    said = [rows(seed) for _ in range(2) for seed in range(3)]
+    assert asked == [0, 1, 2]
+    assert said[:3] == said[3:]
+    assert len({*said}) == 3
+    for seed in range(3, 100):
+        rows(seed)
+    assert len(record._trained) == runs.MOST_TRAINED
 
 
 @pytest.mark.slow
