@@ -17,25 +17,31 @@ studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it ta
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def run(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import enter_project, flow, open_template
+    from fedcore.cli.project import enter_project
 
     enter_project()
+    from fedcore.pipeline.orchestration import server
+
+    with server.begun():  # beside all imports; what is refused ends it
+        _run(settings)
+
+
+def _run(settings: tuple[str, ...]) -> None:
+    from fedcore.cli.project import flow, open_template
+
     open_template()
     from fedcore.config.request import ask, plan_jobs
 
     request = ask([*settings])
     _, jobs = plan_jobs(request)
-    from fedcore.pipeline.orchestration import server
-
     if not request.prepared:
         from fedcore.report.preview import show_own
 
         request = request.with_preview(show_own(jobs))
-    server.start_early()  # beside the imports; what is refused starts none
     from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 
     with alerts.watch():
-        federate = flow("federate", "federate")  # imported while the server starts
+        federate = flow("federate", "federate")
         with prefect_server():
             federate(request)

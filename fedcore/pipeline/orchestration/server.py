@@ -28,6 +28,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
+from importlib import import_module
+from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 import psutil
@@ -44,6 +47,8 @@ LEASE = environment.STATE / "server.lease"
 LOCK = environment.STATE / "server.lock"
 LOG = environment.STATE / "server.log"
 COMMAND = ("-m", "fedcore.pipeline.orchestration.server")
+IMPORTS = ("prefect.main", "prefect.cli.server", "prefect.cli._server_utils", "prefect.server.api.server")
+"""What a server's process imports before it has an address."""
 IDLE = 300.0
 """Seconds without use after which the server stops."""
 BEAT = 2.0
@@ -51,6 +56,8 @@ DATABASE_ERROR = re.compile(r"sqlite3\.\w+\) (.*)")
 TAIL = 20_000
 """Characters at the end of the server's log in which the cause of a failure is looked for."""
 RESTARTS = 3
+_begun: subprocess.Popen[bytes] | None = None
+"""A server's process without an address, see `begun`."""
 
 
 def ensure() -> str:
@@ -67,8 +74,37 @@ def ensure() -> str:
     touch()
     with FileLock(LOCK):
         url = running() or _restart()
+    _end_begun()  # another command was faster
     os.environ |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": password()}
     return url
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[None]:
+    """Begin a server's process beside the body, unless a server runs or starts: its imports take seconds.
+
+    Without an address it writes nothing. `ensure` gives it one; otherwise it ends with the body, or with this process.
+    """
+    global _begun
+    if "PREFECT_API_URL" not in os.environ and not alive():
+        _begun = _launch(subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        _end_begun()
+
+
+def _take_begun() -> subprocess.Popen[bytes] | None:
+    """Return the process that was begun, once, if it still runs."""
+    global _begun
+    taken, _begun = _begun, None
+    return taken if taken and taken.poll() is None else None
+
+
+def _end_begun() -> None:
+    if unused := _take_begun():
+        with unused:
+            unused.kill()
 
 
 def start_early() -> None:
@@ -226,18 +262,18 @@ def _restart() -> str:
     url = _address(port)
     settings = {
         "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret, "PREFECT_SERVER_API_AUTH_STRING": secret,
+        "PREFECT_SERVER_API_PORT": str(port), "PREFECT_HOME": os.environ["PREFECT_HOME"],
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }  # fmt: skip
-    # In its own session, so that Ctrl-C in a run does not stop a server that other runs use.
     with LOG.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, *COMMAND, "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=environment.HOME,
-            env={**os.environ, **settings},
-        )  # fmt: skip
+        process = _take_begun() or _launch(log)
     # A flow that is killed meanwhile leaves a server that the next one finds.
     write_atomic(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
     _write_profile({name: settings[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")})
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as told:
+        told.write(f"{json.dumps(settings)}\n".encode())
+    threading.Thread(target=process.wait, daemon=True).start()  # who stops it waits until it is collected
     limit = time.monotonic() + 120
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
@@ -247,6 +283,20 @@ def _restart() -> str:
             )
         time.sleep(0.1)
     return url
+
+
+def _launch(output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a server's process, which waits for its address on standard input.
+
+    It is in its own session, so that Ctrl-C in a run does not stop a server that other runs use.
+    """
+    # Prefect makes its home when it is imported. It is to be made by a server that is used.
+    made = Path(os.environ["PREFECT_HOME"]).exists()
+    return subprocess.Popen(
+        [sys.executable, *COMMAND, "prefect", "server", "start", "--host", "127.0.0.1"],
+        stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, cwd=environment.HOME,
+        env={**os.environ, **({} if made else {"PREFECT_HOME": str(environment.STATE)})},
+    )  # fmt: skip
 
 
 def _write_profile(settings: dict[str, str]) -> None:
@@ -284,8 +334,26 @@ def answers(url: str) -> bool:
 
 
 def _serve(words: list[str]) -> None:
-    """Run Prefect's command in this process until the lease has not been touched for IDLE seconds."""
+    """Run Prefect's command in this process, with an address, until the lease has not been touched for IDLE seconds."""
     environment.prepare()
+    settings: dict[str, str] = {}
+
+    def wait() -> None:
+        if not (told := sys.stdin.readline()):
+            os._exit(0)  # the command that began this process has ended, and needed no server
+        settings.update(json.loads(told))
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    for module in IMPORTS:
+        import_module(module)
+    waiting.join()
+    with LOG.open("ab") as log:
+        os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
+    os.environ |= settings
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
     threading.Thread(target=_end_when_idle, daemon=True).start()
     database.create(environment.PREFECT / "prefect.db")
     sys.argv = words

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
 from typing import Any
 
+import psutil
 import pytest
 
 from fedcore.pipeline import environment
@@ -180,6 +182,124 @@ def test_a_server_that_does_not_run_is_started_ahead(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(server, "running", lambda: URL)
     server.start_early()
     assert [command[1:] for command in started] == [["-m", "fedcore.pipeline.orchestration.server", "start"]]
+
+
+BEGIN = """
+import json, os, sys
+from fedcore.pipeline import environment
+environment.prepare()
+from fedcore.pipeline.orchestration import server
+with server.begun():
+    print(server._begun.pid if server._begun else 0, flush=True)
+    while sys.stdin.readline() == "ensure\\n":
+        print(server.ensure(), server._last()[1], flush=True)
+"""
+
+
+class Command:
+    """A command in a project's folder that has begun a server's process, `begun`, if none ran; it awaits a word."""
+
+    def __init__(self, folder: Path) -> None:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGIN], cwd=folder, env={**own, "FEDCORE_HOME": str(folder)}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.begun = int(self.ask("")[0])
+
+    def ask(self, word: str) -> list[str]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(word)
+        self.process.stdin.flush()
+        return self.process.stdout.readline().split()
+
+    def end(self) -> None:
+        self.process.communicate("\n")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    stop = [sys.executable, *server.COMMAND, "stop"]
+    subprocess.run(stop, cwd=tmp_path, env={**os.environ, "FEDCORE_HOME": str(tmp_path)}, check=True)
+
+
+def until(ready: Callable[[], bool], seconds: float = 120) -> None:
+    limit = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def has_imported_the_server(pid: int) -> bool:
+    return any("sqlalchemy" in one.path for one in psutil.Process(pid).memory_maps())
+
+
+def servers(folder: Path) -> set[int]:
+    """Return the processes of a project's servers, with an address or without."""
+    found = set()
+    for one in psutil.process_iter():
+        try:
+            if server.COMMAND[1] in one.cmdline() and one.cwd() == str(folder):
+                found.add(one.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_needs_no_server_leaves_no_process_and_no_file(project: Path, killed: bool):
+    """Though one was begun: the command is refused, or killed."""
+    command = Command(project)
+    until(lambda: has_imported_the_server(command.begun))
+    assert servers(project) == {command.begun}
+    if killed:
+        command.process.kill()
+    command.end()
+    until(lambda: not servers(project), 10)
+    assert [*project.rglob("*")] == [project / ".fedcore"]
+
+
+@pytest.mark.slow
+def test_of_two_servers_that_were_begun_one_is_used_by_both(project: Path):
+    first, second = Command(project), Command(project)
+    assert servers(project) == {first.begun, second.begun}
+    (url, pid), other = first.ask("ensure\n"), second.ask("ensure\n")
+    assert other == [url, pid]
+    assert servers(project) == {first.begun} == {int(pid)}
+    third = Command(project)
+    assert third.begun == 0
+    for command in (first, second, third):
+        command.end()
+    assert servers(project) == {first.begun}
+
+
+@pytest.mark.slow
+def test_a_server_that_died_before_it_was_used_is_started_anew(project: Path):
+    command = Command(project)
+    psutil.Process(command.begun).kill()
+    until(lambda: psutil.Process(command.begun).status() == psutil.STATUS_ZOMBIE)
+    _, pid = command.ask("ensure\n")
+    assert servers(project) == {int(pid)} != {command.begun}
+    command.end()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_is_collected(project: Path):
+    """By the command that started it and still runs: who stops it may wait until it is gone."""
+    command = Command(project)
+    _, pid = command.ask("ensure\n")
+    subprocess.run([sys.executable, *server.COMMAND, "stop"], env={**os.environ, "FEDCORE_HOME": str(project)})
+    until(lambda: not psutil.pid_exists(int(pid)), 10)
+    command.end()
+
+
+def test_where_the_user_names_a_server_none_is_begun(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_API_URL", URL)
+    with server.begun():
+        assert server._begun is None
 
 
 def test_the_date_of_the_lease_may_be_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
