@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition
@@ -15,9 +14,11 @@ from fedcore.partition.tables import groups, similarity, training_numbers
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.report import figures
-from fedcore.report.figures import png
 from fedcore.results import reports
 from fedcore.types import Params, Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Picture: TypeAlias = Callable[[], bytes]
 """Draws when it is called; returns a PNG file."""
@@ -44,7 +45,7 @@ def _draw_once(draw: Callable[[], Figure]) -> bytes:
     if key not in _CACHE:
         while len(_CACHE) >= CACHED:
             _CACHE.pop(next(iter(_CACHE)), None)
-        _CACHE[key] = png(draw())
+        _CACHE[key] = figures.png(draw())
     return _CACHE[key]
 
 
@@ -58,7 +59,7 @@ def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
     """Draw the devices' similarity, once for all methods."""
     data: Dataset = store.get(dataset)
     made: Partition = store.get(partition)
-    return png(figures.similarity(similarity(data, made), groups(data, made)))
+    return figures.png(figures.similarity(similarity(data, made), groups(data, made)))
 
 
 def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, Picture]:
@@ -88,7 +89,8 @@ def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str,
     made: Partition = store.get(partition)
     of = groups(data, made)
     names = [of.get(name, "") for name in made.devices]
-    return png(figures.features({label: _plane(store.get(ref), names) for label, ref in planes.items()}, data.classes))
+    drawn = {label: _plane(store.get(ref), names) for label, ref in planes.items()}
+    return figures.png(figures.features(drawn, data.classes))
 
 
 def _plane(embedding: Params, groups: list[str]) -> pd.DataFrame:

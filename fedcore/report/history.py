@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
-from fedcore.report.figures.drawing import BLUE, COLOURS, bare, percent
 from fedcore.report.terminal import print_table, standard
 from fedcore.results.advice import Action
 from fedcore.results.criterion import METRICS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Line: TypeAlias = Mapping[str, Any]
 """A line of the history, see :mod:`fedcore.pipeline.run.history`."""
@@ -91,6 +91,11 @@ def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
 
 def trend(lines: Sequence[Line]) -> Figure:
     """Draw the best row that combines, and training alone, over the dates of runs; a dotted line where data change."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # takes half a second
+    from matplotlib.figure import Figure
+
+    from fedcore.report.figures.drawing import BLUE, COLOURS, bare, percent
+
     metric = METRICS[lines[0]["metric"]]
     figure = Figure(figsize=(5.6, 2.6), layout="constrained")
     panel = figure.subplots()

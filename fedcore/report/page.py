@@ -12,11 +12,10 @@ import hashlib
 import io
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
 from PIL import Image
 
 from fedcore.config.papers import Paper, Papers
@@ -41,7 +40,10 @@ from fedcore.results.advice import Answer
 from fedcore.results.criterion import METRICS, Place
 from fedcore.results.outcomes import Outcomes
 
-Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Pictures: TypeAlias = "Mapping[tuple[str, str], Mapping[str, Figure | bytes]]"
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
 
 COLOURS = 64

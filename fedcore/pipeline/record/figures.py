@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from matplotlib.figure import Figure
-
 from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record.result import Result
 from fedcore.report import figures
-from fedcore.report.figures import png
 from fedcore.results import tidy
 from fedcore.results.summary import curves
 
@@ -22,18 +19,20 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
 
 def warm_up() -> None:
     """Draw an empty picture, for which matplotlib reads its fonts."""
+    from matplotlib.figure import Figure  # takes half a second, and the record's process draws nothing
+
     figure = Figure()
     figure.subplots()
-    png(figure)
+    figures.png(figure)
 
 
 def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
     split = "test" if tidy.has(result.table, "test") else "shared"
     made: dict[str, pictures.Picture] = {
-        "devices": lambda: png(figures.per_device(result.table, result.metric, split=split))
+        "devices": lambda: figures.png(figures.per_device(result.table, result.metric, split=split))
     }
     if result.table["round"].max() > 1:
-        made["rounds"] = lambda: png(figures.curves(curves(result.table), result.metric))
+        made["rounds"] = lambda: figures.png(figures.curves(curves(result.table), result.metric))
     made |= pictures.of_method(result.figures, result.row.label, result.reports)
     place = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.extra_figures:

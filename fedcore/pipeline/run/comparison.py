@@ -30,9 +30,8 @@ from fedcore.pipeline.files import (
 )
 from fedcore.pipeline.record.result import Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.report import spreadsheet
+from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
-from fedcore.report.figures import accuracy_along, png
 from fedcore.report.page import TREND, Comparison, html
 from fedcore.report.plots import draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
@@ -106,7 +105,7 @@ def compare(
         for verdict in judge_all(of.claims, of.valid, rows, points[study], of.ceiling, of.converged)
     ]
     grids = {
-        study: png(accuracy_along(summary[summary["study"] == study], points[study], key))
+        study: figures.png(figures.accuracy_along(summary[summary["study"] == study], points[study], key))
         for study in studies
         if (key := chosen[study].x_axis) and any(key in point for point in points[study].values())
     }

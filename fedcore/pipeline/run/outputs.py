@@ -26,8 +26,8 @@ from fedcore.pipeline.orchestration.artifacts import publish
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
+from fedcore.report import figures
 from fedcore.report.answers import study_answers
-from fedcore.report.figures import png
 from fedcore.report.history import trends
 from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
@@ -126,7 +126,7 @@ def write_run(
         partitions.save_partition(store, result.prepared, place)
         pictures.append(place / "who.png")
     writer.history += history.lines_of(everything, answered.answers, store)
-    drawn = {place: png(figure) for place, figure in trends([*history.read(), *writer.history]).items()}
+    drawn = {place: figures.png(figure) for place, figure in trends([*history.read(), *writer.history]).items()}
     made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered, drawn)
     comparison.write(made, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}

@@ -27,8 +27,7 @@ from fedcore.partition.tables import counts, dropped_devices, dropped_note, from
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
-from fedcore.report import spreadsheet
-from fedcore.report.figures import class_counts, png
+from fedcore.report import figures, spreadsheet
 from fedcore.results.criterion import scoring
 from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
 
@@ -103,7 +102,7 @@ def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
     table = counts(held, parts)
     spreadsheet.write(table, folder / "who.csv")
-    (folder / "who.png").write_bytes(png(class_counts(table)))
+    (folder / "who.png").write_bytes(figures.png(figures.class_counts(table)))
 
 
 def import_partition(store: Store, folder: Path) -> Ref:
