@@ -2,14 +2,15 @@
 
 A small net's step takes as long as some forty calls of PyTorch, whatever they multiply. Here the models are the rows of
 one matrix, and a call multiplies all of them (:mod:`fedcore.nets.stacked_mlp`); the optimiser's kernel takes all at
-once. Only full minibatches are taken together: a smaller one, at the end of an epoch, is its device's alone. A gradient
-of one's own, a hook, clipping are each device's, too. Where the processor's library gives a product other bits in a
-stack, devices train one after another.
+once. Only full minibatches are taken together: a smaller one, at the end of an epoch, is its device's alone. Gradients
+of a method's own, hooks and clipping are each device's, too. Where the processor's library gives a product other bits
+in a stack, devices train one after another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -28,14 +29,20 @@ from fedcore.core.training import Descent
 from fedcore.data.task import SEQUENCES, Task, task_of
 from fedcore.nets.copies import template
 from fedcore.nets.mlp import LARGE, MLP
-from fedcore.nets.stacked_mlp import TRIED, StackedMLP, same_bits
+from fedcore.nets.stacked_mlp import TRIED, StackedMLP, equal_bits, same_bits
 from fedcore.types import Net, Params
 
-LARGEST = 1 << 17
-"""The most numbers of a model: the products of a larger one take as long as one after another."""
+LARGEST = 1 << 15
+"""The most numbers of a model: the products of a larger one take nearly as long as one after another."""
+
+WORTH = 16
+"""The fewest minibatches of a round for which rows are laid out."""
 
 ROWS = 1 << 18
 """The most numbers of all models of a group, but for two: gradients and moments should stay in the cache."""
+
+EXAMPLES = 1 << 24
+"""The most numbers of all examples of a group, which are copied."""
 
 
 def groups(descents: Sequence[Descent]) -> list[list[int]]:
@@ -43,12 +50,26 @@ def groups(descents: Sequence[Descent]) -> list[list[int]]:
     kinds: dict[Any, list[int]] = {}
     for position, descent in enumerate(descents):
         kinds.setdefault(_kind(descent) or position, []).append(position)
-    parts = []
+    parts: list[list[int]] = []
+    size = 0
     for positions in kinds.values():
+        first = descents[positions[0]]
+        if len(positions) == 1 or find_stacked(first, 2) is None:
+            parts += [[position] for position in positions]
+            continue
+        most = max(2, ROWS // len(first.flat.vector))
         positions.sort(key=lambda position: len(descents[position].batches), reverse=True)
-        most = max(2, ROWS // len(descents[positions[0]].flat.vector))
-        parts += [positions[first : first + most] for first in range(0, len(positions), most)]
+        for position in positions:
+            if position == positions[0] or len(parts[-1]) == most or size + _size(descents[position]) > EXAMPLES:
+                parts.append([])
+                size = 0
+            parts[-1].append(position)
+            size += _size(descents[position])
     return parts
+
+
+def _size(descent: Descent) -> int:
+    return descent.data.x.numel()
 
 
 def _kind(descent: Descent) -> Any:
@@ -57,6 +78,7 @@ def _kind(descent: Descent) -> Any:
     known = descent.logit_grad is not None or training.loss == "ce"
     plain = training.precision == "float32" and training.schedule == "constant"
     alone = descent.stops_early or descent.parts is not None or task_of(descent.data.y) is SEQUENCES
+    alone = alone or len(descent.batches) < WORTH
     if not known or not plain or alone or not is_small(flat.net, training.batch):
         return None
     pieces = tuple((piece.start, piece.stop, factor) for piece, factor in descent.pieces)
@@ -73,12 +95,17 @@ def is_small(net: Net, batch: int = 1) -> bool:
     return sum(sizes) <= LARGEST and batch * max(sizes) < LARGE  # larger products are oneDNN's
 
 
-def descend(descents: Sequence[Descent]) -> None:
-    """Take all steps of descents of one group, in place."""
-    with torch.no_grad():
+def descend(descents: Sequence[Descent]) -> bool:
+    """Take all steps of descents of one group, in place.
+
+    Returns whether it did: after an error nothing has changed, and the device whose error it is will say so.
+    """
+    with torch.no_grad(), suppress(Exception):
         full = [_count_full(descent) for descent in descents]
         order = sorted(range(len(descents)), key=lambda row: -full[row])
         _Rows([descents[row] for row in order], [full[row] for row in order]).descend()
+        return True
+    return False
 
 
 def _count_full(descent: Descent) -> int:
@@ -107,9 +134,10 @@ class _Rows:
             )
             for descent, model, gradient in zip(descents, self.models, self.gradients, strict=True)
         ]  # fmt: skip
+        self.moments = [{name: x.clone() for name, x in descent.moments.items()} for descent in descents]
         self.slots = [
-            optimiser_slots(flat, self.training, descent.moments, descent.pieces)
-            for flat, descent in zip(self.flats, descents, strict=True)
+            optimiser_slots(flat, self.training, moments, descent.pieces)
+            for flat, moments, descent in zip(self.flats, self.moments, descents, strict=True)
         ]
         self.x = torch.cat([descent.data.inputs() for descent in descents])
         self.y = torch.cat([descent.data.y for descent in descents])
@@ -145,9 +173,13 @@ class _Rows:
                 if count not in steps:
                     steps[count] = self._step(count, alone)
                 steps[count](self.index[number, :count])
-        for descent, model, gradient in zip(self.descents, self.models, self.gradients, strict=True):
-            descent.flat.vector.copy_(model)
-            descent.flat.gradient.copy_(gradient)
+        inner, _ = _into(self.descents[0])
+        for row, descent in enumerate(self.descents):  # at the end, so that an error leaves all as it was
+            descent.flat.vector.copy_(self.models[row])
+            if not inner:
+                descent.flat.gradient.copy_(self.gradients[row])
+            for name, moment in self.moments[row].items():
+                descent.moments[name] = descent.moments[name].copy_(moment) if name in descent.moments else moment
 
     def _take(self, step: Step, index: Tensor) -> None:
         step(self.x.index_select(0, index), self.y.index_select(0, index))
@@ -155,8 +187,8 @@ class _Rows:
     def _step_alone(self, row: int) -> Step:
         descent = self.descents[row]
         return plain_step(
-            self.flats[row], self.training, len(descent.batches), descent.moments, grad_hook=self._hook(row),
-            pieces=descent.pieces, logit_grad=descent.logit_grad, update=step_of_all([self.slots[row]], self.training),
+            self.flats[row], self.training, len(descent.batches), grad_hook=self._hook(row), pieces=descent.pieces,
+            logit_grad=descent.logit_grad, update=step_of_all([self.slots[row]], self.training),
         )  # fmt: skip
 
     def _hook(self, row: int) -> Callable[[], None] | None:
@@ -176,10 +208,9 @@ class _Rows:
     def _step(self, count: int, alone: Sequence[Step]) -> Callable[[Tensor], None]:
         """Return the step of the first `count` rows: the examples of their minibatches, (count, B) -> nothing."""
         first, training, size = self.descents[0], self.training, self.training.batch
-        inner = in_place(training, first.grad_hook, first.pieces)
-        keep = 1 - training.lr * training.weight_decay if inner else 0.0
+        inner, keep = _into(first)
         scale = (-training.lr if inner else 1.0) / size
-        stacked = find_stacked(first.flat, count, size, keep, scale) if count > 1 else None
+        stacked = find_stacked(first, count) if count > 1 else None
         if stacked is None:
 
             def one_by_one(index: Tensor) -> None:
@@ -227,23 +258,31 @@ class _Rows:
         return whole if alike else each
 
 
-def find_stacked(flat: FlatNet, count: int, batch: int, keep: float, scale: float) -> StackedMLP | None:
-    """Return what computes so many models of a perceptron with the bits of one after another, if anything does.
+def _into(descent: Descent) -> tuple[bool, float]:
+    """Return whether a step's gradient is added to the parameters at once, and `keep` of `MLP.backward`."""
+    training = descent.training
+    inner = in_place(training, descent.grad_hook, descent.pieces)
+    return inner, 1 - training.lr * training.weight_decay if inner else 0.0
 
-    batch, keep, scale: see `same_bits`. Each question is tried out once in a process, in some milliseconds.
+
+def find_stacked(descent: Descent, count: int) -> StackedMLP | None:
+    """Return what computes so many models of a descent's net with the bits of one after another, if anything does.
+
+    Each shape is tried out once in a process, which takes some hundredths of a second.
     """
-    known = (nets.key(flat.net), count, batch, keep, scale)
+    flat, batch, (_, keep) = descent.flat, descent.training.batch, _into(descent)
+    known = (nets.key(flat.net), count, batch, keep if keep in (0, 1) else 0.5)
     if known not in _STACKED:
 
         def make_rows(draws: torch.Generator) -> Params:
             return rows_of(flat, torch.randn(count, len(flat.vector), generator=draws))
 
         assert isinstance(flat.module, MLP)
-        _STACKED[known] = same_bits(flat.module, make_rows, batch, keep=keep, scale=scale)
+        _STACKED[known] = same_bits(flat.module.layers, make_rows, batch, known[-1])
     return _STACKED[known]
 
 
-_STACKED: dict[tuple[bytes, int, int, float, float], StackedMLP | None] = {}
+_STACKED: dict[tuple[bytes, int, int, float], StackedMLP | None] = {}
 
 
 @lru_cache
@@ -257,10 +296,11 @@ def _rows_alike(task: Task, count: int, batch: int, outputs: int) -> bool:
     draws = torch.Generator().manual_seed(0)
     y = torch.randint(0, outputs, (count, batch), generator=draws)
     y = y if task.has_classes else y.float()
-    for _ in range(-(-TRIED // outputs)):
+    for _ in range(-(-TRIED // y.numel())):
         logits = 4 * torch.randn(count, batch, outputs, generator=draws)
         whole = task.gradient(logits.flatten(0, 1), y.flatten()).view_as(logits)
-        if not all(torch.equal(task.gradient(z.clone(), of), its) for z, of, its in zip(logits, y, whole, strict=True)):
+        alone = [task.gradient(z.clone(), of) for z, of in zip(logits, y, strict=True)]
+        if not equal_bits(torch.stack(alone), whole):
             return False
     return True
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,12 +77,20 @@ def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any,
         return run_together(accelerate(step, kind), calls)
 
 
-LEAST, LEAST_BYTES = 64, 2048
+LEAST, LEAST_BYTES = 128, 4096
 """The fewest training examples of a device for which a thread of its own pays off; of stored ones their bytes."""
 
 
+MOST, MOST_BYTES = 64, 1 << 28
+"""The most calls that a process takes at a time, each in a thread, and the most bytes of their devices' data."""
+
+
 class SideBySide:
-    """Runs steps as an engine does; devices of small perceptrons, that one process has anyway, train side by side."""
+    """Runs steps as an engine does; devices of small perceptrons, that one process has anyway, train side by side.
+
+    These are steps of fedcore itself: what a method of one's own does in its step, such as drawing random numbers, may
+    depend on which step comes after which.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -90,13 +98,21 @@ class SideBySide:
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.engine(fn, *args)
 
-    def map(self, fn: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]], /, *, name: str = "") -> dict[Key, Any]:
+    def map(
+        self,
+        fn: Callable[..., Any],
+        calls: Mapping[Key, tuple[Any, ...]],
+        /,
+        *,
+        name: str = "",
+        step: Callable[..., Any] | None = None,
+    ) -> dict[Key, Any]:
         """Run a step on each key's arguments: those of a process in one call, if that may be faster.
 
-        Raises the error of a call that fails. name: as for `Engine.map`.
+        Raises the error of a call that fails. name: as for `Engine.map`. step: what `fn` calls, if not `fn` itself.
         """
-        parts = [part for part in shares(calls, self.engine.places()) if part]
-        if len(parts) == len(calls) or not all(is_worth_it(args) for args in calls.values()):
+        parts = self._divide(fn if step is None else step, calls)
+        if not parts:
             return self.engine.map(fn, calls, name=name)
         shared = {number: (fn, *(calls[key] for key in part)) for number, part in enumerate(parts)}
         done = self.engine.map(run_side_by_side, shared, name=name)
@@ -105,15 +121,49 @@ class SideBySide:
         }
         return {key: results[key] for key in calls}
 
+    def _divide(self, step: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]]) -> list[list[Key]]:
+        """Return the keys of each process's calls, in the order of the calls; none if each call is to go alone."""
+        if len(calls) < 2 or holds_generator() or not all(is_worth_it(step, args) for args in calls.values()):
+            return []
+        size = sum(nbytes(args) for args in calls.values())
+        place = {key: number for number, key in enumerate(calls)}
+        parts = [
+            sorted(part, key=place.__getitem__)
+            for part in bounded_shares(calls, max(self.engine.places(), -(-size // MOST_BYTES)))
+        ]
+        return parts if len(parts) < len(calls) else []
 
-def is_worth_it(args: tuple[Any, ...]) -> bool:
-    """Tell whether a step on a device may train a small perceptron, from its arguments, which may be in a tuple."""
+
+def bounded_shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
+    """Divide calls into at least so many shares of MOST at most; see :func:`fedcore.execute.workers.shares`."""
+    parts = shares(calls, max(count, -(-len(calls) // MOST)))
+    return [part[first : first + MOST] for part in parts for first in range(0, len(part), MOST)]
+
+
+def is_worth_it(step: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Tell whether a step is fedcore's own and may train a small perceptron of the device among its arguments."""
     devices = [arg for arg in _flat(args) if isinstance(arg, Device)]
-    if len(devices) != 1:
+    if len(devices) != 1 or not is_own(step):
         return False
     data, net = devices[0].data, devices[0].net
     enough = data.nbytes >= LEAST_BYTES if is_handle(data) else len(data.train) >= LEAST
-    return enough and side_by_side.is_small(net)
+    try:
+        return enough and side_by_side.is_small(net)
+    except Exception:  # of a net that cannot be built: the step says what is wrong
+        return False
+
+
+def is_own(step: Any) -> bool:
+    """Tell whether a function, and those that are bound to it, are fedcore's."""
+    if isinstance(step, partial):
+        return all(is_own(part) for part in (step.func, *step.args, *step.keywords.values()) if callable(part))
+    return str(getattr(step, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def nbytes(args: tuple[Any, ...]) -> int:
+    """Return the bytes of the training data of the devices among some arguments; of stored ones of all their data."""
+    devices = [arg for arg in _flat(args) if isinstance(arg, Device)]
+    return sum(each.data.nbytes if is_handle(each.data) else each.data.train.x.nbytes for each in devices)
 
 
 def _flat(value: tuple[Any, ...]) -> Iterator[Any]:
@@ -122,19 +172,22 @@ def _flat(value: tuple[Any, ...]) -> Iterator[Any]:
 
 
 class Way(Protocol):
-    """How models are trained together: a module that says which descents are a group, and takes a group's steps."""
+    """How models are trained together: a module that says which descents are a group, and takes a group's steps.
+
+    `descend` returns whether it did; if not, each trains alone.
+    """
 
     def groups(self, descents: Sequence[Descent]) -> list[list[int]]: ...
 
-    def descend(self, descents: Sequence[Descent]) -> None: ...
+    def descend(self, descents: Sequence[Descent]) -> bool: ...
 
 
 def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list[Result]:
     """Call a step with each of these arguments, with the bits of one after another: small perceptrons train together.
 
-    Raises the error of the first call that fails.
+    Raises the error of the first call that fails, as if the others had not begun.
     """
-    return run_together(fn, calls, side_by_side)
+    return _results(run_each(fn, calls, side_by_side))
 
 
 def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], way: Way = stacked) -> list[Result]:
@@ -142,7 +195,10 @@ def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], wa
 
     Raises the error of the first call that fails, after the threads have ended.
     """
-    outcomes = run_each(fn, calls, way, to_the_end=False)
+    return _results(run_each(fn, calls, way, to_the_end=False))
+
+
+def _results(outcomes: Sequence[Outcome]) -> list[Any]:
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error
@@ -157,8 +213,10 @@ def run_each(
     to_the_end: whether the others go on when one has failed.
     """
     with one_thread():
-        strands = [_Strand(fn, args) for args in calls]
+        strands: list[_Strand] = []
         try:
+            for args in calls:
+                strands.append(_Strand(fn, args))
             _run(strands, way, to_the_end)
         finally:
             for strand in strands:
@@ -176,7 +234,8 @@ def _run(strands: Sequence[_Strand], way: Way, to_the_end: bool) -> None:
         for group in way.groups(descents):
             if len(group) > 1:
                 wall, cpu = time.perf_counter(), time.thread_time()
-                way.descend([descents[position] for position in group])
+                if not way.descend([descents[position] for position in group]):
+                    continue
                 wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
                 steps = sum(len(descents[position].batches) for position in group)
                 for position in group:
@@ -216,7 +275,9 @@ class _Strand:
         self.outcome = Outcome()
         self._call = fn, args
         self._stopping = False
-        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._paused = threading.Lock(), threading.Lock()  # half the time of two semaphores
+        self._go.acquire()
+        self._paused.acquire()
         run = copy_context().run
         self._thread = threading.Thread(target=run, args=(self._run,), daemon=True, name="fedcore-together")
         self._thread.start()
@@ -224,14 +285,14 @@ class _Strand:
     def advance(self) -> None:
         self.waits_for = None
         begin = time.perf_counter()
-        self._go.release()
+        _release(self._go)
         self._paused.acquire()
         self.outcome.add(time.perf_counter() - begin, 0.0)
 
     def stop(self) -> None:
         """End the thread, which may not have begun, may wait, or run if the user interrupted `advance`."""
         self._stopping = True
-        self._go.release()
+        _release(self._go)
         self._thread.join()
 
     def _run(self) -> None:
@@ -248,18 +309,24 @@ class _Strand:
         except BaseException as error:
             self.outcome.error = error
         self.outcome.add(0.0, time.thread_time())
-        self._paused.release()
+        _release(self._paused)
 
     def _wait(self, descent: Descent) -> None:
-        if holds_generator():  # the others may want it meanwhile
+        if holds_generator() or threading.current_thread() is not self._thread:  # others may want it meanwhile
             descent.run()
             return
         if self._stopping:
             raise _Stopped
         self.waits_for, self.trained = descent, False
-        self._paused.release()
+        _release(self._paused)
         self._go.acquire()
         if self._stopping:
             raise _Stopped
         if not self.trained:
             descent.run()
+
+
+def _release(lock: threading.Lock) -> None:
+    """Release a lock, which nobody has taken again if `advance` was interrupted."""
+    with suppress(RuntimeError):
+        lock.release()

@@ -20,12 +20,12 @@ def one_thread() -> Iterator[None]:
 
     More threads would hardly speed up a server's sums, and are much slower when other processes use the cores.
     """
-    threads = torch.get_num_threads()
+    threads, flushed = torch.get_num_threads(), flushes_denormals()
     compute_alone()
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)
         torch.set_num_threads(threads)
 
 
@@ -33,3 +33,8 @@ def compute_alone() -> None:
     """Let this thread compute as `one_thread` says from now on."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+
+
+def flushes_denormals() -> bool:
+    """Tell whether this thread takes denormal numbers as zero."""
+    return not (torch.full((), 1e-39) * 1.0).item()

@@ -44,7 +44,7 @@ def trained_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were trained together."""
     sizes: list[int] = []
     real = stacked.descend
-    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)])
+    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)][1])
     return sizes
 
 
@@ -181,7 +181,9 @@ def test_a_group_of_soft_and_hard_labels(trained_together: list[int]):
 def test_what_repeats(name: str, training: Training, expected: bool, monkeypatch: pytest.MonkeyPatch):
     asked: list[bool] = []
     real = stacked.descend
-    monkeypatch.setattr(stacked, "descend", lambda descents: [asked.append(stacked.repeats(descents)), real(descents)])
+    monkeypatch.setattr(
+        stacked, "descend", lambda descents: [asked.append(stacked.repeats(descents)), real(descents)][1]
+    )
     net = nets.net("mlp", shape=(1, 6, 6), classes=10)
     model(divided(net, (1, 6, 6), dict.fromkeys("ab", 20)), training, Together(), name)
     assert asked == [expected] * 2

@@ -36,7 +36,7 @@ def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[
             loaded = {ref: loaded[ref] if ref in loaded else store.get(ref) for ref in {*refs(args)}}
             yield store.put(run_step(fn, *put_in(loaded, args)))
 
-    return call_save(store, together if all(map(is_worth_it, every)) else lambda: list(results()), ())
+    return call_save(store, together if all(is_worth_it(fn, args) for args in every) else lambda: list(results()), ())
 
 
 def load_calls_side_by_side(store: Store, fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -17,11 +17,11 @@ from prefect.utilities.annotations import quote
 
 from fedcore.core.rounds import receive
 from fedcore.core.threats import admit
-from fedcore.core.together import SideBySide, accelerate_all, is_worth_it, run_on_together
+from fedcore.core.together import SideBySide, accelerate_all, bounded_shares, is_worth_it, run_on_together
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
 from fedcore.execute.remote import WrongWorker
-from fedcore.execute.workers import Engine, WorkerDied, shares
+from fedcore.execute.workers import Engine, WorkerDied
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.calls import (
     call_save,
@@ -301,10 +301,13 @@ class SharedWork:
 
         A part refers to SMALL bytes at most: a run that is killed loses it.
         """
-        if len(due) < 2 or not all(is_worth_it((self.fn, *args)) for args in due.values()):
+        if len(due) < 2 or not all(is_worth_it(self.fn, args) for args in due.values()):
             return
         size = sum(ref.nbytes for args in due.values() for ref in refs(args))
-        for names in shares(due, max(self.workers.places(), -(-size // SMALL))):
+        places = 1
+        with suppress(Exception):  # a cluster that is lost: the steps say so
+            places = self.workers.places()
+        for names in bounded_shares(due, max(places, -(-size // SMALL))):
             part = _Part({name: due[name] for name in names}, self._run)
             self._parts |= dict.fromkeys(names if len(names) > 1 else (), part)
 
@@ -370,7 +373,7 @@ class InMemory:
     ) -> dict[Any, Any]:
         loaded = {unit: (self.store, fn, args) for unit, args in calls.items()}
         if self.accelerator is None:
-            call = partial(SideBySide(self.workers).map, load_call, loaded, name=name)
+            call = partial(SideBySide(self.workers).map, load_call, loaded, name=name, step=fn)
         else:
             call = partial(self.workers.map, load_call, loaded, name=name, accelerator=self.accelerator)
         return with_blobs(self.store, tuple(calls.values()), call)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from federations import SGD, bits, federation
 
-from fedcore.core import side_by_side
 from fedcore.core.training import train
 from fedcore.execute.workers import Inline, WorkerDied
 from fedcore.pipeline import environment
@@ -46,13 +45,10 @@ class Counting(Inline):
 
 
 @pytest.fixture(autouse=True)
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the groups that were trained side by side. Stored examples of a few bytes are enough here."""
-    sizes: list[int] = []
-    real = side_by_side.descend
-    monkeypatch.setattr(side_by_side, "descend", lambda descents: [sizes.append(len(descents)), real(descents)])
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few examples be enough."""
     monkeypatch.setattr("fedcore.core.together.LEAST_BYTES", 1)
-    return sizes
+    monkeypatch.setattr("fedcore.core.side_by_side.WORTH", 1)
 
 
 def calls(store: Store) -> dict[str, tuple[Any, ...]]:
@@ -69,7 +65,7 @@ def value(store: Store, record: dict[str, Any]) -> Any:
     return store.get(unflatten(record["value"], {}))
 
 
-def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path, trained: list[int]):
+def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
     store, engine = Store(tmp_path), Counting(2)
     work = SharedWork(store, engine, TRAIN)
     work.prepare(calls(store))
@@ -80,7 +76,6 @@ def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path, trained: li
         assert 0 < record["wall"] < 60
         assert work.take(name) is None  # a step that is tried again does it alone
     assert engine.asked == [("load_calls_side_by_side", 2)] * 2
-    assert trained == [2, 2]
 
 
 def test_parts_are_as_large_as_a_kill_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -113,18 +108,18 @@ def failing(memory: Any, message: Message, device: Any, step_id: StepId) -> Any:
     return train(memory, message, device, step_id, training=SGD)
 
 
-def test_a_call_that_fails_leaves_the_others(tmp_path: Path, trained: list[int]):
+def test_a_call_that_fails_leaves_the_others(tmp_path: Path):
     store = Store(tmp_path)
     found = load_calls_side_by_side(store, failing, [*calls(store).values()])
     assert [one is None for one in found] == [False, True, False, False]
     assert bits(value(store, found[0])) == alone(store, "train-a")
-    assert trained == [3]
 
 
-def test_repeated_rounds_train_side_by_side(tmp_path: Path, trained: list[int]):
+def test_repeated_rounds_train_side_by_side(tmp_path: Path):
     store = Store(tmp_path)
-    execute = InMemory(store, Counting(2), lambda count: None, None)
+    engine = Counting(2)
+    execute = InMemory(store, engine, lambda count: None, None)
     found = execute.map(TRAIN, calls(store))
     assert [*found] == [*calls(store)]
     assert {name: bits(result) for name, result in found.items()} == {name: alone(store, name) for name in found}
-    assert trained == [2, 2]
+    assert engine.asked == [("run_side_by_side", 3)] * 2

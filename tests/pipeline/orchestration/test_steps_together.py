@@ -26,7 +26,7 @@ from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sizes: list[int] = []
     real = stacked.descend
-    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)])
+    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)][1])
     fed, store = federation("ab"), Store(tmp_path)
     nets = {name: device.net for name, device in fed.devices.items()}
     built = method(
