@@ -1,7 +1,7 @@
 """What people wait for, all of it in one go, and the table of docs/speed.md; at most twelve minutes.
 
     python -m benchmarks.speed [--out docs/results/speed.csv] [--project PROJECT] [--before CHECKOUT] [--only WORD,...]
-                               [--minutes 12]
+                               [--tests now] [--minutes 12]
 
 A made-up CSV of 20,000 rows, 14 sites and 8 inputs becomes a project, in which ten methods run with three seeds
 ("answer"); the same run once more finds everything in the cache ("cached"); then come the bytes of that project
@@ -263,12 +263,12 @@ def methods(side: Side) -> None:
         stop(side, project)
 
 
-def fresh(side: Side) -> None:
-    """Time `make run` and `make test` in a clone that nobody has used, with its own new environment."""
+def fresh(side: Side, tests: bool = True) -> None:
+    """Time `make run` and, if wanted, `make test` in a clone that nobody has used, with its own new environment."""
     subprocess.run(["git", "clone", "--quiet", str(side.checkout), str(side.fresh)], check=True)
     environment = {key: value for key, value in os.environ.items() if key not in ("FEDCORE_HOME", "PYTHONPATH")}
     python = Path(sys.base_prefix) / "bin" / "python3"
-    for line, target in ((MAKE_RUN, "run"), (MAKE_TEST, "test")):
+    for line, target in ((MAKE_RUN, "run"), (MAKE_TEST, "test"))[: 1 + tests]:
         with measured() as spent:
             process = subprocess.Popen(
                 ["make", target, f"PYTHON={python}"], cwd=side.fresh, env=environment, text=True,
@@ -345,10 +345,13 @@ def complain(why: str) -> None:
     print(f"benchmarks.speed: {why}", file=sys.stderr, flush=True)
 
 
-def measure(sides: Sequence[Side], asked: Sequence[str], project: Path | None) -> dict[str, float]:
+def measure(
+    sides: Sequence[Side], asked: Sequence[str], project: Path | None, untested: Sequence[str] = ()
+) -> dict[str, float]:
     """Measure all parts, the sides in turns; returns the load of the machine before each part."""
     parts: dict[str, tuple[Callable[[Side], None], int]] = {
-        "fresh": (fresh, 1), "answer": (answer, 1), "cached": (cached, 1), "disk": (disk, 1),
+        "fresh": (lambda side: fresh(side, side.name not in untested), 1),
+        "answer": (answer, 1), "cached": (cached, 1), "disk": (disk, 1),
         "commands": (lambda side: commands(side, project), REPETITIONS),
         "own": (own, 1), "exchange": (exchange, 1), "precision": (precision, 1),
         "methods": (methods, 1),
@@ -441,6 +444,7 @@ def main() -> None:
     asked.add_argument("--project", type=Path, help="where make run has ended; the made-up project by default")
     asked.add_argument("--before", type=Path, help="another checkout")
     asked.add_argument("--only", default="", help=f"parts: {', '.join(UNASKED)}, fresh, methods")
+    asked.add_argument("--tests", choices=("both", "now"), default="both", help="whose make test is timed in fresh")
     asked.add_argument("--minutes", type=float, default=Clock.limit / 60, help="after which what still runs is ended")
     args = asked.parse_args()
     Clock.limit = 60 * args.minutes
@@ -452,7 +456,8 @@ def main() -> None:
             side.folder.mkdir()
         ended = args.project.resolve() if args.project else None
         try:
-            measure(sides, [part for part in args.only.split(",") if part], ended)
+            parts = [part for part in args.only.split(",") if part]
+            measure(sides, parts, ended, ["before"] if args.tests == "now" else [])
         finally:
             for side in sides:
                 for project in (side.project, side.fresh):

@@ -110,10 +110,8 @@ def same_bits(layers: Sequence[str], make_rows: MakeRows, batch: int, keep: floa
             for _ in range(-(-TRIED // (devices * min(outputs * min(batch, inputs), batch * inputs)))):
                 if not _products_agree(layer, make_rows, batch, keep, draws):
                     return None
-            for _ in range(-(-TRIED // (devices * outputs)) if keep == 0 else 0):
-                if not _bias_agrees(layer, make_rows, batch, draws):
-                    one_by_one.add(layer)
-                    break
+            if keep == 0 and not _biases_agree(layer, make_rows, batch, draws):
+                one_by_one.add(layer)
     return StackedMLP(layers, one_by_one)
 
 
@@ -135,13 +133,16 @@ def _products_agree(layer: str, make_rows: MakeRows, batch: int, keep: float, dr
     return True
 
 
-def _bias_agrees(layer: str, make_rows: MakeRows, batch: int, draws: torch.Generator) -> bool:
+def _biases_agree(layer: str, make_rows: MakeRows, batch: int, draws: torch.Generator) -> bool:
     into, expected = (one[f"{layer}.bias"] for one in _twice(make_rows, draws))
-    gradient = torch.randn(*into.shape[:1], batch, into.shape[1], generator=draws)
-    set_bias(into, gradient, 1 / batch)
-    for row, of in enumerate(gradient):
-        expected[row].addmv_(of.clone().t(), torch.ones(batch), beta=0.0, alpha=1 / batch)
-    return equal_bits(into, expected)
+    for _ in range(-(-TRIED // into.numel())):
+        gradient = torch.randn(len(into), batch, into.shape[1], generator=draws)
+        set_bias(into, gradient, 1 / batch)
+        for row, of in zip(expected.unbind(), gradient.unbind(), strict=True):
+            row.addmv_(of.clone().t(), torch.ones(batch), beta=0.0, alpha=1 / batch)
+        if not equal_bits(into, expected):
+            return False
+    return True
 
 
 def _twice(make_rows: MakeRows, draws: torch.Generator) -> tuple[Params, Params]:
