@@ -10,7 +10,6 @@ in a stack, devices train one after another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -95,17 +94,15 @@ def is_small(net: Net, batch: int = 1) -> bool:
     return sum(sizes) <= LARGEST and batch * max(sizes) < LARGE  # larger products are oneDNN's
 
 
-def descend(descents: Sequence[Descent]) -> bool:
+def descend(descents: Sequence[Descent]) -> None:
     """Take all steps of descents of one group, in place.
 
-    Returns whether it did: after an error nothing has changed, and the device whose error it is will say so.
+    After an error none of them can be used: their steps are to be done again, one by one.
     """
-    with torch.no_grad(), suppress(Exception):
+    with torch.no_grad():
         full = [_count_full(descent) for descent in descents]
         order = sorted(range(len(descents)), key=lambda row: -full[row])
         _Rows([descents[row] for row in order], [full[row] for row in order]).descend()
-        return True
-    return False
 
 
 def _count_full(descent: Descent) -> int:
@@ -134,10 +131,9 @@ class _Rows:
             )
             for descent, model, gradient in zip(descents, self.models, self.gradients, strict=True)
         ]  # fmt: skip
-        self.moments = [{name: x.clone() for name, x in descent.moments.items()} for descent in descents]
         self.slots = [
-            optimiser_slots(flat, self.training, moments, descent.pieces)
-            for flat, moments, descent in zip(self.flats, self.moments, descents, strict=True)
+            optimiser_slots(flat, self.training, descent.moments, descent.pieces)
+            for flat, descent in zip(self.flats, descents, strict=True)
         ]
         self.x = torch.cat([descent.data.inputs() for descent in descents])
         self.y = torch.cat([descent.data.y for descent in descents])
@@ -174,12 +170,10 @@ class _Rows:
                     steps[count] = self._step(count, alone)
                 steps[count](self.index[number, :count])
         inner, _ = _into(self.descents[0])
-        for row, descent in enumerate(self.descents):  # at the end, so that an error leaves all as it was
-            descent.flat.vector.copy_(self.models[row])
+        for descent, model, gradient in zip(self.descents, self.models, self.gradients, strict=True):
+            descent.flat.vector.copy_(model)
             if not inner:
-                descent.flat.gradient.copy_(self.gradients[row])
-            for name, moment in self.moments[row].items():
-                descent.moments[name] = descent.moments[name].copy_(moment) if name in descent.moments else moment
+                descent.flat.gradient.copy_(gradient)
 
     def _take(self, step: Step, index: Tensor) -> None:
         step(self.x.index_select(0, index), self.y.index_select(0, index))

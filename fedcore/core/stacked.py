@@ -123,14 +123,13 @@ def _forward(module: nn.Module) -> Callable[[Params, Tensor], Tensor]:
     return forward
 
 
-def descend(descents: Sequence[Descent]) -> bool:
+def descend(descents: Sequence[Descent]) -> None:
     """Take all steps of descents that `groups` puts together, in place; those with fewer batches stop earlier."""
     rows = _Rows(sorted(descents, key=lambda descent: -len(descent.batches)))
     with torch.device(rows.models.device):
         for count, steps in groupby(range(len(rows.moving)), rows.moving.__getitem__):
             rows.descend(count, list(steps))
         rows.write_back()
-    return True
 
 
 def repeats(descents: Sequence[Descent]) -> bool:

@@ -172,22 +172,23 @@ def _flat(value: tuple[Any, ...]) -> Iterator[Any]:
 
 
 class Way(Protocol):
-    """How models are trained together: a module that says which descents are a group, and takes a group's steps.
-
-    `descend` returns whether it did; if not, each trains alone.
-    """
+    """How models are trained together: a module that says which descents are a group, and takes a group's steps."""
 
     def groups(self, descents: Sequence[Descent]) -> list[list[int]]: ...
 
-    def descend(self, descents: Sequence[Descent]) -> bool: ...
+    def descend(self, descents: Sequence[Descent]) -> None: ...
 
 
 def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list[Result]:
     """Call a step with each of these arguments, with the bits of one after another: small perceptrons train together.
 
-    Raises the error of the first call that fails, as if the others had not begun.
+    Raises the error of the first call that fails. To find it, all are called again, one after another.
     """
-    return _results(run_each(fn, calls, side_by_side))
+    outcomes = run_each(fn, calls, side_by_side)
+    if any(isinstance(outcome.error, Exception) for outcome in outcomes):
+        with one_thread():
+            return [run_step(fn, *args) for args in calls]
+    return _results(outcomes)
 
 
 def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], way: Way = stacked) -> list[Result]:
@@ -234,7 +235,11 @@ def _run(strands: Sequence[_Strand], way: Way, to_the_end: bool) -> None:
         for group in way.groups(descents):
             if len(group) > 1:
                 wall, cpu = time.perf_counter(), time.thread_time()
-                if not way.descend([descents[position] for position in group]):
+                try:
+                    way.descend([descents[position] for position in group])
+                except Exception as error:  # nobody knows whose it is
+                    for position in group:
+                        running[position].outcome.error = error
                     continue
                 wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
                 steps = sum(len(descents[position].batches) for position in group)
@@ -242,6 +247,7 @@ def _run(strands: Sequence[_Strand], way: Way, to_the_end: bool) -> None:
                     running[position].trained = True
                     share = len(descents[position].batches) / max(steps, 1)
                     running[position].outcome.add(share * wall, share * cpu)
+        running = [strand for strand in running if strand.outcome.error is None]
 
 
 @dataclass

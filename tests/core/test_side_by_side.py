@@ -44,10 +44,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     real = side_by_side.descend
 
-    def descend(descents: Any) -> bool:
-        done = real(descents)
-        sizes.extend([len(descents)] * done)
-        return done
+    def descend(descents: Any) -> None:
+        real(descents)
+        sizes.append(len(descents))
 
     monkeypatch.setattr(side_by_side, "descend", descend)
     monkeypatch.setattr(together, "LEAST", 1)
@@ -288,18 +287,15 @@ def test_an_error_is_that_of_the_first_device_and_says_where():
     assert "device b" in said[0][1][0]
 
 
-def test_after_an_error_moments_are_as_they_were():
+def test_the_calls_of_a_group_that_failed_have_failed():
     fed = divided(net())
-    device = fed.devices["c"]
-    flat = flatten_net(device.net, nets.init(device.net, torch.Generator()))
-    before = flat.vector.clone()
-    batches = [torch.arange(16)] * 3 + [torch.full((16,), 10**6)]
-    descent = Descent(flat, replace(SGD, momentum=0.9), device.data.train, batches, {}, torch.Generator())
-    with_moments = replace(descent, moments={"velocity": torch.ones_like(flat.vector)})
-    assert not side_by_side.descend([with_moments, descent])
-    assert (with_moments.moments["velocity"] == 1).all()
-    assert descent.moments == {}
-    assert torch.equal(flat.vector, before)
+    broken = replace(fed.devices["b"].data, train=Data(fed.devices["b"].data.train.x, torch.full((62,), 99)))
+    devices = {**fed.devices, "b": replace(fed.devices["b"], data=broken), "f": fed.devices["a"]}
+    calls = [({}, Message(), device, StepId(0, 0, 0, name)) for name, device in devices.items()]
+    ends = together.run_each(partial(train, training=SGD), calls, side_by_side)
+    assert ends[1].error is not None
+    if groups(fed, SGD, [1]):
+        assert all(end.error is not None and end.result is None for end in ends)
 
 
 def test_who_holds_the_generator_does_not_wait_for_others(trained: list[int]):
