@@ -51,7 +51,6 @@ ELSEWHERE = {
     "errors": "test_types.py",
     "execute/packing": "execute/test_workers.py",
     "execute/remote": "execute/test_cluster.py",
-    "execute/threads": "execute/test_workers.py",
     "field/answers": "field/test_server.py",
     "field/deployed": "field/test_session.py",
     "field/results": "field/test_study.py",

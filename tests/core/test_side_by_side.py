@@ -28,7 +28,7 @@ ADAM = Training("adam", 0.001, batch=16, epochs=3, optimiser_state="keep")
 SIZES = {"a": 80, "b": 62, "c": 320, "d": 7, "e": 192}
 WAYS = {
     "sgd": SGD,
-    "momentum and clipping": replace(SGD, momentum=0.5, clip=1.0),
+    "momentum and clipping": replace(SGD, momentum=0.5, clip=0.05),
     "weight decay": replace(SGD, weight_decay=0.01, round_decay=0.5),
     "class weights": replace(SGD, class_weights="balanced", batch=32),
     "one example": replace(SGD, batch=1, epochs=1),
