@@ -18,7 +18,7 @@ from fedcore.types import Params
 TRIED = 4096
 """Numbers of each product that are compared, at least: another order of a sum may show in one of a hundred."""
 
-UNALIGNED = 16
+ALIGNMENT = 16
 """Each device's part of a stack begins at a multiple of so many numbers (a cache line), where a tensor of its own does.
 A library may sum otherwise from another place on.
 """
@@ -105,7 +105,7 @@ def same_bits(layers: Sequence[str], make_rows: MakeRows, batch: int, keep: floa
     with torch.no_grad():
         for layer in layers:
             devices, outputs, inputs = make_rows(draws)[f"{layer}.weight"].shape
-            if batch * outputs % UNALIGNED or batch * inputs % UNALIGNED:
+            if batch * outputs % ALIGNMENT or batch * inputs % ALIGNMENT:
                 return None
             for _ in range(-(-TRIED // (devices * min(outputs * min(batch, inputs), batch * inputs)))):
                 if not _products_agree(layer, make_rows, batch, keep, draws):
