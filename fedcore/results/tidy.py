@@ -115,7 +115,7 @@ def left_out_rows(table: pd.DataFrame, scores: Numbers) -> pd.DataFrame:
 def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the mean, worst and spread of one metric over devices; for scores also each group's mean, in_<name>.
 
-    rows: of one split, metric and turn. groups: device -> group; group means need at least two groups. weights: of the
+    rows: of one split, metric and round. groups: device -> group; group means need at least two groups. weights: of the
     devices in the mean; None: all alike.
     """
     values = rows["value"]
@@ -172,9 +172,10 @@ def has(table: pd.DataFrame, split: str) -> bool:
 
 
 def final(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of each method's last turn."""
-    round_info = table["stage"] * 1_000_000 + table["round"]
-    return table[round_info == round_info.groupby([table["setting"], table["method"], table["seed"]]).transform("max")]
+    """Return the rows of each method's last round."""
+    round_order = table["stage"] * 1_000_000 + table["round"]
+    last = round_order.groupby([table["setting"], table["method"], table["seed"]]).transform("max")
+    return table[round_order == last]
 
 
 def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.DataFrame:

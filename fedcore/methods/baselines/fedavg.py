@@ -113,11 +113,11 @@ def average_updates(
 def mask_model(update: Update, device: Device, step_id: StepId, *, partners: Sequence[str], weights: Weights) -> Update:
     """Replace the model by its tensors times the device's weight, n_i or 1, as masked integers."""
     factor = update.size if weights == "size" else 1
-    round_info = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
+    round_label = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
     masked = {}
     for name, tensor in update.params.items():
         numbers = to_integers(factor * tensor.double(), device.name, len(partners))
-        masked[name] = mask(numbers, f"{round_info}/{name}", device.name, partners, step_id.seed)
+        masked[name] = mask(numbers, f"{round_label}/{name}", device.name, partners, step_id.seed)
     return replace(update, params={}, extra=masked)
 
 

@@ -98,8 +98,8 @@ def sketch(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     axes, residual = _axes(vectors.to(gram), values.to(gram), diagonal)
     for _ in range(TURNS):
         vectors = torch.linalg.qr(gram @ axes - residual[:, None] * axes).Q
-        values, round_info = torch.linalg.eigh(vectors.T @ (gram @ vectors - residual[:, None] * vectors))
-        axes, residual = _axes(vectors @ round_info, values, diagonal)
+        values, eigenvectors = torch.linalg.eigh(vectors.T @ (gram @ vectors - residual[:, None] * vectors))
+        axes, residual = _axes(vectors @ eigenvectors, values, diagonal)
     return axes, residual
 
 
