@@ -12,7 +12,7 @@ BIN := .venv/bin
 CODE := fedcore tasks flows tests benchmarks examples
 # tests that import neither Prefect nor MLflow, in two processes; all others but the scenarios are a third
 LEARNING := $(addprefix tests/,api config core methods nets partition)
-DATA := $(addprefix tests/,data execute report results test_docs.py test_front_door.py test_judge_anew.py)
+DATA := $(addprefix tests/,data execute report results test_docs.py test_front_door.py test_judge_anew.py test_results_page.py)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from benchmarks.results_page import results_page
 from fedcore.config.papers import read_papers
 from fedcore.config.params import read
 from fedcore.config.studies import Study, find_study
-from fedcore.report.results import results_page
 from fedcore.results.claims import Claim, read_rule
 from fedcore.results.criterion import RATIO
 from fedcore.results.intervals import half_width
