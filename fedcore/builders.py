@@ -30,8 +30,8 @@ PARTITION_CONTEXT = ("dataset", "name", "seed")
 RENAMED = {
     "exam": "rank_by", "shots": "rounds", "mixing": "aggregation", "matters": "min_effect", "init": "shared_init",
     "moments": "optimiser_state", "kept": "keep", "printed": "fedasa_eq12", "table3": "fedasa_table3",
-    "recommended": "personal_distillation", "mine": "my_data", "along": "x_axis", "show": "figures",
-    "says": "statement", "of": "metric", "at": "round", "when": "require", "why": "reason",
+    "recommended": "personal_distillation", "mine": "my_data", "field": "published", "along": "x_axis",
+    "show": "figures", "says": "statement", "of": "metric", "at": "round", "when": "require", "why": "reason",
 }  # fmt: skip
 """Words of earlier versions -> those that took their place: keys, values, methods and studies."""
 

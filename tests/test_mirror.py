@@ -58,7 +58,7 @@ ELSEWHERE = {
     "methods/code/widths": "methods/code/test_fusion.py",
     "methods/fedasa/distances": "methods/fedasa/test_fedasa.py",
     "methods/fedasa/sharing": "methods/fedasa/test_fedper.py",
-    "methods/field/part_training": "methods/field/test_fedrep.py",
+    "methods/published/part_training": "methods/published/test_fedrep.py",
     "methods/one_shot/ensembles": "methods/one_shot/test_ensemble.py",
     "methods/st_lf/energy": "methods/st_lf/test_bound.py",
     "methods/st_lf/heuristics": "methods/st_lf/test_st_lf_rivals.py",

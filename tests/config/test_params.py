@@ -268,6 +268,6 @@ def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
 
 def test_the_project_has_each_section_and_study_once():
     assert set(PARAMS) - set(METHODS) == {*REQUIRED, "methods", "studies"}
-    for folder, more in (("studies", {"my_data", "closed", "field"}), ("claims", set[str]())):
+    for folder, more in (("studies", {"my_data", "closed", "published"}), ("claims", set[str]())):
         known = {"code", "fedasa", "dfl", "hostile", "one_shot", "st_lf"} | more
         assert {path.stem for path in (ROOT / folder).iterdir()} == known

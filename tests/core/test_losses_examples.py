@@ -1,4 +1,4 @@
-"""Methods of the field by a loss of one's own equal loops written by hand."""
+"""Published methods by a loss of one's own equal loops written by hand."""
 
 from __future__ import annotations
 

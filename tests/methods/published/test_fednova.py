@@ -13,7 +13,7 @@ from federations import ADAM, SGD, data, federation, last
 
 from fedcore.core.training import Training
 from fedcore.methods import method
-from fedcore.methods.field.fednova import path_length
+from fedcore.methods.published.fednova import path_length
 from fedcore.types import InputError, Splits
 
 FED = federation("abc", CHAIN)

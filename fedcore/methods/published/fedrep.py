@@ -18,7 +18,7 @@ from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params
-from fedcore.methods.field.part_training import fit_part, head, parts, require_base
+from fedcore.methods.published.part_training import fit_part, head, parts, require_base
 from fedcore.nets import require_equal
 from fedcore.types import Count, Device, Message, Method, Net, Params, StepId, Update
 

@@ -18,7 +18,7 @@ from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.losses import PARTS
 from fedcore.core.messages import begin_with_memory, require_shared_init
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params, train
-from fedcore.methods.field.part_training import fit_part, head, parts, require_base
+from fedcore.methods.published.part_training import fit_part, head, parts, require_base
 from fedcore.nets import require_equal
 from fedcore.types import Depth, Device, Message, Method, Model, Net, Params, Stage, StepId, Update
 
