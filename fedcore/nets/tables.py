@@ -14,7 +14,7 @@ from fedcore.types import Axes, InputError, Net
 
 
 class Images(nn.Sequential):
-    """Layers on images that work in any memory order: channels may be innermost, see `local.view_of`."""
+    """Layers on images that work in any memory order: channels may be innermost, see `flat_nets.view_of`."""
 
     channels_last = True
 

@@ -181,7 +181,7 @@ def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
 
 
 def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:
-    """Return the rows that were stopped after FEW_SEEDS seeds, and the seeds of these and of the others."""
+    """Return the rows that were stopped after STOPPED_AFTER seeds, and the seeds of these and of the others."""
     seeds = table.groupby("method")["seed"].nunique()
     most = int(seeds.max())
     return tuple(map(str, seeds.index[(seeds == STOPPED_AFTER) & (most > STOPPED_AFTER)])), (STOPPED_AFTER, most)

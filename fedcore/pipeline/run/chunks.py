@@ -137,7 +137,7 @@ def compute_chunk(
     execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
     places: Sequence[tuple[Any, ...]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Run at most `left` rounds, for about SEGMENT seconds.
+    """Run at most `left` rounds, for about CHUNK seconds.
 
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
