@@ -21,7 +21,7 @@ from fedcore.methods import method
 from fedcore.nets import net
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store, refs
-from fedcore.pipeline.orchestration.steps import Steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.run_method import deploy_models
 from fedcore.types import Data, Device, Federation, Method, Splits

@@ -23,7 +23,7 @@ from fedcore.methods import METHODS
 from fedcore.nets import net
 from fedcore.pipeline.cache import keys
 from fedcore.pipeline.cache.store import Ref
-from fedcore.pipeline.orchestration.steps import word_of
+from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.run.chunks import compute_chunk
 from fedcore.pipeline.run.step_functions import deploy, distribute, divide
 

@@ -18,8 +18,9 @@ from prefect.serializers import PickleSerializer
 from fedcore.execute.workers import Inline, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, flatten, refs
-from fedcore.pipeline.orchestration import steps as steps_room
-from fedcore.pipeline.orchestration.steps import Steps
+from fedcore.pipeline.orchestration import shards
+from fedcore.pipeline.orchestration import steps as prefect_steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.types import Update
 
 X = {"w": torch.arange(8.0)}
@@ -212,10 +213,10 @@ def as_they_end(probe: Probe) -> dict[str, Any]:
 
 def in_shards(probe: Probe) -> dict[str, Any]:
     """Run a step on nine devices as shards of four, then once more with another argument for one of them."""
-    many, shard = steps_room.MANY, steps_room.SHARD
+    many, shard = shards.MANY, shards.SHARD
     calls = {f"d{i}": ("shards", Update({"w": X["w"] + i})) for i in range(9)}
     alone = Steps(probe.store, probe.workers).map(work.double, calls)
-    steps_room.MANY, steps_room.SHARD = 8, 4
+    shards.MANY, shards.SHARD = 8, 4
     try:
         runs = []
         for changed in (calls, {**calls, "d5": ("shards", Update(X))}):
@@ -223,7 +224,7 @@ def in_shards(probe: Probe) -> dict[str, Any]:
             found = steps.map(work.double, changed)
             runs.append((found, [(step.unit, step.cached, step.calls, step.kind) for step in steps.done]))
     finally:
-        steps_room.MANY, steps_room.SHARD = many, shard
+        shards.MANY, shards.SHARD = many, shard
     (first, steps_of_first), (second, steps_of_second) = runs
     return {
         "same": [first == alone, list(first) == list(calls)],
@@ -311,7 +312,7 @@ def find() -> dict[str, Any]:
             there.run_nested(work.chunk, "there here", X, unkeyed=(1,))
             there(work.double, "there too", Update(X))
             found["there"].append([(step.kind, step.cached) for step in there.done])
-    found["jobs left"] = len(steps_room._JOBS)
+    found["jobs left"] = len(prefect_steps._JOBS)
     found["records"] = [json.loads(path.read_text())["metadata"]["serializer"]["type"] for path in
                         environment.STEPS.iterdir()]  # fmt: skip
     return found

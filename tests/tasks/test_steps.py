@@ -14,7 +14,7 @@ environment.prepare()  # Prefect reads its settings when it is imported
 
 from fedcore.core.rounds import receive
 from fedcore.pipeline.orchestration import steps as orchestration
-from fedcore.pipeline.orchestration.steps import word_of
+from fedcore.pipeline.orchestration.shards import word_of
 from tasks import STEPS
 
 BESIDE = {"partition", "distribute", "describe", "rounds", "deploy", "evaluate", "embed"}
@@ -51,7 +51,7 @@ def test_a_task_runs_its_job_and_seals_the_record(word: str, monkeypatch: pytest
         ran.append(word)
         return {"value": word, "wall": 0.5, "cpu": 0.25}
 
-    job = orchestration._Job(work)
+    job = orchestration.Job(work)
     monkeypatch.setitem(orchestration._JOBS, 7, job)
     record = STEPS[word].fn("key", 7)
     assert (ran, job.ran) == ([word], True)

@@ -26,7 +26,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import server
-from fedcore.pipeline.orchestration.steps import Steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
 
 REPEATED = (
     "Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed",

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
 from fedcore.pipeline.cache.store import DamagedBlob
-from fedcore.pipeline.orchestration.steps import Steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.types import Federation, Method, PairStage, step_word
 
 CHUNK = 30.0
@@ -142,9 +142,9 @@ def compute_chunk(
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
 
-    places: the starts of the stage's chunks, `place` last. execute: a fedcore.pipeline.orchestration.steps.InMemory.
-    The signature does not name this type: a step's key covers the source that its function uses, and the result does
-    not depend on how a chunk is run.
+    places: the starts of the stage's chunks, `place` last. execute: InMemory of
+    fedcore.pipeline.orchestration.in_memory. The signature does not name this type: a step's key covers the source
+    that its function uses, and the result does not depend on how a chunk is run.
     """
     state = restore(execute, method, fed, seed, places)
     end = time.monotonic() + CHUNK

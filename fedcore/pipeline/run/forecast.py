@@ -32,8 +32,9 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.records import look_up
-from fedcore.pipeline.orchestration.steps import Steps, into_shards, nested_on, trains_together, word_of
+from fedcore.pipeline.orchestration.shards import into_shards, nested_on, trains_together, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import rounds
@@ -78,7 +79,7 @@ class History:
 
 
 class Lookup:
-    """Stands in for Steps (fedcore.pipeline.orchestration.steps), and runs nothing but what takes no time.
+    """Stands in for Steps (fedcore.pipeline.orchestration.cached_steps), and runs nothing but what takes no time.
 
     work: kind -> how many device's rounds or steps are not cached, those of several devices at once as fractions of
     `workers`.

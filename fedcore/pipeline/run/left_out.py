@@ -17,8 +17,9 @@ from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import leave_out as leave_out_of
 from fedcore.partition.new_devices import new_sites
 from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.session import Session
-from fedcore.pipeline.orchestration.steps import Steps, word_of
+from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.pictures import data_numbers
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds

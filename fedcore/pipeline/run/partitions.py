@@ -32,7 +32,7 @@ from fedcore.results.criterion import scoring
 from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
 
 if TYPE_CHECKING:
-    from fedcore.pipeline.orchestration.steps import Steps  # which imports Prefect
+    from fedcore.pipeline.orchestration.cached_steps import Steps  # which imports Prefect
 
 DATASET, CARD = "dataset.safetensors", "card.json"
 PARTITION = "index.parquet"

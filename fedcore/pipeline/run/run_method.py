@@ -22,8 +22,9 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.session import Session
-from fedcore.pipeline.orchestration.steps import Steps, word_of
+from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites

@@ -16,11 +16,10 @@ from fedcore.execute.workers import Inline
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store, flatten
 from fedcore.pipeline.command import report_bad_input
+from fedcore.pipeline.orchestration import cached_steps, session
 from fedcore.pipeline.orchestration import records as step_records
-from fedcore.pipeline.orchestration import session
-from fedcore.pipeline.orchestration import steps as prefect_steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
-from fedcore.pipeline.orchestration.steps import Steps
 
 
 def double(number: int) -> int:
@@ -37,8 +36,8 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(session, "mark_running", lambda flow_run: nullcontext())
     monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.setattr(session.journal, "append", lambda line: None)
-    monkeypatch.setattr(prefect_steps, "_in_order_of_completion", lambda calls, futures: calls)
-    monkeypatch.setattr(prefect_steps, "_result", lambda kind, unit, future: future)
+    monkeypatch.setattr(cached_steps, "in_order_of_completion", lambda calls, futures: calls)
+    monkeypatch.setattr(cached_steps, "wait_for", lambda name, future: future)
     return folder
 
 

@@ -12,9 +12,9 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Store, flatten
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.orchestration import steps as prefect_steps
+from fedcore.pipeline.orchestration import cached_steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
-from fedcore.pipeline.orchestration.steps import Steps
 
 
 def double(number: int) -> int:
@@ -48,7 +48,7 @@ def test_a_record_that_was_not_written_ends_the_run(tmp_path: Path, monkeypatch:
 
     nothing: Any = None
     monkeypatch.setattr(Steps, "_submit", submit)
-    monkeypatch.setattr(prefect_steps, "_in_order_of_completion", lambda calls, futures: calls)
-    monkeypatch.setattr(prefect_steps, "_result", lambda kind, unit, future: future)
+    monkeypatch.setattr(cached_steps, "in_order_of_completion", lambda calls, futures: calls)
+    monkeypatch.setattr(cached_steps, "wait_for", lambda name, future: future)
     with pytest.raises(Failed, match="the step's record was not kept"):
         Steps(Store(tmp_path / "blobs"), nothing)(double, 4)

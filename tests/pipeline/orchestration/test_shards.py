@@ -10,7 +10,7 @@ import pytest
 from fedcore.core.evaluation import score
 from fedcore.core.training import train
 from fedcore.pipeline.cache.store import Ref
-from fedcore.pipeline.orchestration.steps import FEW, MANY, SHARD, SMALL, into_shards
+from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards
 from fedcore.pipeline.run.step_functions import deploy
 
 

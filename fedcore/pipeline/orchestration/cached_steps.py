@@ -1,0 +1,262 @@
+"""Run each step of the loop as a Prefect task, cached by its key and computed in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from prefect import Task
+from prefect.futures import PrefectFuture
+from prefect.transactions import IsolationLevel, get_transaction
+
+from fedcore.core.together import accelerate_all
+from fedcore.execute.accelerator import accelerate
+from fedcore.execute.workers import Engine
+from fedcore.pipeline.cache.calls import call_save, load_call_save, load_calls_save
+from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.shared import with_blobs
+from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatten
+from fedcore.pipeline.orchestration.in_memory import InMemory
+from fedcore.pipeline.orchestration.locks import StepLocks
+from fedcore.pipeline.orchestration.records import look_up, require_written
+from fedcore.pipeline.orchestration.shards import into_shards, label_of, nested_on, trains_together, word_of
+from fedcore.pipeline.orchestration.shared_work import SharedWork
+from fedcore.pipeline.orchestration.steps import BY_KEY, Job, in_order_of_completion, step, submit, wait_for
+
+
+class Steps:
+    """Runs the loop's functions as cached Prefect tasks: the `execute` that the pipeline gives to fedcore.core.rounds.
+
+    Arguments and results are references (fedcore.pipeline.cache.store). on_step: called with every step when it ends,
+    computed or cached. advance: called with the number of local steps that a step has just done inside. accelerator:
+    the hardware for local steps, None for the CPU; it is part of their keys. together: devices that train together on
+    it, in one step. done: the steps that have ended. A step that the cache has is no task run, so that a night that
+    computes nothing leaves nothing in Prefect's database.
+    """
+
+    in_parts = True  # methods with one training share it, whatever their devices attach
+
+    def __init__(
+        self,
+        store: Store,
+        workers: Engine,
+        on_step: Callable[[Step], None] = lambda step: None,
+        advance: Callable[[int], None] = lambda count: None,
+        accelerator: str | None = None,
+        tasks: Mapping[str, Task[..., Any]] | None = None,
+        together: int = 1,
+    ) -> None:
+        self.store = store
+        self.workers = workers
+        self.on_step = on_step
+        self.advance = advance
+        self.accelerator = accelerator
+        self.together = together if accelerator else 1
+        self.done: list[Step] = []
+        self.locks = StepLocks()
+        policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
+        self._tasks = {word: task.with_options(cache_policy=policy) for word, task in (tasks or {}).items()}
+        self._step = step.with_options(cache_policy=policy)
+        self._digest = Digest()
+        self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
+        self._handed_out: set[Ref] = set()  # verified references that were returned
+        self._not_seen: list[str] = []  # computed steps whose records were not looked for
+        self._brief: list[tuple[Any, Any]] = []  # values that may be deleted, each with what stays of it
+        self._again: dict[str, Callable[[Any], Any]] = {}  # a blob's digest -> what computes its value again
+        self._computing_again = Lock()
+
+    @property
+    def hardware(self) -> tuple[Any, ...]:
+        """What results depend on, beside code and settings: the kind of accelerator, and how many train together."""
+        return (*([self.accelerator] if self.accelerator else []), *([self.together] if self.together > 1 else []))
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self._run_in_workers(fn, {"": args}, None)[""]
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        """Run a step on each unit's arguments; many or quick ones share a step (see `into_shards`)."""
+        placed = accelerate(fn, self.accelerator)
+        shards = into_shards(fn, calls, self.together)
+        if len(shards) == len(calls):
+            return self._run_in_workers(placed, calls, self.accelerator)
+        sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
+        if trains_together(fn, self.together):
+            values = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, self.accelerator, sharded=True)
+        else:
+            values = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save, sharded=True)
+        return {
+            unit: result for label, shard in shards.items() for unit, result in zip(shard, values[label], strict=True)
+        }
+
+    def _run_in_workers(
+        self,
+        fn: Callable[..., Any],
+        calls: Mapping[Any, tuple[Any, ...]],
+        accelerator: str | None,
+        work: Callable[..., Any] = load_call_save,
+        sharded: bool = False,
+    ) -> dict[Any, Any]:
+        shared = SharedWork(self.store, self.workers, fn)
+
+        def body(name: str, *args: Any) -> Any:
+            if (done := shared.take(name)) is not None:
+                return done
+            call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
+            try:
+                return with_blobs(self.store, args, call)
+            except DamagedBlob:
+                if not self._compute_again(args):
+                    raise
+                return call()
+
+        alone = accelerator is not None or sharded
+        return self._map(fn, calls, body, sharded=sharded, prepare=None if alone else shared.prepare)
+
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
+        """Run a step in this process, since it takes less time than a worker needs to start.
+
+        start: if the step has to be computed, start the workers meanwhile for the next steps. known: the step's result,
+        if this process has computed it already.
+        """
+
+        def body(name: str, *args: Any) -> Any:
+            if start:
+                self.workers.start()
+            if known is not None:
+                return call_save(self.store, lambda: known, ())
+            return self.workers(load_call_save, self.store, fn, args)
+
+        return self._map(fn, {"": args}, body)[""]
+
+    def run_nested(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        unkeyed: tuple[Any, ...] = (),
+        needed: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
+        """Run a step in this process that runs other steps in the workers: fn(execute, *args, *unkeyed).
+
+        unkeyed: arguments that are no part of the key, since they change only how far the step goes. needed: the part
+        of the result whose blobs must exist.
+        """
+
+        def body(name: str, *args: Any) -> Any:
+            return call_save(self.store, fn, (self._in_memory(), *args, *unkeyed))
+
+        return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
+
+    def _in_memory(self) -> InMemory:
+        return InMemory(self.store, self.workers, self.advance, self.accelerator, self.together)
+
+    def let_go(self, value: Any, but: Any, again: Callable[[Any], Any], brief: bool) -> None:
+        """Say how a value is computed again, again(execute), for a step that finds it gone.
+
+        brief: this takes little time, so that `drop_brief` may delete its blobs, except those of `but`.
+        """
+        self._again |= {ref.digest: again for ref in refs(value)}
+        if brief:
+            self._brief.append((value, but))
+
+    def drop_brief(self) -> None:
+        """Delete the values that take little time to compute again; call it when no step of this run follows."""
+        for value, but in self._brief:
+            self.drop([ref for ref in refs(value) if self.store.path(ref).exists()], but)
+
+    def _compute_again(self, args: Any) -> bool:
+        """Compute those blobs of a step's arguments that are gone; returns whether it is known how for any."""
+        known = [ref for ref in refs(args) if ref.digest in self._again]
+        with self._computing_again:  # several steps may miss one value
+            for again in {self._again[ref.digest] for ref in known if not self.store.holds(ref)}:
+                self.store.put(again(self._in_memory()))
+        return bool(known)
+
+    def drop(self, value: Any, but: Any) -> None:
+        """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
+        for ref in {*refs(value)} - {*refs(but)} - self._handed_out:
+            self.store.drop(ref)
+
+    def _map(
+        self,
+        fn: Any,
+        calls: Mapping[Any, tuple[Any, ...]],
+        body: Callable[..., Any],
+        needed: Callable[[Any], Any] = lambda value: value,
+        sharded: bool = False,
+        prepare: Callable[[dict[str, tuple[Any, ...]]], None] | None = None,
+    ) -> dict[Any, Any]:
+        kind = word_of(fn, *next(iter(calls.values()), ()))
+        keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
+        jobs = {unit: Job(partial(body, f"{kind}-{keys[unit]}", *args)) for unit, args in calls.items()}
+        for key in {*keys.values()} - self._records.keys():
+            if (known := look_up(key)) is not None:
+                self._records[key] = known
+        if prepare is not None:
+            prepare({f"{kind}-{keys[unit]}": args for unit, args in calls.items() if keys[unit] not in self._records})
+        futures = {
+            unit: self._submit(kind, unit, keys[unit], jobs[unit])
+            for unit in sorted(calls, key=_heaviest_first(calls))
+            if keys[unit] not in self._records
+        }
+        results: dict[Any, Any] = {}
+        steps: dict[Any, Step] = {}
+        for unit in in_order_of_completion(calls, futures):
+            record = wait_for(_name(kind, unit), futures[unit]) if unit in futures else self._records[keys[unit]]
+            if jobs[unit].ran:
+                self._require_kept(keys[unit])
+            value = unflatten(record["value"], {})
+            if not jobs[unit].ran:
+                try:
+                    self._verify(needed(value))
+                except DamagedBlob:
+                    # The cache refers to a missing or damaged blob: compute the step again and replace its record.
+                    record = wait_for(_name(kind, unit), self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
+                    value = unflatten(record["value"], {})
+            self._handed_out.update(refs(needed(value)))
+            self._records[keys[unit]] = record
+            steps[unit] = Step(
+                kind, label_of(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
+                tuple(sorted({ref.digest for ref in refs(value)})), len(calls[unit]) if sharded else 1,
+            )  # fmt: skip
+            self.on_step(steps[unit])
+            results[unit] = value
+        self.done += [steps[unit] for unit in calls]
+        return {unit: results[unit] for unit in calls}
+
+    def _submit(self, kind: str, unit: Any, key: str, job: Job, refresh: bool = False) -> PrefectFuture[Any]:
+        return submit(self._tasks.get(kind, self._step), _name(kind, unit), key, job, refresh)
+
+    def _require_kept(self, key: str) -> None:
+        """Require a computed step's record, within a task later: Prefect writes it at the end of that task."""
+        if get_transaction() is None:
+            require_written(key)
+        else:
+            self._not_seen.append(key)
+
+    def require_all_kept(self) -> None:
+        """Require the records that were not looked for; call it when all tasks have ended."""
+        for key in self._not_seen:
+            require_written(key)
+
+    def _verify(self, value: Any) -> None:
+        """Read the blobs of a cached step once and offer them to other machines. Raises DamagedBlob.
+
+        All are read, as a store that others share takes away each that is damaged and keeps any that is there.
+        Those of a step that has just run are not read: whatever loads them does so, and notices a damage.
+        """
+        blobs = dict.fromkeys(refs(value))
+        if damaged := [ref.digest for ref in blobs if not self.store.holds(ref)]:
+            raise DamagedBlob(f"missing or damaged: {', '.join(damaged)}")
+        self.store.offer(blobs)
+
+
+def _heaviest_first(calls: Mapping[Any, tuple[Any, ...]]) -> Callable[[Any], int]:
+    """Return a sort key by the bytes that a call refers to, so that the longest steps start first."""
+    return lambda unit: -sum(ref.nbytes for ref in refs(calls[unit]))
+
+
+def _name(kind: str, unit: Any) -> str:
+    return f"{kind} {label_of(unit)}".strip()

@@ -1,0 +1,87 @@
+"""Which calls of a map are one step, and the words for steps; imports no Prefect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from fedcore.core.rounds import receive
+from fedcore.core.threats import admit
+from fedcore.core.together import accelerate_all, run_on_together
+from fedcore.execute.accelerator import accelerate, run_on
+from fedcore.pipeline.cache.store import refs
+
+MANY = 256
+"""The most calls of a map that are a step each."""
+
+SHARD = 64
+"""Calls in a step where there are more than MANY: Prefect takes longer for a step than a small device's training."""
+
+QUICK = {"deploy", "evaluate"}
+"""Steps that take a few milliseconds where models and data are small, less than Prefect takes for a step."""
+
+SMALL = 8 * 2**20
+"""The most bytes that such calls of one step refer to; devices with more than half of it have a step each."""
+
+FEW = 1000
+"""The most values that they refer to: a call that scores a thousand devices is a step of its own."""
+
+
+def nested_on(fn: Callable[..., Any], accelerator: str | None, together: int) -> Callable[..., Any]:
+    """Return what the key of a step that runs other steps there knows as its function."""
+    return accelerate(fn, accelerator) if together == 1 else partial(accelerate_all(fn, accelerator), together)
+
+
+def trains_together(fn: Any, together: int) -> bool:
+    """Tell whether the calls of a function share steps since their devices train together on an accelerator."""
+    return together > 1 and word_of(fn) not in QUICK
+
+
+def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]], together: int = 1) -> dict[str, dict[Any, Any]]:
+    """Divide the calls of devices into shards that follow one another, each a step of its own.
+
+    So many devices as train `together` share a step. Else, of more than MANY calls SHARD share a step; of fewer those
+    of a QUICK function, up to SMALL bytes and FEW values; the others are shards of one. A step's key covers its own
+    devices, so that one that changes costs its shard.
+    """
+    if trains_together(fn, together):
+        units = list(calls)
+        parts = [units[first : first + together] for first in range(0, len(units), together)]
+        return {_of_shard(part): {unit: calls[unit] for unit in part} for part in parts}
+    many = len(calls) > MANY
+    if not many and word_of(fn) not in QUICK:
+        return {label_of(unit): {unit: args} for unit, args in calls.items()}
+    shards: list[dict[Any, Any]] = []
+    full = 2.0
+    for unit, args in calls.items():
+        references = [] if many else refs(args)
+        share = 1 / SHARD if many else max(sum(ref.nbytes for ref in references) / SMALL, len(references) / FEW)
+        if full + share > 1:
+            shards.append({})
+            full = 0.0
+        shards[-1][unit] = args
+        full += share
+    return {_of_shard([*shard]): shard for shard in shards}
+
+
+def _of_shard(units: Sequence[Any]) -> str:
+    return f"{label_of(units[0])} to {label_of(units[-1])}"
+
+
+def word_of(fn: Any, *args: Any) -> str:
+    """Return the word for a step (see fedcore.types.step_word), whatever its bound arguments and wherever it runs.
+
+    A step of the server has the word of the method's `combine`.
+    """
+    while True:
+        if isinstance(fn, partial):
+            fn, args = fn.func, (*fn.args, *args)
+        elif fn in (run_on, run_on_together, receive, admit):
+            fn, args = args[0], args[1:]
+        else:
+            return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])
+
+
+def label_of(unit: Any) -> str:
+    return " and ".join(unit) if isinstance(unit, tuple) else str(unit)
