@@ -50,7 +50,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparseRows:
     """Entries of a sparse matrix: row, column and value of each; those of one place are added. count: of the rows."""
 
     count: int
@@ -58,27 +58,27 @@ class Rows:
     column: Index
     value: Array
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Rows:
+    def where(self, chosen: npt.NDArray[np.bool_]) -> SparseRows:
         """Return the chosen rows."""
         kept = chosen[self.row]
         row = (np.cumsum(chosen) - 1)[self.row[kept]]
-        return Rows(int(chosen.sum()), row, self.column[kept], self.value[kept])
+        return SparseRows(int(chosen.sum()), row, self.column[kept], self.value[kept])
 
-    def plus(self, other: Rows) -> Rows:
+    def plus(self, other: SparseRows) -> SparseRows:
         """Return the sum of two matrices of as many rows."""
         row, column = np.concatenate([self.row, other.row]), np.concatenate([self.column, other.column])
-        return Rows(self.count, row, column, np.concatenate([self.value, other.value]))
+        return SparseRows(self.count, row, column, np.concatenate([self.value, other.value]))
 
 
-def rows_with(*parts: tuple[Index, Array | float]) -> Rows:
+def rows_with(*parts: tuple[Index, Array | float]) -> SparseRows:
     """Return rows with a value in one column for each part. parts: each row's column, and its or every value."""
     count = len(parts[0][0])
     values = [np.broadcast_to(value, count).astype(np.float64) for _, value in parts]
     row = np.tile(np.arange(count), len(parts))
-    return Rows(count, row, np.concatenate([columns for columns, _ in parts]), np.concatenate(values))
+    return SparseRows(count, row, np.concatenate([columns for columns, _ in parts]), np.concatenate(values))
 
 
-def stack(blocks: Sequence[Rows], width: int) -> sp.csr_array:
+def stack(blocks: Sequence[SparseRows], width: int) -> sp.csr_array:
     """Return the rows of all blocks as one matrix: to build one of each and join them takes ten times as long."""
     first = np.cumsum([0, *(block.count for block in blocks)])
     row = np.concatenate([block.row + at for block, at in zip(blocks, first[:-1], strict=True)])
@@ -99,7 +99,7 @@ def program(around: Monomials) -> Program:
         """Rows above log((1 - psi_i) psi_j alpha_ij), less b_i, of some pairs."""
         return [(psi[j[chosen]], 1.0), (alpha[chosen], 1.0), (psi[i[chosen]], -r[i[chosen]])]
 
-    terms: list[tuple[Rows, Array, Array]] = [(rows_with((slack, 1.0)), np.zeros(n), np.ones(n))]
+    terms: list[tuple[SparseRows, Array, Array]] = [(rows_with((slack, 1.0)), np.zeros(n), np.ones(n))]
     terms.append((rows_with((psi, -r)), b, problem.phi_s * problem.source))
     terms.append((rows_with(*flow(np.arange(pairs))), b[i], problem.phi_t * problem.target[i, j]))
     w, c = around.link
@@ -114,7 +114,7 @@ def program(around: Monomials) -> Program:
     on_slack, on_psi, c = around.above
     columns = rows_with((alpha, 1.0), (slack[j], -on_slack[j]), (psi[j], -on_psi[j]))
     weights, least = around.under
-    spread = Rows(n, j, alpha, -weights[i, j])
+    spread = SparseRows(n, j, alpha, -weights[i, j])
     constraints = [
         (columns, -c[j], j),
         (rows_with((slack, 1.0)).plus(spread), -least, n + each),
@@ -167,7 +167,7 @@ def cone(around: Monomials) -> StepSolution:
     V, m0, m = len(centre), len(form.b), len(form.d)
     width = V + 1 + m0 + m  # z, s, t, e
 
-    def exponentials(rows: sp.csr_array, constant: Array, height: int, first: int) -> tuple[Rows, Array]:
+    def exponentials(rows: sp.csr_array, constant: Array, height: int, first: int) -> tuple[SparseRows, Array]:
         """Rows (x, 1, bound) of the cones exp(x) <= bound, as constant - matrix @ variables; height: 1 with s, or 0."""
         k = len(constant)
         each = 3 * np.arange(k)
@@ -178,12 +178,15 @@ def cone(around: Monomials) -> StepSolution:
         right = np.zeros((k, 3))
         right[:, 0], right[:, 1] = constant + rows @ centre, 1
         row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-        return Rows(3 * k, row, column, value), right.ravel()
+        return SparseRows(3 * k, row, column, value), right.ravel()
 
     groups = int(form.group.max()) + 1
     limits = form.L.tocoo()
     sums = np.concatenate([np.zeros(m0, np.int64), 1 + form.group]), V + 1 + np.arange(m0 + m), np.ones(m0 + m)
-    linear = [Rows(len(form.limit), limits.coords[0], limits.coords[1], limits.data), Rows(groups + 1, *sums)]
+    linear = [
+        SparseRows(len(form.limit), limits.coords[0], limits.coords[1], limits.data),
+        SparseRows(groups + 1, *sums),
+    ]
     costs, rows = exponentials(form.A, form.b, 1, V + 1), exponentials(form.C, form.d, 0, V + 1 + m0)
     matrix = sp.csc_matrix(stack([*linear, costs[0], rows[0]], width))
     right = np.concatenate([form.limit - form.L @ centre, np.ones(groups + 1), costs[1], rows[1]])
