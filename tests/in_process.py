@@ -13,7 +13,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.recipe import NUMBERS
-from fedcore.field.rows import Rows
+from fedcore.field.rows import DeviceRows
 from fedcore.field.server import Field, federation_of
 from fedcore.field.wire import unpack
 from fedcore.methods import METHODS
@@ -31,7 +31,7 @@ class InProcess:
         fed: Federation,
         root: Path,
         allowed: Collection[str] = (*METHODS, NUMBERS),
-        rows: Mapping[str, Rows] | None = None,
+        rows: Mapping[str, DeviceRows] | None = None,
         keys: Mapping[str, Any] | None = None,
     ) -> None:
         self.fed, self.root, self.allowed, self.rows, self.keys = fed, root, allowed, rows or {}, keys or {}

@@ -12,7 +12,7 @@ from in_process import InProcess
 from fedcore.api.federation import DividedDataset, federate, partitioner
 from fedcore.data import Dataset, load
 from fedcore.field.recipe import Recipe
-from fedcore.field.rows import Rows
+from fedcore.field.rows import DeviceRows
 from fedcore.field.runs import Setup
 
 SITES = {"north": 40, "south": 31, "west": 58}
@@ -59,7 +59,7 @@ def on_devices(
     rows = {}
     for site, part in plant(task).groupby("site"):
         part.drop(columns="site").to_csv(folder / f"{site}.csv", index=False)
-        rows[str(site)] = Rows(folder / f"{site}.csv", str(site))
+        rows[str(site)] = DeviceRows(folder / f"{site}.csv", str(site))
     recipe = Recipe(study.schema, "common", shared_test=0.1, min_size=5)
     shape, classes = tuple(study.train.x.shape[1:]), len(study.classes)
     setup = Setup(tuple(rows), shape, classes, ({"name": "mlp"},), recipe, task=task)

@@ -65,9 +65,9 @@ def start(
     kit = unpack_kit(kit)
     opened = read_kit(kit)
     require_flare()
-    from fedcore.field.rows import Rows
+    from fedcore.field.rows import DeviceRows
 
-    rows = Rows(data, opened.name)
+    rows = DeviceRows(data, opened.name)
     import logging
     import sys
     import threading
@@ -111,10 +111,10 @@ def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, ou
     import sys
 
     from fedcore.field.kits import read_kit, unpack_kit
-    from fedcore.field.rows import Rows
+    from fedcore.field.rows import DeviceRows
 
     kit = unpack_kit(kit)
-    own = Rows(data, read_kit(kit).name)
+    own = DeviceRows(data, read_kit(kit).name)
     from fedcore.field import deployed
     from fedcore.report import spreadsheet
 

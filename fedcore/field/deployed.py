@@ -12,12 +12,12 @@ from fedcore.data.encoding import ROW
 from fedcore.data.readers import read
 from fedcore.execute.threads import one_thread
 from fedcore.field.plan import Plan
-from fedcore.field.rows import Rows
+from fedcore.field.rows import DeviceRows
 from fedcore.field.wire import unpack
 from fedcore.types import InputError, Message, Params
 
 
-def predict(memory: Path, run: str, own: Rows, file: Path) -> pd.DataFrame:
+def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame:
     """Return a frame with the label of each row of a table, and probabilities, see `ServedModels.predict`.
 
     memory: the device's folder. run: whose model it is. own: the device's rows, by which it prepares new ones.

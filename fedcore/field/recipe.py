@@ -218,7 +218,7 @@ class Recipe:
 
 
 class Source(Protocol):
-    """A device's own rows, such as :class:`fedcore.field.rows.Rows`."""
+    """A device's own rows, such as :class:`fedcore.field.rows.DeviceRows`."""
 
     def splits(self, recipe: Recipe | None, seed: int) -> Splits:
         """Return the device's examples, not prepared, as a run's recipe asks for."""

@@ -26,7 +26,7 @@ TABLES = {".csv": ("pandas", "pyarrow"), ".tsv": ("pandas", "pyarrow"), ".parque
 """The files of rows, and the packages that read them."""
 
 
-class Rows:
+class DeviceRows:
     """A device's rows at a path, which is read again for each run: a table, a folder of pictures or a file of examples.
 
     Raises InputError for a path that cannot be read, and a package that is not installed.

@@ -15,7 +15,7 @@ from fedcore.data import load
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.field.recipe import Recipe
-from fedcore.field.rows import Rows
+from fedcore.field.rows import DeviceRows
 from fedcore.partition import partition, splits
 from fedcore.types import InputError, nbytes
 
@@ -44,7 +44,7 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
     own = {}
     for site, part in rows.groupby("site"):
         part.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
-        own[site] = Rows(tmp_path / f"{site}.csv", site)
+        own[site] = DeviceRows(tmp_path / f"{site}.csv", site)
     raw = {site: one.splits(recipe, 7) for site, one in own.items()}
     sent, sizes = 8, {site: len(one.train) for site, one in raw.items()}
     while recipe.lacks:
@@ -64,7 +64,7 @@ def test_a_device_makes_labels_of_other_tasks_to_the_bit(task, hold_out, tmp_pat
     recipe, raw = Recipe(study.schema, **shares), {}
     for site, part in plant(task).groupby("site"):
         part.to_csv(tmp_path / f"{site}.csv", index=False)
-        raw[site] = Rows(tmp_path / f"{site}.csv", site).splits(recipe, 7)
+        raw[site] = DeviceRows(tmp_path / f"{site}.csv", site).splits(recipe, 7)
     sizes = {site: len(one.train) for site, one in raw.items()}
     while recipe.lacks:
         recipe = recipe.with_numbers({site: recipe.numbers(one) for site, one in raw.items()}, sizes)
@@ -87,10 +87,10 @@ def test_pictures_of_a_device_are_those_of_the_study(scaling, tmp_path):
     study = load("image_folder", path=tmp_path / "all", size=8, scaling=scaling, sites=True)
     there, _ = splits(study, partition(study, name="by_device", min_size=2, shared_test=0.1, seed=0), "device")
     recipe = Recipe(study.schema, "device", shared_test=0.1)
-    assert bits(Rows(tmp_path / "all" / "a", "a").prepared(recipe, 0)) == bits(there["a"])
+    assert bits(DeviceRows(tmp_path / "all" / "a", "a").prepared(recipe, 0)) == bits(there["a"])
     (tmp_path / "all" / "a" / "fox").mkdir()
     with pytest.raises(InputError, match=r"^--data .*: label 'fox' is unknown to the study; it has: cat, dog$"):
-        Rows(tmp_path / "all" / "a", "a").read(recipe)
+        DeviceRows(tmp_path / "all" / "a", "a").read(recipe)
 
 
 def test_a_recipe_travels_as_json():

@@ -6,7 +6,7 @@ import pytest
 
 from fedcore.data.schema import Column, Schema
 from fedcore.field.recipe import Recipe
-from fedcore.field.rows import Rows
+from fedcore.field.rows import DeviceRows
 from fedcore.types import InputError
 
 SCHEMA = Schema(
@@ -20,7 +20,7 @@ HEAD, GOOD = "heat,kind,old,state,site", ["1.5,fan,True,good,north", "2,pump,Fal
 def table(tmp_path, head=HEAD, rows=(*GOOD[:2], "3,fan,True,good,north")):
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([head, *rows]))
-    return Rows(file, "north")
+    return DeviceRows(file, "north")
 
 
 def test_rows_become_the_inputs_of_the_schema(tmp_path):
@@ -52,8 +52,8 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(head, rows, said, tmp_path
 
 def test_other_files_than_the_study_learns_from_are_refused(tmp_path):
     with pytest.raises(InputError, match=r": the study learns from a table$"):
-        Rows(tmp_path, "north").read(RECIPE)
+        DeviceRows(tmp_path, "north").read(RECIPE)
     with pytest.raises(InputError, match=r"^north: the run has no schema, by which rows could be read"):
         table(tmp_path).splits(None, 0)
     with pytest.raises(InputError, match=r"^--data none.csv: no such file or folder$"):
-        Rows(tmp_path.joinpath("none.csv").relative_to(tmp_path), "north")
+        DeviceRows(tmp_path.joinpath("none.csv").relative_to(tmp_path), "north")

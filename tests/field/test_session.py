@@ -78,9 +78,9 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
 
 
 def plant_rows(tmp_path, site):
-    from fedcore.field.rows import Rows
+    from fedcore.field.rows import DeviceRows
 
-    return Rows(tmp_path / f"{site}.csv", site)
+    return DeviceRows(tmp_path / f"{site}.csv", site)
 
 
 def test_a_method_is_a_row_of_the_study_or_any_other(kit, tmp_path):
