@@ -61,7 +61,7 @@ class Bins:
 
 
 @dataclass(frozen=True)
-class Rows:
+class BinnedRows:
     """The training rows of a device: of each column its bins; how many have each label, and are predicted as each.
 
     label, prediction: the bins of labels that are numbers, and of the numbers that are predicted. several,
@@ -81,8 +81,8 @@ class Rows:
 class Reference:
     """The training rows that new ones are compared with. devices: those with most rows; everyone: all devices' rows."""
 
-    everyone: Rows
-    devices: Mapping[str, Rows] = field(default_factory=dict)
+    everyone: BinnedRows
+    devices: Mapping[str, BinnedRows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def summarise(
     """
     columns = schema.columns[:MOST_COLUMNS]
 
-    def rows(names: Sequence[str]) -> Rows:
+    def rows(names: Sequence[str]) -> BinnedRows:
         held = np.concatenate([x[name] for name in names])
         summaries = {column.name: _summarise(column, values) for column, values in _by_column(columns, held)}
         both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
@@ -134,14 +134,14 @@ def summarise(
             several, predictions = (
                 {column.name: _summarise(column, held) for column, held in _by_label(schema, values)} for values in both
             )
-            return Rows(summaries, several=several, predictions=predictions)
+            return BinnedRows(summaries, several=several, predictions=predictions)
         if TASKS[schema.task].standardised:
             label, prediction = (_summarise(NUMBER, values) for values in both)
-            return Rows(summaries, label=label, prediction=prediction)
+            return BinnedRows(summaries, label=label, prediction=prediction)
         if not TASKS[schema.task].has_classes:  # steps of one example are no independent draws
-            return Rows(summaries)
+            return BinnedRows(summaries)
         of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
-        return Rows(summaries, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
+        return BinnedRows(summaries, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
 
     most = MOST_PARTS // max(len(columns), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
@@ -345,7 +345,7 @@ def _compare_column(
 
 
 def _compare_classes(
-    classes: Sequence[str], pairs: Sequence[tuple[Rows, NDArray[np.int64]]], where: str, labels: bool
+    classes: Sequence[str], pairs: Sequence[tuple[BinnedRows, NDArray[np.int64]]], where: str, labels: bool
 ) -> Iterator[Change]:
     """Compare labels with those of training, or predicted classes with those that the models predict there."""
     changes = [

@@ -16,7 +16,7 @@ from asked import ROOT
 from fedcore import nets
 from fedcore.api.serving import ServedModels
 from fedcore.cli import predict
-from fedcore.data.drift import Reference, Rows, summarise
+from fedcore.data.drift import BinnedRows, Reference, summarise
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.types import InputError, Model, Threshold
 
@@ -165,4 +165,5 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path):
     moved, (line,) = drifts(tmp_path, None, 9.0)
     assert not moved
     assert line == "drift cannot be told: nothing of this version's training rows was kept to compare with"
-    assert drifts(tmp_path, Reference(Rows({})), 9.0, 12) == (False, ["drift cannot be told of 12 rows; it takes 20"])
+    few = ["drift cannot be told of 12 rows; it takes 20"]
+    assert drifts(tmp_path, Reference(BinnedRows({})), 9.0, 12) == (False, few)
