@@ -60,8 +60,8 @@ class Accepted:
     run: str
 
 
-class Told(NamedTuple):
-    """A line about a model, and the event that it tells, if any (fedcore/config/nightly.py)."""
+class Notice(NamedTuple):
+    """A line about a model, and the event that it reports, if any (fedcore/config/nightly.py)."""
 
     line: str
     event: Event | None = None

@@ -67,7 +67,7 @@ from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Accepted, PreparedData, Result, Rule, StudyOnData, Told
+from fedcore.pipeline.record.result import Accepted, Notice, PreparedData, Result, Rule, StudyOnData
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
 from fedcore.types import InputError, Model, Report
@@ -336,7 +336,7 @@ class Record:
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
                 create()
 
-    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Told]:
+    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
@@ -344,14 +344,14 @@ class Record:
         with self.lock:
             return [self._propose(version, promote, rule) for version, _ in self._versions(configs)]
 
-    def _propose(self, version: ModelVersion, promote: bool, rule: Rule) -> Told:
+    def _propose(self, version: ModelVersion, promote: bool, rule: Rule) -> Notice:
         before = promotion.alias(self.client, version.name, CHAMPION)
         line = promotion.propose(self.client, version, promote, rule)
         now = promotion.alias(self.client, version.name, CHAMPION)
         same = (before and before.version) == (now and now.version)
-        return Told(line, None if same else "promoted")
+        return Notice(line, None if same else "promoted")
 
-    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[Told], list[Accepted]]:
+    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[Accepted]]:
         """Propose versions as `propose` does; returns lines about those that stay, and those to be promoted.
 
         Of the latter a final fit is promoted at once, if there is one.
@@ -361,15 +361,15 @@ class Record:
             for version, config in self._versions(configs):
                 proposal = promotion.mark_candidate(self.client, version, rule)
                 if not proposal.accepted:
-                    lines.append(Told(proposal.advice))
+                    lines.append(Notice(proposal.advice))
                 elif final := promotion.final_fit_of(self.client, version):
                     promotion.promote(self.client, final)
-                    lines.append(Told(proposal.promoted_as(final), "promoted"))
+                    lines.append(Notice(proposal.promoted_as(final), "promoted"))
                 else:
                     accepted.append(Accepted(config, str(version.version), version.run_id))
         return lines, accepted
 
-    def drift(self, store: Store, result: Result) -> list[Told]:
+    def drift(self, store: Store, result: Result) -> list[Notice]:
         """Compare the training rows of a result with those of its task's champion; returns a line about them.
 
         There is none without a champion, without a reference of it, and if both have the same data.
@@ -381,7 +381,7 @@ class Record:
         try:
             place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
         except InputError as refused:
-            return [Told(str(refused))]
+            return [Notice(str(refused))]
         reference, schema = models.load_reference(place), models.load_schema(place)
         if reference is None:
             return []
@@ -389,9 +389,9 @@ class Record:
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(held, made)
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
-            return [Told(f"{beside}: other columns or classes, so that drift cannot be told")]
+            return [Notice(f"{beside}: other columns or classes, so that drift cannot be told")]
         said = drift.lines(models.compare_training(reference, schema, held, made))
-        return [Told(f"{beside}: {'; '.join(said) or 'nothing has moved'}", "drifted" if said else None)]
+        return [Notice(f"{beside}: {'; '.join(said) or 'nothing has moved'}", "drifted" if said else None)]
 
     def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
@@ -399,7 +399,7 @@ class Record:
         made = promotion.read_origin(self.client, version)
         return made, Accepted(made.config, str(version.version), version.run_id)
 
-    def save_final_fit(self, store: Store, result: Result) -> Told:
+    def save_final_fit(self, store: Store, result: Result) -> Notice:
         """Write a final fit to its run and make it the champion; returns a line about it."""
         assert result.final is not None
         name = registered(result.setting.task)
@@ -410,7 +410,7 @@ class Record:
             said = proposal.promoted_as(final)
             promotion.promote(self.client, final)
             self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, said)
-        return Told(said, "promoted")
+        return Notice(said, "promoted")
 
     def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
         """Write a final fit to its run; returns the version."""

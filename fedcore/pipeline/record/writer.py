@@ -24,7 +24,7 @@ from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.record.result import Accepted, Result, Rule, Told
+from fedcore.pipeline.record.result import Accepted, Notice, Result, Rule
 from fedcore.types import InputError
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class RecordWriter:
         self._artist = Workers(1, nice=19)
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
-        self._pending: list[Future[list[Told] | None]] = []
-        self._runs: list[Future[list[Told] | None]] = []
-        self.proposed: list[Told] = []
+        self._pending: list[Future[list[Notice] | None]] = []
+        self._runs: list[Future[list[Notice] | None]] = []
+        self.proposed: list[Notice] = []
         self.history: list[dict[str, Any]] = []
         self._ready = False
 
@@ -106,7 +106,7 @@ class RecordWriter:
         """Write a final fit to its run, register its models and, if wanted, make them the champion."""
         self._submit(save_final_fit, store, result, promote)
 
-    def _submit(self, fn: Callable[..., list[Told] | None], *args: Any) -> Future[list[Told] | None]:
+    def _submit(self, fn: Callable[..., list[Notice] | None], *args: Any) -> Future[list[Notice] | None]:
         self._check()
         self._pending.append(self._thread.submit(self._call, self._process, fn, *args))
         return self._pending[-1]
@@ -201,20 +201,20 @@ def describe(*study: Any) -> None:
     with_patience(lambda: record().describe(*study))
 
 
-def tell_drift(store: Store, result: Result) -> list[Told]:
+def tell_drift(store: Store, result: Result) -> list[Notice]:
     return with_patience(lambda: record().drift(store, result))
 
 
-def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[Told]:
+def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
     return with_patience(lambda: record().propose(configs, promote, rule))
 
 
-def accept(configs: Sequence[str], rule: Rule) -> tuple[list[Told], list[Accepted]]:
+def accept(configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[Accepted]]:
     return with_patience(lambda: record().accept(configs, rule))
 
 
-def save_final_fit(store: Store, result: Result, promote: bool) -> list[Told]:
-    def write() -> list[Told]:
+def save_final_fit(store: Store, result: Result, promote: bool) -> list[Notice]:
+    def write() -> list[Notice]:
         if promote:
             return [record().save_final_fit(store, result)]
         with record().lock:

@@ -26,7 +26,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
 from fedcore.pipeline.record.metrics import safe_name
-from fedcore.pipeline.record.result import PreparedData, StudyOnData, Told
+from fedcore.pipeline.record.result import Notice, PreparedData, StudyOnData
 from fedcore.types import Data, Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
@@ -240,7 +240,7 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     seals.seal("fedcore-heat", files.as_uri())
     version = client.create_model_version("fedcore-heat", files.as_uri(), run.info.run_id, tags=tags)
 
-    def said(held: Dataset) -> list[Told]:
+    def said(held: Dataset) -> list[Notice]:
         prepared = SimpleNamespace(dataset=store.put(held), partition=store.put(made))
         result: Any = SimpleNamespace(setting=SimpleNamespace(task="heat"), prepared=prepared, schema=lambda *_: schema)
         record: Any = SimpleNamespace(client=client)
@@ -250,7 +250,7 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     promotion.promote(client, version)
     assert said(before) == []
     beside = "fedcore-heat: training rows beside those of the champion, version 1: "
-    assert said(dataset(0.0)) == [Told(f"{beside}nothing has moved")]
+    assert said(dataset(0.0)) == [Notice(f"{beside}nothing has moved")]
     (moved,) = said(dataset(2.0))
     assert moved.line.startswith(f"{beside}column 'heat' moved in 2 groups of rows, most on ")
     assert moved.event == "drifted"
