@@ -6,7 +6,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.result import Accepted
+from fedcore.pipeline.record.result import PromotionCandidate
 from fedcore.pipeline.run import outputs
 from fedcore.pipeline.run.requests import Run
 
@@ -18,6 +18,6 @@ def report(run: Run) -> list[str]:
 
 
 @task(cache_policy=NO_CACHE)
-def propose(run: Run, configs: list[str]) -> list[tuple[Origin, Accepted]]:
+def propose(run: Run, configs: list[str]) -> list[tuple[Origin, PromotionCandidate]]:
     """Propose the models of configurations; returns those whose final fit is to be promoted, with what made them."""
     return run.propose(configs)

@@ -52,12 +52,16 @@ class StudyOnData:
 
 
 @dataclass(frozen=True)
-class Accepted:
+class PromotionCandidate:
     """A version to be promoted by its final fit, and its run. config: the configuration of the run."""
 
     config: str
     version: str
     run: str
+
+
+Accepted = PromotionCandidate
+"""Its name in the tasks of projects that were made before."""
 
 
 class Notice(NamedTuple):

@@ -67,7 +67,7 @@ from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Accepted, Notice, PreparedData, Result, Rule, StudyOnData
+from fedcore.pipeline.record.result import Notice, PreparedData, PromotionCandidate, Result, Rule, StudyOnData
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
 from fedcore.types import InputError, Model, Report
@@ -351,23 +351,23 @@ class Record:
         same = (before and before.version) == (now and now.version)
         return Notice(line, None if same else "promoted")
 
-    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[Accepted]]:
-        """Propose versions as `propose` does; returns lines about those that stay, and those to be promoted.
+    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[PromotionCandidate]]:
+        """Propose versions as `propose` does; returns notices of those that stay, and those to be promoted.
 
         Of the latter a final fit is promoted at once, if there is one.
         """
-        lines, accepted = [], []
+        notices, candidates = [], []
         with self.lock:
             for version, config in self._versions(configs):
                 proposal = promotion.mark_candidate(self.client, version, rule)
                 if not proposal.accepted:
-                    lines.append(Notice(proposal.advice))
+                    notices.append(Notice(proposal.advice))
                 elif final := promotion.final_fit_of(self.client, version):
                     promotion.promote(self.client, final)
-                    lines.append(Notice(proposal.promoted_as(final), "promoted"))
+                    notices.append(Notice(proposal.promoted_as(final), "promoted"))
                 else:
-                    accepted.append(Accepted(config, str(version.version), version.run_id))
-        return lines, accepted
+                    candidates.append(PromotionCandidate(config, str(version.version), version.run_id))
+        return notices, candidates
 
     def drift(self, store: Store, result: Result) -> list[Notice]:
         """Compare the training rows of a result with those of its task's champion; returns a line about them.
@@ -393,11 +393,11 @@ class Record:
         said = drift.lines(models.compare_training(reference, schema, held, made))
         return [Notice(f"{beside}: {'; '.join(said) or 'nothing has moved'}", "drifted" if said else None)]
 
-    def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
+    def find_source(self, task: str, word: str) -> tuple[Origin, PromotionCandidate]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
         version = promotion.find(self.client, task, word)
         made = promotion.read_origin(self.client, version)
-        return made, Accepted(made.config, str(version.version), version.run_id)
+        return made, PromotionCandidate(made.config, str(version.version), version.run_id)
 
     def save_final_fit(self, store: Store, result: Result) -> Notice:
         """Write a final fit to its run and make it the champion; returns a line about it."""

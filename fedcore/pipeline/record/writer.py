@@ -24,7 +24,7 @@ from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.record.result import Accepted, Notice, Result, Rule
+from fedcore.pipeline.record.result import Notice, PromotionCandidate, Result, Rule
 from fedcore.types import InputError
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ class RecordWriter:
         """
         self._submit(propose, configs, promote, rule)
 
-    def accept(self, configs: Sequence[str], rule: Rule) -> list[Accepted]:
+    def accept(self, configs: Sequence[str], rule: Rule) -> list[PromotionCandidate]:
         """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
         self._wait()
         self._check()
-        lines, accepted = self._thread.submit(self._call, self._process, accept, configs, rule).result()
-        self.proposed += lines
-        return accepted
+        notices, candidates = self._thread.submit(self._call, self._process, accept, configs, rule).result()
+        self.proposed += notices
+        return candidates
 
     def save_final_fit(self, store: Store, result: Result, promote: bool = True) -> None:
         """Write a final fit to its run, register its models and, if wanted, make them the champion."""
@@ -209,7 +209,7 @@ def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
     return with_patience(lambda: record().propose(configs, promote, rule))
 
 
-def accept(configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[Accepted]]:
+def accept(configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[PromotionCandidate]]:
     return with_patience(lambda: record().accept(configs, rule))
 
 

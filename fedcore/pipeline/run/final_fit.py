@@ -22,7 +22,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.engine import choose_engine
 from fedcore.pipeline.orchestration.session import Session, console, open_session
 from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.result import Accepted, FinalFit, PreparedData, Result
+from fedcore.pipeline.record.result import FinalFit, PreparedData, PromotionCandidate, Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import forecast, partitions
 from fedcore.pipeline.run.chunks import count_local_steps
@@ -50,7 +50,7 @@ def open_fit(
             session.steps.drop_brief()
 
 
-def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Accepted) -> Result:
+def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: PromotionCandidate) -> Result:
     """Fit the method of a version's run on all rows. Raises InputError if it is no longer that run's."""
     setting, row, seed = origin.setting, origin.row, origin.seed
     dataset = partitions.read_dataset(session.store, setting.data)
@@ -109,7 +109,7 @@ def announce(
     session: Session,
     params: Mapping[str, Any],
     origin: Origin,
-    source: Accepted,
+    source: PromotionCandidate,
     fed: Federation,
     before: Mapping[str, int],
     rows: Mapping[str, int],

@@ -25,7 +25,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.engine import choose_engine
 from fedcore.pipeline.orchestration.session import Session, console, open_session
 from fedcore.pipeline.record.origin import Origin, origin_of
-from fedcore.pipeline.record.result import Accepted, PreparedData, Result, rule_of
+from fedcore.pipeline.record.result import PreparedData, PromotionCandidate, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
@@ -259,7 +259,7 @@ class Run:
         seeds = [job.name for job in self.jobs if job.study == ready.job.study]
         return len(seeds) > 1 and ready.job.name == seeds[0]
 
-    def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
+    def propose(self, configs: list[str]) -> list[tuple[Origin, PromotionCandidate]]:
         """Propose models; returns those whose final fit is to be promoted, with what made them.
 
         First their training rows are compared with those of the champion.
