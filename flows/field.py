@@ -25,7 +25,7 @@ def field(
     """
     place = Path(kit)
     config = choose_method(place, method, {})
-    played = play(
+    field_run = play(
         place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
     )
-    record_field(as_is(played))
+    record_field(as_is(field_run))

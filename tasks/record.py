@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from fedcore.field.session import Played
+from fedcore.field.session import FieldRun
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.orchestration.session import console
 from fedcore.pipeline.record.result import Result
@@ -25,10 +25,10 @@ def record_final_fit(writer: RecordWriter, store: Store, result: Result, promote
     writer.save_final_fit(store, result, promote)
 
 
-@task(cache_policy=NO_CACHE, task_run_name="record {played.folder.name}")
-def record_field(played: Played) -> None:
+@task(cache_policy=NO_CACHE, task_run_name="record {field_run.folder.name}")
+def record_field(field_run: FieldRun) -> None:
     """Write a run on real devices to the record, and propose its model."""
-    from fedcore.pipeline.record.field import record as record_played  # takes MLflow, which other flows do without
+    from fedcore.pipeline.record.field import record as record_run  # takes MLflow, which other flows do without
 
-    for line in record_played(played):
+    for line in record_run(field_run):
         console.print(line)

@@ -304,15 +304,15 @@ def run(
         sys.path.insert(0, str(Path.cwd()))  # a method of one's own, in a file here
     config = choose_method(kit, name_of_method, {key: parse_value(key, value) for key, _, value in parts})
     with going_on():
-        played = play(kit, config, name, seed, seconds=deadline, least=least, said=say)
-    say(f"{name}: over; {played.folder / 'state'} holds what each device was sent last")
+        field_run = play(kit, config, name, seed, seconds=deadline, least=least, said=say)
+    say(f"{name}: over; {field_run.folder / 'state'} holds what each device was sent last")
     if Path("params.yaml").is_file():
         from fedcore.cli.project import enter_project
 
         enter_project()
         from fedcore.pipeline.record.field import record
 
-        for line in record(played):
+        for line in record(field_run):
             say(line)
 
 
@@ -342,12 +342,12 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     from fedcore.field.session import play_study
 
     with going_on():
-        played = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, said=say)
+        result = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, said=say)
     folder = kit / "study"
     folder.mkdir(exist_ok=True)
-    played.table.to_csv(folder / "table.csv", index=False)
-    played.left.to_csv(folder / "left.csv", index=False)
-    for line in played.answer.sentences:
+    result.table.to_csv(folder / "table.csv", index=False)
+    result.left.to_csv(folder / "left.csv", index=False)
+    for line in result.answer.sentences:
         say(line)
     say(f"{folder}/table.csv: every score; {folder}/left.csv: what left each device")
 

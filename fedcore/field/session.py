@@ -61,13 +61,17 @@ def open_link(kit: Path, setup: Setup, seconds: float, said: Said) -> Iterator[A
 
 
 @dataclass(frozen=True)
-class Played:
-    """A run that is over. label: of its method."""
+class FieldRun:
+    """A run on real devices that is over. label: of its method."""
 
     folder: Path
     setup: Setup
     label: str
     kept: Kept
+
+
+Played = FieldRun
+"""Its name in the tasks of projects that were made before."""
 
 
 def play(
@@ -79,7 +83,7 @@ def play(
     seconds: float,
     least: int | None = None,
     said: Said = lambda line: None,
-) -> Played:
+) -> FieldRun:
     """Run a method with a kit's devices to its end; a run of that name goes on from its last turn.
 
     seed: None: the study's. least: None: all devices must answer.
@@ -92,7 +96,7 @@ def play(
         )
         for turn in turns:
             said(summary(turn))
-    return Played(folder, setup, config.label, read_run(folder))
+    return FieldRun(folder, setup, config.label, read_run(folder))
 
 
 def play_study(

@@ -21,7 +21,7 @@ from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.params import read
 from fedcore.field.plan import Plan
 from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
-from fedcore.field.session import Played
+from fedcore.field.session import FieldRun
 from fedcore.field.study import criterion_of
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import models, promotion, seals
@@ -36,9 +36,9 @@ RECIPE = "recipe"
 NO_SECONDS = pd.DataFrame({"kind": [], "wall": [], "cpu": []})
 
 
-def record(played: Played) -> list[str]:
+def record(field_run: FieldRun) -> list[str]:
     """Write a run to the record, unless it is there, and propose its model; return lines about it."""
-    setup, kept, label, study = played.setup, played.kept, played.label, played.setup.study
+    setup, kept, label, study = field_run.setup, field_run.kept, field_run.label, field_run.setup.study
     of_data = digest_of("".join(f"{name} {answer['data']}\n" for name, answer in sorted(kept.devices.items())).encode())
     result = digest_of(table_of(kept, setup, label).to_csv(index=False).encode())
     config = digest_of(f"field {of_data} {kept.plan.to_json()}".encode())
@@ -57,14 +57,14 @@ def record(played: Played) -> list[str]:
         profile = {"examples": rows, "classes": list(schema.classes), "shape": list(schema.shape)}
         title = "On real devices" if study is None else f"On real devices: {study.title}"
         parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, profile)
-        run = keeper.open(config, f"{label} field {played.folder.name}", tags, parent)
-        _register(keeper, run, played, tags)
+        run = keeper.open(config, f"{label} field {field_run.folder.name}", tags, parent)
+        _register(keeper, run, field_run, tags)
         keeper.write(
-            run, params=_params(played), table=table_of(kept, setup, label), seconds=NO_SECONDS,
+            run, params=_params(field_run), table=table_of(kept, setup, label), seconds=NO_SECONDS,
             dataset=(data, of_data, profile), turn_reports=(), drawn={}, schema=schema,
             criterion=replace(criterion_of(setup), metric=metric),
             files={
-                "field.json": _about(played), "plan.json": kept.plan.to_json().encode(),
+                "field.json": _about(field_run), "plan.json": kept.plan.to_json().encode(),
                 "left.csv": left_devices(kept, label).to_csv(index=False).encode(),
             },
         )  # fmt: skip
@@ -84,9 +84,9 @@ def find_answer(task: str) -> tuple[MethodConfig, int]:
     return configure(plan.method, plan.settings, plan.training, label=label), plan.seed
 
 
-def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) -> None:
+def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str]) -> None:
     """Register the models of a run, or their recipe, once."""
-    where, setup, kept = run.info.run_id, played.setup, played.kept
+    where, setup, kept = run.info.run_id, field_run.setup, field_run.kept
     task = "field" if setup.study is None else setup.study.task
     deployed = models_of(kept, setup)
     if keeper.client.search_model_versions(f"run_id = '{where}'"):
@@ -97,7 +97,7 @@ def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) ->
         devices = {name: places[id(model)] for name, (model, _) in deployed.items()}
         with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
             what = models.log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
-            logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", played.label), **what)
+            logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", field_run.label), **what)
         keeper.register(run, keeper.client.get_logged_model(logged.model_id), task, tags)
         return
     name = registered(task)
@@ -113,15 +113,15 @@ def _register(keeper: Record, run: Run, played: Played, tags: dict[str, str]) ->
         )  # fmt: skip
 
 
-def _params(played: Played) -> dict[str, Any]:
-    plan = played.kept.plan
+def _params(field_run: FieldRun) -> dict[str, Any]:
+    plan = field_run.kept.plan
     training = {f"training.{key}": value for key, value in plan.training.items()}
     return {"run": plan.run, "seed": plan.seed, "method": plan.method, **training, **plan.settings}
 
 
-def _about(played: Played) -> bytes:
+def _about(field_run: FieldRun) -> bytes:
     """Return the roster, absences, bytes and versions of a run."""
-    kept = played.kept
+    kept = field_run.kept
     words = {
         name: {
             "joined": name in kept.devices,

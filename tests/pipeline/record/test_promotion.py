@@ -23,7 +23,7 @@ from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
 from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
-from fedcore.field.session import Played
+from fedcore.field.session import FieldRun
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.field import find_answer, record
@@ -321,14 +321,14 @@ def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...
 TASK = "plant-field"
 
 
-def played(tmp_path, row, name):
-    """A method on devices with tables, played to its end."""
+def run_in_process(tmp_path, row, name):
+    """A method on devices with tables, run to its end."""
     _, setup, link = on_devices(tmp_path, "common_median")
     setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", TASK, (), 4))
     folder = tmp_path / "runs" / name
     for _ in run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3):
         pass
-    return Played(folder, setup, row.label, read_run(folder))
+    return FieldRun(folder, setup, row.label, read_run(folder))
 
 
 def version_of(client: Any, name: str):
@@ -340,7 +340,7 @@ def version_of(client: Any, name: str):
 
 
 def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_path):
-    one = played(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
+    one = run_in_process(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
     (said,) = record(one)
     assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
     assert record(one) == [said]
@@ -362,7 +362,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
 
 
 def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
-    one = played(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
+    one = run_in_process(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
     record(one)
     run, version = version_of(client, "ditto field two")
     assert version.tags[promotion.PERSONAL] == "true"
