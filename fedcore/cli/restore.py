@@ -18,5 +18,6 @@ def restore(place: str) -> None:
     enter_project()
     from fedcore.pipeline import backup
 
-    done = backup.restore(place)
-    print(f"{done.files} files, {done.nbytes / 1e6:.1f} MB, of {place} are here; {done.written} of them were written")
+    summary = backup.restore(place)
+    counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
+    print(f"{counts}, of {place} are here; {summary.written} of them were written")

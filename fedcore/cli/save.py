@@ -24,5 +24,6 @@ def save(place: str, cache: bool, replace: bool) -> None:
     enter_project()
     from fedcore.pipeline import backup
 
-    done = backup.save(place, cache, replace)
-    print(f"{done.files} files, {done.nbytes / 1e6:.1f} MB, saved to {place}; {done.written} of them were written")
+    summary = backup.save(place, cache, replace)
+    counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
+    print(f"{counts}, saved to {place}; {summary.written} of them were written")

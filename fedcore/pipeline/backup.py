@@ -39,7 +39,7 @@ CACHE = (".fedcore/blobs", ".fedcore/steps", ".fedcore/journal.jsonl")
 
 
 @dataclass(frozen=True)
-class Moved:
+class BackupSummary:
     """The files of a save and their bytes. written: those that were not there before."""
 
     files: int
@@ -47,7 +47,7 @@ class Moved:
     written: int
 
 
-def save(place: str, cache: bool = False, replace: bool = False) -> Moved:
+def save(place: str, cache: bool = False, replace: bool = False) -> BackupSummary:
     """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here.
 
     replace: also where another project has been saved.
@@ -79,10 +79,10 @@ def save(place: str, cache: bool = False, replace: bool = False) -> Moved:
         put(files, f"{root}/{MANIFEST}", json.dumps(said, indent=0).encode())
         for digest in known.keys() - {digest for digest, _ in named.values()}:
             files.rm_file(_object(root, digest))
-    return Moved(len(named), sum(size for _, size in named.values()), written)
+    return BackupSummary(len(named), sum(size for _, size in named.values()), written)
 
 
-def restore(place: str) -> Moved:
+def restore(place: str) -> BackupSummary:
     """Write the files of a save into the project's folder, each checked by its digest before any is written.
 
     Raises InputError if the save is damaged, or if the project has another file in the place of one.
@@ -105,7 +105,7 @@ def restore(place: str) -> Moved:
             last = [*sorted(enumerate(missing), key=lambda numbered: numbered[1] == DATABASE)]  # it names the others
             for number, name in last:
                 write_atomic(environment.HOME / name, Path(folder, str(number)).read_bytes())
-    return Moved(len(named), sum(size for _, size in named.values()), len(missing))
+    return BackupSummary(len(named), sum(size for _, size in named.values()), len(missing))
 
 
 def _require_room(files: Any, root: str, project: str | None) -> None:
