@@ -65,9 +65,9 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     if record is not None:
         from fedcore.pipeline.record.retention import prune as prune_record
 
-        deleted = prune_record(record, dry_run)
-        if deleted is not None:
+        summary = prune_record(record, dry_run)
+        if summary is not None:
             print(
-                f"{done} {deleted.runs} runs of MLflow and the pages of {deleted.pages} studies whose data no run has "
-                f"read for {record:g} days, {deleted.nbytes / 1e6:.1f} MB"
+                f"{done} {summary.runs} runs of MLflow and the pages of {summary.pages} studies whose data no run has "
+                f"read for {record:g} days, {summary.nbytes / 1e6:.1f} MB"
             )

@@ -30,7 +30,7 @@ RUNS = Path("runs")
 
 
 @dataclass(frozen=True)
-class Deleted:
+class PruneSummary:
     """The numbers of deleted runs and pages, and the bytes that their files free."""
 
     runs: int
@@ -38,7 +38,7 @@ class Deleted:
     nbytes: int
 
 
-def prune(days: float, dry_run: bool = False) -> Deleted | None:
+def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
     """Delete what the record holds of data that no run has read for so many days; None for a record elsewhere.
 
     Also the folders of such an age in runs/, but not the history. dry_run: delete nothing.
@@ -66,7 +66,7 @@ def prune(days: float, dry_run: bool = False) -> Deleted | None:
         database = sqlite3.connect(place, timeout=10, isolation_level=None)
         with closing(database), suppress(sqlite3.OperationalError):  # a page of MLflow reads it: the next time
             database.execute("vacuum")
-    return Deleted(len(old), len(cleared), nbytes)
+    return PruneSummary(len(old), len(cleared), nbytes)
 
 
 def all_runs(record: Record) -> dict[str, Run]:
