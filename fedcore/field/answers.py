@@ -25,8 +25,8 @@ AMOUNTS = {"mae", "rmse", "r2", "loss"}
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """What a device keeps to itself: its memory or its examples. digest: equal for equal memories."""
+class RemoteHandle:
+    """A handle of what stays on a device: its memory or its examples. digest: equal for equal memories."""
 
     digest: str
     nbytes: int = 0
@@ -56,7 +56,7 @@ def read_update(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Up
     check(name, update, net)
     check_tensors(update.params, net, f"update of {name}")
     memory = str(words.get("memory"))
-    return Elsewhere(memory, read_number(words, "nbytes", name)) if memory else {}, update
+    return RemoteHandle(memory, read_number(words, "nbytes", name)) if memory else {}, update
 
 
 CARD = ("key", "certificate", "signature")

@@ -20,7 +20,7 @@ from fedcore.core.secure_sum import ROSTER
 from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline
 from fedcore.field.answers import (
-    Elsewhere,
+    RemoteHandle,
     read_card,
     read_mask,
     read_number,
@@ -369,7 +369,7 @@ def run_in_field(
 
 def federation_of(public: Public) -> Federation:
     """Return the server's view of a federation: the examples of its devices are elsewhere."""
-    devices: dict[str, Any] = {name: Device(name, net, Elsewhere(name)) for name, net in public.nets.items()}  # type: ignore[arg-type]
+    devices: dict[str, Any] = {name: Device(name, net, RemoteHandle(name)) for name, net in public.nets.items()}  # type: ignore[arg-type]
     return Federation(devices, public.test, public.classes, public.server_data)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedcore.core.rounds import State
-from fedcore.field.answers import Elsewhere
+from fedcore.field.answers import RemoteHandle
 from fedcore.field.wire import pack, unpack
 from fedcore.types import InputError, Message
 
@@ -40,7 +40,7 @@ def state_of(content: bytes, who: str) -> State:
         return State(
             tensors["server"],
             {name: sent[place] for name, place in words["messages"].items()},
-            {name: Elsewhere(*memory) for name, memory in words["memories"].items()},
+            {name: RemoteHandle(*memory) for name, memory in words["memories"].items()},
             {}, words["stage"], words["round"], frozenset(words["delivered"]),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError):

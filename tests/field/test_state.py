@@ -4,14 +4,20 @@ import pytest
 from federations import bits, federation, model
 
 from fedcore.core.rounds import State
-from fedcore.field.answers import Elsewhere
+from fedcore.field.answers import RemoteHandle
 from fedcore.field.state import state_bytes, state_of
 from fedcore.field.wire import pack
 from fedcore.types import InputError, Message
 
 SHARED = Message(model("all"), {"counts": model("more")["fc1.bias"]})
 STATE = State(
-    model("server"), {"a": SHARED, "b": Message(), "c": SHARED}, {"a": Elsewhere("f00", 12)}, {}, 1, 3, frozenset("ab")
+    model("server"),
+    {"a": SHARED, "b": Message(), "c": SHARED},
+    {"a": RemoteHandle("f00", 12)},
+    {},
+    1,
+    3,
+    frozenset("ab"),
 )
 
 
