@@ -21,8 +21,8 @@ from fedcore.types import Diverged, Federation, InputError
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What tuning found.
+class TunedMethod:
+    """The best settings of a method, by validation data.
 
     config: the method with the best settings, to run or compare. table: a row for each combination of settings that was
     tried, in their order, with its value on validation data; nan where the method diverged or there are no such data.
@@ -43,7 +43,7 @@ def tune(
     workers: int | None = None,
     progress: bool | None = None,
     **grid: Iterable[Any],
-) -> Tuned:
+) -> TunedMethod:
     """Run a method with every combination of some settings, and choose the best on the devices' validation data.
 
         fc.tune(fc.fedavg(rounds=10), fed, lr=[0.003, 0.01, 0.03]).config
@@ -87,7 +87,7 @@ def tune(
     sign = decides.of_table(next(iter(tables.values()))).metric.sign
     validated = {number: validation_value(table, decides) for number, table in tables.items()}
     column = [math.nan if (value := validated.get(number)) is None else sign * value for number in range(len(points))]
-    return Tuned(configs[best(tables, decides)], pd.DataFrame(points).assign(value=column))
+    return TunedMethod(configs[best(tables, decides)], pd.DataFrame(points).assign(value=column))
 
 
 def changed(method: MethodConfig, point: Mapping[str, Any]) -> MethodConfig:
