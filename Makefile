@@ -27,9 +27,11 @@ run: checkout .venv/run
 
 check: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 4 style quick-learning-tests quick-data-tests quick-other-tests
+	@$(BIN)/python tests/budget.py
 
 test: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 5 style learning-tests data-tests other-tests pipeline-tests
+	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 5 style learning-tests data-tests other-tests pipeline-tests
+	@$(BIN)/python tests/budget.py
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
 field-test: checkout .venv/test
