@@ -8,9 +8,10 @@ save writes what is not there yet, then the manifest, and then deletes what it n
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.shared import file_system, put
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.command import Failed, cause
-from fedcore.pipeline.state import write_atomic
+from fedcore.pipeline.state import PART, write_atomic
 from fedcore.types import InputError
 
 MANIFEST, OBJECTS, FORMAT = "manifest.json", "objects", 1
@@ -60,11 +61,13 @@ def save(place: str, cache: bool = False, replace: bool = False) -> BackupSummar
         identity = environment.HOME / IDENTITY
         project = identity.read_text().strip() if identity.is_file() else secrets.token_hex(16)
         _require_room(files, root, None if replace else project)
-        write_atomic(identity, f"{project}\n".encode())
+        copies = opened.enter_context(_scratch())
+        write_atomic(copies / identity.name, f"{project}\n".encode())
+        os.replace(copies / identity.name, identity)
         known = _sizes(files, root)
         named: dict[str, list[Any]] = {}
         written = 0
-        for name, path in _members(RECORD + CACHE * cache, opened).items():
+        for name, path in _members(RECORD + CACHE * cache, copies).items():
             content = path.read_bytes()
             digest = digest_of(content)
             named[name] = [digest, len(content)]
@@ -79,13 +82,17 @@ def save(place: str, cache: bool = False, replace: bool = False) -> BackupSummar
         put(files, f"{root}/{MANIFEST}", json.dumps(said, indent=0).encode())
         for digest in known.keys() - {digest for digest, _ in named.values()}:
             files.rm_file(_object(root, digest))
+        for path in files.find(root):
+            if PART.fullmatch(path.rpartition("/")[2]):
+                files.rm_file(path)
     return BackupSummary(len(named), sum(size for _, size in named.values()), written)
 
 
 def restore(place: str) -> BackupSummary:
     """Write the files of a save into the project's folder, each checked by its digest before any is written.
 
-    Raises InputError if the save is damaged, or if the project has another file in the place of one.
+    A file of a model has its own name only once it is whole, so that a restore that was killed goes on. Raises
+    InputError if the save is damaged, or if the project has another file in the place of one.
     """
     with _opened(place) as (files, root), journal.starting():
         _, named = _manifest(files, f"{root}/{MANIFEST}")
@@ -99,12 +106,21 @@ def restore(place: str) -> BackupSummary:
                 missing[name] = digest
             elif digest_of(there.read_bytes()) != digest:
                 raise InputError(f"{there}: is another file than that of {place}; restore into a fresh clone")
-        with tempfile.TemporaryDirectory(dir=environment.STATE) as folder:
+        with _scratch() as folder:
             for number, digest in enumerate(missing.values()):
-                Path(folder, str(number)).write_bytes(_read(files, root, digest))
+                write_atomic(folder / str(number), _read(files, root, digest))
             last = [*sorted(enumerate(missing), key=lambda numbered: numbered[1] == DATABASE)]  # it names the others
             for number, name in last:
-                write_atomic(environment.HOME / name, Path(folder, str(number)).read_bytes())
+                there = environment.HOME / name
+                there.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.replace(folder / str(number), there)
+                except OSError:  # on another disk
+                    write_atomic(there, (folder / str(number)).read_bytes())
+        for part in RECORD:
+            for path in (environment.HOME / part).rglob(".*.part"):
+                if PART.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
     return BackupSummary(len(named), sum(size for _, size in named.values()), len(missing))
 
 
@@ -114,7 +130,7 @@ def _require_room(files: Any, root: str, project: str | None) -> None:
     project: the identity of the only project whose save may be replaced; None: any.
     """
     if "file" in files.protocol and any(
-        Path(root).is_relative_to((environment.HOME / part).resolve()) for part in RECORD
+        Path(root).is_relative_to((environment.HOME / part).resolve()) for part in RECORD + CACHE
     ):
         raise InputError(f"{root}: is in what is saved; name a place outside of it")
     if files.exists(f"{root}/{MANIFEST}"):
@@ -126,15 +142,19 @@ def _require_room(files: Any, root: str, project: str | None) -> None:
             )
 
 
-def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
-    """Return the files of parts of a project: name from its folder -> place; the database as a copy at one moment."""
+def _members(parts: tuple[str, ...], copies: Path) -> Mapping[str, Path]:
+    """Return the files of parts of a project: name from its folder -> path; the database as a copy at one moment.
+
+    copies: the folder of that copy.
+    """
     home, members = environment.HOME, {}
     for part in parts:
         below = [home / part] if (home / part).is_file() else sorted((home / part).rglob("*"))
         for path in below:
-            if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
+            left = PART.fullmatch(path.name) or "__pycache__" in path.parts
+            if path.is_file() and not path.is_symlink() and not left:
                 members[path.relative_to(home).as_posix()] = path
-    copy = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=environment.STATE))) / DATABASE
+    copy = copies / DATABASE
     with closing(sqlite3.connect(home / DATABASE, timeout=60)) as live, closing(sqlite3.connect(copy)) as target:
         live.backup(target)
     return members | {DATABASE: copy}
@@ -190,11 +210,31 @@ def _object(root: str, digest: str) -> str:
 
 
 @contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield an empty folder in .fedcore for copies. It goes afterwards, and so does one that a killed command left.
+
+    The caller holds the lock of starting flows, so that nobody else has one.
+    """
+    folder = environment.STATE / "copies"
+    for left in (folder, *environment.STATE.glob("tmp*")):  # as a temporary folder was named before
+        shutil.rmtree(left, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def _opened(place: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a folder or URL, and the path in it; its errors are Failed, in one line."""
     try:
-        url = check_place(place) if "://" in place else Path(check_place(place)).resolve().as_uri()
-        files, root = file_system(url)
+        import fsspec
+
+        if "://" in check_place(place):
+            files, root = file_system(place)
+        else:  # no URL: a blank, a percent sign and `::` are the name's own
+            files, root = fsspec.filesystem("file"), str(Path(place).resolve())
     except (ImportError, ValueError) as error:
         raise InputError(f"{place!r}: {error}") from None
     try:

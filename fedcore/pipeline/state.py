@@ -6,6 +6,7 @@ Imports nothing slow.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from contextlib import suppress
@@ -13,6 +14,9 @@ from itertools import count
 from pathlib import Path
 
 from fedcore.pipeline.command import FULL, Failed, no_room
+
+PART = re.compile(r"\.[0-9a-f]{16}\.part")
+"""The names of files that :func:`write_atomic` has not finished; what a killed process leaves of them is nobody's."""
 
 
 def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:

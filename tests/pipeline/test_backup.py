@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +16,7 @@ from fedcore.pipeline import backup, environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.command import Failed
+from fedcore.pipeline.record import seals
 from fedcore.types import InputError
 
 FILES = {
@@ -191,12 +194,84 @@ def test_a_save_leaves_the_files_of_others(enter: Enter, tmp_path: Path):
     assert (mine / "manifest.json").read_text() == '{"name": "my page"}'
 
 
-def test_a_save_is_no_part_of_the_next(enter: Enter):
+@pytest.mark.parametrize("place", ["results/saved", ".fedcore/blobs/saved", "mlruns/saved in it"])
+def test_a_save_is_no_part_of_the_next(enter: Enter, place: str):
     home = enter("here")
     fill(home)
     with pytest.raises(InputError, match="is in what is saved"):
-        backup.save("results/saved")
-    assert not (home / "results" / "saved").exists()
+        backup.save(place, cache=True)
+    assert not (home / place).exists()
+
+
+@pytest.mark.parametrize("name", ["my backup", "50%20", "a::b", "Müll?", "x#y", "*"])
+def test_a_folder_has_the_name_that_was_typed(enter: Enter, tmp_path: Path, name: str):
+    fill(enter("here"))
+    backup.save(str(tmp_path / name))
+    assert {path.name for path in tmp_path.iterdir()} == {"here", name}
+    there = enter("there")
+    backup.restore(str(tmp_path / name))
+    assert "results/summary.csv" in found(there)
+
+
+def killed_at(number: int, command: Callable[[], object]) -> bool:
+    """Run a command in a fork that is killed at that file operation; tell whether it came so far."""
+    if (pid := os.fork()) == 0:
+        left = iter(range(number, -1, -1))
+
+        def kill(event: str, _: object) -> None:
+            if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "sqlite3.connect") and not next(
+                left
+            ):
+                os._exit(9)
+
+        sys.addaudithook(kill)
+        command()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
+@pytest.mark.slow
+def test_a_killed_restore_and_a_killed_save_are_mended_by_the_next(enter: Enter, tmp_path: Path):
+    """At every file operation of each; the files are the source's, and .fedcore has none that nobody owns."""
+    saved = str(tmp_path / "saved")
+    fill(enter("here"))
+    backup.save(saved, cache=True)
+    number, coming = 0, True
+    while coming:
+        there = enter(f"there {number}")
+        coming = killed_at(number, lambda: backup.restore(saved))
+        backup.restore(saved)
+        assert found(there) == FILES
+        assert {path.name for path in (there / ".fedcore").iterdir()} == {
+            "blobs", "flows.lock", "journal.jsonl", "project", "registered", "steps",
+        }  # fmt: skip
+        number += 1
+    assert number > 3 * len(FILES)
+    number, coming = 0, True
+    while coming:
+        home = enter("here")
+        (home / "results" / "summary.csv").write_text(f"{number}\n")
+        coming = killed_at(number, lambda: backup.save(saved, cache=True))
+        backup.save(saved, cache=True)
+        number += 1
+    assert number > len(FILES)
+    clone = enter("clone")
+    backup.restore(saved)
+    assert found(clone) == {name: content for name, content in found(home).items() if name not in OTHERS}
+    assert not [path for path in (tmp_path / "saved").rglob("*") if path.name.endswith(".part")]
+
+
+def test_what_an_earlier_restore_left_beside_a_model_is_no_part_of_it(enter: Enter, tmp_path: Path):
+    home = enter("here")
+    fill(home)
+    whole = seals.digest("name", home / "mlruns" / "1")
+    part = home / "mlruns" / "1" / "model" / f".{os.urandom(8).hex()}.part"
+    part.write_bytes(b"half")
+    assert seals.digest("name", home / "mlruns" / "1") == whole
+    backup.save(str(tmp_path / "saved"))
+    assert "part" not in (tmp_path / "saved" / "manifest.json").read_text()
+    backup.restore(str(tmp_path / "saved"))
+    assert not part.exists()
 
 
 def test_a_save_of_another_project_stays_unless_told(enter: Enter, tmp_path: Path):

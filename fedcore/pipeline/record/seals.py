@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from fedcore.errors import InputError
 from fedcore.pipeline import environment
-from fedcore.pipeline.state import write_atomic
+from fedcore.pipeline.state import PART, write_atomic
 
 CACHES = "__pycache__"
 """Folders that Python makes when a model is loaded; `models.load` does not read them."""
@@ -75,7 +75,7 @@ def digest(name: str, folder: Path) -> str:
     """Return a digest of a registered model's name and of all its files, by their paths in its folder."""
     made = blake2b(digest_size=20)
     files = (path for path in folder.rglob("*") if path.is_file() and CACHES not in path.parts)
-    files = (path for path in files if path != folder / META)
+    files = (path for path in files if path != folder / META and not PART.fullmatch(path.name))
     for text in (name, *sorted(str(path.relative_to(folder)) for path in files)):
         content = text.encode(errors="surrogateescape")
         made.update(len(content).to_bytes(8, "big") + content)
