@@ -270,8 +270,12 @@ def test_what_an_earlier_restore_left_beside_a_model_is_no_part_of_it(enter: Ent
     assert seals.digest("name", home / "mlruns" / "1") == whole
     backup.save(str(tmp_path / "saved"))
     assert "part" not in (tmp_path / "saved" / "manifest.json").read_text()
+    there = enter("there")
+    (there / part.relative_to(home)).parent.mkdir(parents=True)
+    (there / part.relative_to(home)).write_bytes(b"half")
     backup.restore(str(tmp_path / "saved"))
-    assert not part.exists()
+    assert seals.digest("name", there / "mlruns" / "1") == whole
+    assert not (there / part.relative_to(home)).exists()
 
 
 def test_a_save_of_another_project_stays_unless_told(enter: Enter, tmp_path: Path):
