@@ -471,18 +471,18 @@ class PairSide(Protocol):
     """One device's side of a step of two: it sees its own examples, and of the other device messages alone.
 
     A generator: it first yields an empty message, then in turns gets what the other sent and yields what it sends. The
-    first side, of place 0, sends first. It returns its part of the update.
+    first side, of position 0, sends first. It returns its part of the update.
     """
 
     def __call__(
-        self, memory: Params, message: Message, device: Device, step_id: StepId, place: int, /
+        self, memory: Params, message: Message, device: Device, step_id: StepId, position: int, /
     ) -> Generator[Params, Params, Params]: ...
 
 
 class PairJoin(Protocol):
     """Makes the update of a pair from what its two sides returned. Raises InputError for results that are none."""
 
-    def __call__(self, one: Params, other: Params, /) -> Update: ...
+    def __call__(self, first: Params, second: Params, /) -> Update: ...
 
 
 class Combine(Protocol):

@@ -202,8 +202,8 @@ def _points(members: Sequence[Params]) -> Tensor:
     """Return the models' numbers as rows, (C, P) float64."""
     return torch.stack(
         [
-            torch.cat([tensor.double().flatten() for tensor in one.values() if tensor.is_floating_point()])
-            for one in members
+            torch.cat([tensor.double().flatten() for tensor in member.values() if tensor.is_floating_point()])
+            for member in members
         ]
     )
 

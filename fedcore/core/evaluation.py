@@ -83,13 +83,13 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
         return dict.fromkeys((*NAMES[task.name], *more), math.nan)
     labels = y
     if task.has_classes:
-        values, shown = class_metrics(answers, y, scoring), task.probabilities(answers)
+        values, predictions = class_metrics(answers, y, scoring), task.probabilities(answers)
     elif task.standardised:
-        values, (shown, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
+        values, (predictions, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
     else:
-        values, shown = label_metrics(answers, y), task.probabilities(answers)
+        values, predictions = label_metrics(answers, y), task.probabilities(answers)
     for name, function in scoring.own:
-        values[name] = _own(name, function, shown, labels)
+        values[name] = _own(name, function, predictions, labels)
     return values
 
 
@@ -205,8 +205,8 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float:
     negatives = len(positive) - positives
     if not positives or not negatives:
         return math.nan
-    _, place, ties = torch.unique(scores, return_inverse=True, return_counts=True)
-    rank = (ties.cumsum(0) - (ties - 1).double() / 2)[place]  # of equal scores the mean
+    _, index, ties = torch.unique(scores, return_inverse=True, return_counts=True)
+    rank = (ties.cumsum(0) - (ties - 1).double() / 2)[index]  # of equal scores the mean
     return float((rank[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
@@ -214,9 +214,9 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
     """Return sum_n (R_n - R_{n-1}) P_n over the thresholds n, from the highest score down."""
     if not positive.any():
         return math.nan
-    values, place = torch.unique(scores, return_inverse=True)
-    hits = torch.zeros(len(values)).double().index_add(0, place, positive.double()).flip(0)
-    taken = torch.bincount(place, minlength=len(values)).flip(0).cumsum(0)
+    values, index = torch.unique(scores, return_inverse=True)
+    hits = torch.zeros(len(values)).double().index_add(0, index, positive.double()).flip(0)
+    taken = torch.bincount(index, minlength=len(values)).flip(0).cumsum(0)
     return float((hits / positive.sum() * hits.cumsum(0) / taken).sum())
 
 
@@ -244,8 +244,8 @@ def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
     """
     confidence, guess = log_probabilities.double().exp().max(1)
     edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
-    place = one_hot(torch.bucketize(confidence, edges), BINS).double()
-    return place.T @ torch.stack([torch.ones_like(confidence), confidence, (guess == y).double()], 1)
+    membership = one_hot(torch.bucketize(confidence, edges), BINS).double()
+    return membership.T @ torch.stack([torch.ones_like(confidence), confidence, (guess == y).double()], 1)
 
 
 def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Params:
@@ -262,8 +262,8 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Par
     for device in devices:
         task = task_of(y := device.data.test.y)
         if len(y) and task.predicts_classes:
-            said = outputs(model, device.net, device.data.test.inputs(), task)
-            log_probabilities, y = labelled_steps(said, y)
+            answers = outputs(model, device.net, device.data.test.inputs(), task)
+            log_probabilities, y = labelled_steps(answers, y)
             total["calibration"] += calibration(log_probabilities, y)
             if counted:
                 total["confusion"] += confusion(log_probabilities, y)

@@ -51,12 +51,12 @@ def gradient_step(
     `Training`.
     """
     module = flat.module
-    known = logit_grad or (own_gradient if loss == "ce" else None)
+    at_logits = logit_grad or (own_gradient if loss == "ce" else None)
     if parts_of(loss) is not None and "parts" not in getattr(batch_of, "keywords", {}):
         raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
-    if isinstance(module, ManualGradients) and known is not None and precision == "float32":
+    if isinstance(module, ManualGradients) and at_logits is not None and precision == "float32":
         return lambda x, y: manual_step(
-            module, flat.parameters, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known
+            module, flat.parameters, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=at_logits
         )
 
     computing = computing_in(precision, flat.vector.device.type)

@@ -30,8 +30,8 @@ def own_parts(
         return None
     net = Net(partial(make, flat.net))
     fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
-    known = {**memory, **message.extra}
-    return flatten_net(net, {name: known.get(parts_prefix(prefix) + name, tensor) for name, tensor in fresh.items()})
+    tensors = {**memory, **message.extra}
+    return flatten_net(net, {name: tensors.get(parts_prefix(prefix) + name, tensor) for name, tensor in fresh.items()})
 
 
 def parts_prefix(prefix: str) -> str:

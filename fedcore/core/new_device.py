@@ -115,17 +115,17 @@ def is_complete(model: Model, net: Net) -> bool:
 
 def mean_scores(of_models: list[dict[str, float]]) -> dict[str, float]:
     """Return the mean of the scores of several models on the same examples."""
-    known = [scores for scores in of_models if scores]
-    if not known:
+    scored = [scores for scores in of_models if scores]
+    if not scored:
         return {"accuracy": math.nan}
-    return {metric: sum(scores[metric] for scores in known) / len(known) for metric in known[0]}
+    return {metric: sum(scores[metric] for scores in scored) / len(scored) for metric in scored[0]}
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Tell whether two messages are equal; references by their digests."""
-    if is_handle(one) or is_handle(other) or one is other:
-        return bool(identity(one) == identity(other))
+    if is_handle(first) or is_handle(second) or first is second:
+        return bool(identity(first) == identity(second))
     return all(
         left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
-        for left, right in ((one.params, other.params), (one.extra, other.extra))
+        for left, right in ((first.params, second.params), (first.extra, second.extra))
     )

@@ -87,8 +87,8 @@ def _lists(nets: Sequence[Sequence[Slot]]) -> list[tuple[list[list[Tensor]], flo
     """Return for each piece the lists that a kernel takes: vectors, gradients, moments; and the rate's factor."""
     return [
         (
-            [[one.vector for one in piece], [one.gradient for one in piece],
-             *map(list, zip(*(one.moments for one in piece), strict=True))],
+            [[slot.vector for slot in piece], [slot.gradient for slot in piece],
+             *map(list, zip(*(slot.moments for slot in piece), strict=True))],
             piece[0].factor,
         )
         for piece in zip(*nets, strict=True)

@@ -7,16 +7,16 @@ from collections.abc import Generator
 from fedcore.types import Params
 
 
-def converse(one: Generator[Params, Params, Params], other: Generator[Params, Params, Params]) -> list[Params]:
+def converse(first: Generator[Params, Params, Params], second: Generator[Params, Params, Params]) -> list[Params]:
     """Run both sides in this process, in turns; return their results."""
-    sides, results, inbox = [one, other], dict[int, Params](), [Params(), Params()]
+    sides, results, inbox = [first, second], dict[int, Params](), [Params(), Params()]
     for side in sides:
         next(side)
     while len(results) < len(sides):
-        for place, side in enumerate(sides):
-            if place not in results:
+        for position, side in enumerate(sides):
+            if position not in results:
                 try:
-                    inbox[place], inbox[1 - place] = {}, side.send(inbox[place])
+                    inbox[position], inbox[1 - position] = {}, side.send(inbox[position])
                 except StopIteration as end:
-                    results[place] = end.value
-    return [results[place] for place in range(len(sides))]
+                    results[position] = end.value
+    return [results[position] for position in range(len(sides))]

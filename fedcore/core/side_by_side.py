@@ -74,11 +74,11 @@ def _size(descent: Descent) -> int:
 def _kind(descent: Descent) -> Any:
     """Return what descents done side by side have in common; None for one that goes alone."""
     flat, training = descent.flat, descent.training
-    known = descent.logit_grad is not None or training.loss == "ce"
+    has_gradient = descent.logit_grad is not None or training.loss == "ce"
     plain = training.precision == "float32" and training.schedule == "constant"
     alone = descent.stops_early or descent.parts is not None or task_of(descent.data.y) is SEQUENCES
     alone = alone or len(descent.batches) < WORTH
-    if not known or not plain or alone or not is_small(flat.net, training.batch):
+    if not has_gradient or not plain or alone or not is_small(flat.net, training.batch):
         return None
     pieces = tuple((piece.start, piece.stop, factor) for piece, factor in descent.pieces)
     hooked = descent.grad_hook is not None
@@ -248,7 +248,7 @@ class _Rows:
             return torch.stack([gradient(z, labels) for gradient, z, labels in parts])
 
         outputs = self.flats[0].parameters[f"{self.module.layers[-1]}.bias"].numel()
-        alike = all(one is own_gradient for one in own) and _rows_alike(task, count, size, outputs)
+        alike = all(gradient is own_gradient for gradient in own) and _rows_alike(task, count, size, outputs)
         return whole if alike else each
 
 
@@ -265,15 +265,15 @@ def find_stacked(descent: Descent, count: int) -> StackedMLP | None:
     Each shape is tried out once in a process, which takes some hundredths of a second.
     """
     flat, batch, (_, keep) = descent.flat, descent.training.batch, _into(descent)
-    known = (nets.key(flat.net), count, batch, keep if keep in (0, 1) else 0.5)
-    if known not in _STACKED:
+    cache_key = (nets.key(flat.net), count, batch, keep if keep in (0, 1) else 0.5)
+    if cache_key not in _STACKED:
 
         def make_rows(draws: torch.Generator) -> Params:
             return rows_of(flat, torch.randn(count, len(flat.vector), generator=draws))
 
         assert isinstance(flat.module, MLP)
-        _STACKED[known] = same_bits(flat.module.layers, make_rows, batch, known[-1])
-    return _STACKED[known]
+        _STACKED[cache_key] = same_bits(flat.module.layers, make_rows, batch, cache_key[-1])
+    return _STACKED[cache_key]
 
 
 _STACKED: dict[tuple[bytes, int, int, float], StackedMLP | None] = {}

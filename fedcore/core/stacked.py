@@ -50,9 +50,9 @@ def groups(descents: Sequence[Descent]) -> list[list[int]]:
 def _kind(descent: Descent) -> Any:
     """Return what descents done together have in common; None for one that goes alone."""
     training, sizes = descent.training, tuple(map(len, descent.batches))
-    known = descent.logit_grad is not None or training.loss == "ce"
+    has_gradient = descent.logit_grad is not None or training.loss == "ce"
     changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
-    if not known or changed or not sizes or task_of(descent.data.y) is SEQUENCES:  # a mean over labelled steps
+    if not has_gradient or changed or not sizes or task_of(descent.data.y) is SEQUENCES:  # a mean over labelled steps
         return None
     net, shape = descent.flat.net, tuple(descent.data.x.shape[1:])
     if not rows_agree(net, shape):
@@ -79,11 +79,11 @@ def examples_agree(net: Net, shape: tuple[int, ...]) -> bool:
 
 
 def _agrees(compare: Callable[[Net, tuple[int, ...]], bool], net: Net, shape: tuple[int, ...]) -> bool:
-    known = (compare.__name__, nets.key(net), shape)
-    if known not in _AGREE:
+    cache_key = (compare.__name__, nets.key(net), shape)
+    if cache_key not in _AGREE:
         with torch.device("cpu"):
-            _AGREE[known] = compare(net, shape)
-    return _AGREE[known]
+            _AGREE[cache_key] = compare(net, shape)
+    return _AGREE[cache_key]
 
 
 _AGREE: dict[tuple[str, bytes, tuple[int, ...]], bool] = {}
@@ -174,11 +174,11 @@ class _Rows:
         width = int(sizes.max())
         begins = (np.arange(steps) * count + np.arange(count)[:, None]) * width
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes.ravel(), sizes.ravel())
-        places = torch.from_numpy(np.repeat(begins.ravel(), sizes.ravel()) + within).to(order.device)
+        positions = torch.from_numpy(np.repeat(begins.ravel(), sizes.ravel()) + within).to(order.device)
         shares = torch.from_numpy(np.repeat(1 / np.maximum(sizes, 1).ravel(), sizes.ravel())).float()
         index = order.new_zeros(steps * count * width)
         share = self.models.new_zeros(steps * count * width)
-        index[places], share[places] = order, shares.to(share.device)
+        index[positions], share[positions] = order, shares.to(share.device)
         return index.view(steps, count, width), share.view(steps, count, width)
 
     def descend(self, count: int, steps: Sequence[int]) -> None:

@@ -69,9 +69,9 @@ def plain_step(
     learning rate, if there is an optimiser already.
     """
     rates = iter(learning_rates(training, steps))
-    known = logit_grad or (own_gradient if training.loss == "ce" else None)
-    if isinstance(flat.module, ManualGradients) and known is not None and in_place(training, grad_hook, pieces):
-        module, at_logits = flat.module, known
+    at_logits = logit_grad or (own_gradient if training.loss == "ce" else None)
+    if isinstance(flat.module, ManualGradients) and at_logits is not None and in_place(training, grad_hook, pieces):
+        module = flat.module
 
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)

@@ -193,8 +193,8 @@ def admit(
     }
     combined = combine(server, admitted, round_info, **more)
     report = combined[2] if len(combined) == 3 else Report()
-    words = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
-    return combined[0], combined[1], replace(report, counts={CONDUCT: counts}, words=words)
+    texts = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
+    return combined[0], combined[1], replace(report, counts={CONDUCT: counts}, words=texts)
 
 
 def find_late(threats: Threats, updates: Mapping[str, Update], round_info: RoundInfo) -> set[str]:

@@ -126,9 +126,9 @@ class SideBySide:
         if len(calls) < 2 or holds_generator() or not all(is_worth_it(step, args) for args in calls.values()):
             return []
         size = sum(nbytes(args) for args in calls.values())
-        place = {key: number for number, key in enumerate(calls)}
+        position = {key: number for number, key in enumerate(calls)}
         parts = [
-            sorted(part, key=place.__getitem__)
+            sorted(part, key=position.__getitem__)
             for part in bounded_shares(calls, max(self.engine.places(), -(-size // MOST_BYTES)))
         ]
         return parts if len(parts) < len(calls) else []

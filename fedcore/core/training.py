@@ -110,8 +110,8 @@ def fit(
         held_out=device.data.val,
     )
     DESCEND.get()(descent)
-    known = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
-    return known if parts is None else known | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
+    state = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
+    return state if parts is None else state | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ DESCEND: ContextVar[Callable[[Descent], None]] = ContextVar("descend", default=D
 
 def starting_params(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
     """Return the tensors to train from. A device's initial ones depend on the seed and its name alone."""
-    known = {**message.params, **memory}
+    params = {**message.params, **memory}
     names = nets.shapes(device.net)
-    if any(name not in known for name in names):
-        known = {**nets.init(device.net, replace(step_id, stage=0, round=0).generator("init")), **known}
-    return {name: known[name] for name in names}
+    if any(name not in params for name in names):
+        params = {**nets.init(device.net, replace(step_id, stage=0, round=0).generator("init")), **params}
+    return {name: params[name] for name in names}

@@ -22,18 +22,18 @@ _LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
 _BUILDER = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
 
 
-def _places() -> dict[str, str]:
+def find_modules() -> dict[str, str]:
     """Return the module of each method; files are read, not imported."""
-    places = {}
+    modules = {}
     for file in sorted(Path(__file__).parent.glob("*/[a-z]*.py")):
         source = file.read_text("utf-8")
         listed = _LISTED.search(source)
         for name in ast.literal_eval(listed[1]) if listed else {file.stem} & {*_BUILDER.findall(source)}:
-            places[name] = f"{__package__}.{file.parent.name}.{file.stem}"
-    return dict(sorted(places.items()))
+            modules[name] = f"{__package__}.{file.parent.name}.{file.stem}"
+    return dict(sorted(modules.items()))
 
 
-METHODS = _places()
+METHODS = find_modules()
 
 
 def builder(name: str) -> Callable[..., Method]:

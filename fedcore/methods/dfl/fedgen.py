@@ -198,8 +198,8 @@ def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGener
     bias = params[maker.bias] if maker.bias else torch.zeros(maker.classes)
     moved = torch.linspace(-1, 1, maker.classes)
     other = params | {maker.weight: -2 * params[maker.weight]} | ({maker.bias: moved} if maker.bias else {})
-    one, two = predict(params, net, x, len(x)), predict(other, net, x, len(x))
-    if not torch.allclose(two, -2 * (one - bias) + (moved if maker.bias else 0), rtol=1e-3, atol=1e-4):
+    outputs, changed = predict(params, net, x, len(x)), predict(other, net, x, len(x))
+    if not torch.allclose(changed, -2 * (outputs - bias) + (moved if maker.bias else 0), rtol=1e-3, atol=1e-4):
         raise InputError("net: fedgen needs a net that ends in its last linear layer; leave this row out")
 
 

@@ -82,8 +82,8 @@ def begin_with_variate(public: Public, seed: int, *, shared_init: bool) -> tuple
         module = next(iter(public.nets.values())).build()
     learnt = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
     variate = {name: torch.zeros_like(tensor).detach() for name, tensor in learnt.items()}
-    one = Message(next(iter(messages.values())).params, variate if shared_init else {})
-    return variate, to_everyone(public.names, one)
+    message = Message(next(iter(messages.values())).params, variate if shared_init else {})
+    return variate, to_everyone(public.names, message)
 
 
 def train_corrected(

@@ -234,13 +234,13 @@ def train_auxiliary(
     """
     order = torch.randperm(len(data), generator=generator(seed, "auxiliary", "held out"))
     count = min(max(round(held_out * len(data)), 1), len(data) - 1)
-    held, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
+    held_out_data, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
     flat = flatten_net(net, start)
     enough = replace(training, steps=steps, patience=None)
 
     def measure(number: int) -> AuxiliaryModel:
         params = flat.params()
-        return AuxiliaryModel(params, accuracy(params, net, held), number)
+        return AuxiliaryModel(params, accuracy(params, net, held_out_data), number)
 
     def path(target: float) -> Iterator[AuxiliaryModel]:
         yield measure(0)

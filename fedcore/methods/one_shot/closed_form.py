@@ -238,8 +238,8 @@ def plain_layers(net: Net, key: str) -> tuple[str, ...]:
     """
     names = [*shapes(net)]
     layers = [name.removesuffix(".bias") for name in names if name.endswith(".bias")]
-    known = linear_layers(load(net, init(net, generator("layers"))))
-    if {*names} != {f"{layer}.{part}" for layer in known for part in ("weight", "bias")}:
+    linear = linear_layers(load(net, init(net, generator("layers"))))
+    if {*names} != {f"{layer}.{part}" for layer in linear for part in ("weight", "bias")}:
         raise InputError(f"{key}: the net must consist of linear and convolutional layers with biases")
     return tuple(layers)
 

@@ -121,8 +121,8 @@ def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
     for parameter, labels in axes.items():
         for axis, label in enumerate(labels):
             if label is not None:
-                places = torch.eye(len(orders[label]), dtype=moved[parameter].dtype)[orders[label]].T
-                moved[parameter] = carry(moved[parameter], axis, places).contiguous()
+                permutation = torch.eye(len(orders[label]), dtype=moved[parameter].dtype)[orders[label]].T
+                moved[parameter] = carry(moved[parameter], axis, permutation).contiguous()
     return moved
 
 

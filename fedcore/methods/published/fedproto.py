@@ -114,8 +114,8 @@ def train_near_prototypes(
 def prototype_loss(batch: Batch, *, strength: float) -> Tensor:
     """Return L; classes that no device has have no prototype."""
     sent = batch.message.extra
-    known = (sent[COUNTS][batch.y] > 0).float()[:, None]
-    distance = mse_loss(batch.features * known, sent[PROTOTYPES][batch.y] * known)
+    has_prototype = (sent[COUNTS][batch.y] > 0).float()[:, None]
+    distance = mse_loss(batch.features * has_prototype, sent[PROTOTYPES][batch.y] * has_prototype)
     return cross_entropy(batch.logits, batch.y) + strength * distance
 
 

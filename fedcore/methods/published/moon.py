@@ -73,6 +73,6 @@ def contrastive_loss(batch: Batch, *, mu: float, tau: float) -> Tensor:
     """Return CE + mu l_con: l_con is the cross-entropy of telling the global model's features from the last ones."""
     sent = batch.message.params
     last = {name: batch.memory.get(f"{LAST}{name}", tensor) for name, tensor in sent.items()}
-    likeness = [cosine_similarity(batch.features, batch.with_params(one).features) / tau for one in (sent, last)]
+    likeness = [cosine_similarity(batch.features, batch.with_params(params).features) / tau for params in (sent, last)]
     first = torch.zeros(len(batch.y), dtype=torch.int64, device=batch.y.device)
     return own_loss(batch.logits, batch.y) + mu * cross_entropy(torch.stack(likeness, 1), first)

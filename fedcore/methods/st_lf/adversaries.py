@@ -176,14 +176,14 @@ def train_copies(
     sample = fixed_sample(data, device.name, step_id, alignment.shown)
     if not rivals:
         return memory, Update(params, {FEATURES: features(params, device.net, sample)}, size)
-    copies, shown = Params(), Params()
+    copies, sent_features = Params(), Params()
     for target, rival in rivals.items():
         start, draws = starts.get(target, params), step_id.generator(f"batches {target}")
         copy = train_against(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
         copies |= add_prefix(f"{MODEL}{target}/", copy)
-        shown[f"{FEATURES}{target}"] = features(copy, device.net, sample)
+        sent_features[f"{FEATURES}{target}"] = features(copy, device.net, sample)
     stored = copies if alignment.start == "own" else {}
-    return params | stored, Update(extra=copies | shown, size=size)
+    return params | stored, Update(extra=copies | sent_features, size=size)
 
 
 def train_target(
@@ -305,8 +305,8 @@ def identify(
         for j, target in targets.items():
             pair, receiver, other = f"{i} {j}", *((target, source) if sources_trained else (source, target))
             if sources_trained:
-                shown = sent[source].extra
-                server[f"{FEATURES}{pair}"] = shown[FEATURES if FEATURES in shown else f"{FEATURES}{target}"]
+                sent_extra = sent[source].extra
+                server[f"{FEATURES}{pair}"] = sent_extra[FEATURES if FEATURES in sent_extra else f"{FEATURES}{target}"]
                 messages[target] |= add_prefix(f"{MODEL}{source}/", copies.get(target) or sent[source].params)
             else:
                 server[f"{FEATURES}{j}"] = sent[target].extra[FEATURES]
@@ -371,6 +371,6 @@ def by_device(extra: Params, prefix: str) -> dict[str, Params]:
     tensors_of: dict[str, Params] = {}
     for name, tensor in extra.items():
         if name.startswith(prefix):
-            device, _, place = name.removeprefix(prefix).rpartition("/")
-            tensors_of.setdefault(device, {})[place] = tensor
+            device, _, parameter = name.removeprefix(prefix).rpartition("/")
+            tensors_of.setdefault(device, {})[parameter] = tensor
     return tensors_of

@@ -74,29 +74,29 @@ def estimate(
 ) -> tuple[Params, Update]:
     """Run one pair's step (Algorithm 1, lines 2-10) in one place, from its two sides."""
     sides = [
-        estimate_side({}, Message(), device, step_id, place, net=net, settings=settings)
-        for place, device in enumerate(pair)
+        estimate_side({}, Message(), device, step_id, position, net=net, settings=settings)
+        for position, device in enumerate(pair)
     ]
     return {}, both_errors(*converse(*sides), settings=settings)
 
 
 def estimate_side(
-    memory: Params, message: Message, device: Device, step_id: StepId, place: int, *, net: Net, settings: Divergence
+    memory: Params, message: Message, device: Device, step_id: StepId, position: int, *, net: Net, settings: Divergence
 ) -> Generator[Params, Params, Params]:
     """Train the pair's classifier on one device's examples; return its error on those that were held out.
 
-    place: the device's in the pair, and its class. net: a classifier of two classes for the devices' examples. Labels
-    are not used: labelled and unlabelled examples count alike. What is sent: the classifier; the state of the random
-    numbers if the net draws any (dropout), since both sides draw from one sequence; and at the end the first device's
-    buffers.
+    position: the device's in the pair, and its class. net: a classifier of two classes for the devices' examples.
+    Labels are not used: labelled and unlabelled examples count alike. What is sent: the classifier; the state of the
+    random numbers if the net draws any (dropout), since both sides draw from one sequence; and at the end the first
+    device's buffers.
     """
-    trained_on, held = examples(device, step_id, settings)
+    trained_on, held_out = examples(device, step_id, settings)
     training = Training("sgd", settings.pair_lr, 0.0, 0.0, "constant", settings.pair_batch, 1)
     model = flatten_net(net, nets.init(net, step_id.generator("init")))
     step = plain_step(model, training, settings.pair_rounds * settings.pair_iterations)
-    draws, noise = step_id.generator(f"batches {place}"), step_id.generator("noise")
+    draws, noise = step_id.generator(f"batches {position}"), step_id.generator("noise")
     size = (settings.pair_iterations, min(settings.pair_batch, len(trained_on)))
-    data = Data(trained_on, torch.full((len(trained_on),), place))
+    data = Data(trained_on, torch.full((len(trained_on),), position))
     received = yield {}
     for _ in range(settings.pair_rounds):
         before = noise.set_state(received.get(NOISE, noise.get_state())).get_state()
@@ -105,20 +105,20 @@ def estimate_side(
         own = {CLASSIFIER: model.vector.clone()}
         if not torch.equal(before, noise.get_state()):
             own[NOISE] = noise.get_state()
-        if place == 0:
+        if position == 0:
             received = yield own | add_buffers(model)
         model.vector.copy_((own[CLASSIFIER] + classifier(received, model)) / 2)
-        if place == 1:
+        if position == 1:
             buffers = {name.removeprefix(BUFFER): x for name, x in received.items() if name.startswith(BUFFER)}
             received = yield own
-    params = model.params() if place == 0 else model.params() | buffers
-    guesses = predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORING_BATCH).argmax(1)
-    return {ERROR: (guesses != place).double().mean()}
+    params = model.params() if position == 0 else model.params() | buffers
+    guesses = predict(params, net, Data(held_out, torch.zeros(len(held_out))).inputs(), SCORING_BATCH).argmax(1)
+    return {ERROR: (guesses != position).double().mean()}
 
 
-def both_errors(one: Params, other: Params, *, settings: Divergence) -> Update:
+def both_errors(first: Params, second: Params, *, settings: Divergence) -> Update:
     """Return the update of a pair: both errors, (2,), and the number of classifiers that they sent."""
-    errors = [side.get(ERROR, torch.empty(0)) for side in (one, other)]
+    errors = [side.get(ERROR, torch.empty(0)) for side in (first, second)]
     if not all(error.shape == () and error.dtype == torch.float64 and 0 <= error <= 1 for error in errors):
         raise InputError("divergence: an error is no fraction")
     return Update(extra={"errors": torch.stack(errors), "sent": torch.tensor(2 * settings.pair_rounds)})
@@ -140,19 +140,19 @@ def classifier(received: Params, model: FlatNet) -> Tensor:
 def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Tensor, Tensor]:
     """Split a device's labelled and unlabelled training examples at random into training and held-out ones."""
     x = torch.cat([part.x for part in (device.data.train, device.data.unlabelled) if len(part)] or [torch.empty(0)])
-    held = max(1, round(settings.held_out * len(x)))
-    if len(x) <= held:
+    count = max(1, round(settings.held_out * len(x)))
+    if len(x) <= count:
         raise InputError(f"divergence.held_out: device {device.name} has {len(x)} examples, allowed are at least two")
     order = torch.randperm(len(x), generator=step_id.generator(f"held out {device.name}"))
-    return x[order[held:]], x[order[:held]]
+    return x[order[count:]], x[order[:count]]
 
 
 def matrix(updates: Mapping[Pair, Update], names: Sequence[str]) -> Tensor:
     """Return d_ij (N, N) float64 in the order of the names, 0 for pairs without an update."""
-    place = {name: i for i, name in enumerate(names)}
-    d = torch.zeros(len(place), len(place), dtype=torch.float64)
-    for (one, other), update in updates.items():
-        d[place[one], place[other]] = d[place[other], place[one]] = divergence(update.extra["errors"])
+    index = {name: i for i, name in enumerate(names)}
+    d = torch.zeros(len(index), len(index), dtype=torch.float64)
+    for (first, second), update in updates.items():
+        d[index[first], index[second]] = d[index[second], index[first]] = divergence(update.extra["errors"])
     return d
 
 

@@ -60,9 +60,9 @@ class SparseRows:
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> SparseRows:
         """Return the chosen rows."""
-        kept = chosen[self.row]
-        row = (np.cumsum(chosen) - 1)[self.row[kept]]
-        return SparseRows(int(chosen.sum()), row, self.column[kept], self.value[kept])
+        mask = chosen[self.row]
+        row = (np.cumsum(chosen) - 1)[self.row[mask]]
+        return SparseRows(int(chosen.sum()), row, self.column[mask], self.value[mask])
 
     def plus(self, other: SparseRows) -> SparseRows:
         """Return the sum of two matrices of as many rows."""
@@ -82,7 +82,9 @@ def stack(blocks: Sequence[SparseRows], width: int) -> sp.csr_array:
     """Return the rows of all blocks as one matrix: to build one of each and join them takes ten times as long."""
     first = np.cumsum([0, *(block.count for block in blocks)])
     row = np.concatenate([block.row + at for block, at in zip(blocks, first[:-1], strict=True)])
-    column, value = (np.concatenate(found) for found in zip(*((one.column, one.value) for one in blocks), strict=True))
+    column, value = (
+        np.concatenate(arrays) for arrays in zip(*((block.column, block.value) for block in blocks), strict=True)
+    )
     return sp.csr_array((value, (row, column)), shape=(int(first[-1]), width))
 
 

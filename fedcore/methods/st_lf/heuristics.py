@@ -97,9 +97,9 @@ def match_sources(psi: Array, energy: Array) -> Array:
 
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
     alpha = np.zeros_like(energy)
-    places = np.tile(sources, -(-len(targets) // len(sources)))
-    i, j = linear_sum_assignment(energy[np.ix_(places, targets)])
-    alpha[places[i], targets[j]] = 1
+    repeated = np.tile(sources, -(-len(targets) // len(sources)))
+    i, j = linear_sum_assignment(energy[np.ix_(repeated, targets)])
+    alpha[repeated[i], targets[j]] = 1
     return alpha
 
 

@@ -252,10 +252,10 @@ def report_solution(answer: Solution, names: Sequence[str]) -> Report:
         numbers |= {"iterations": float(len(trace)), "fall": float(-steps.sum())}
         numbers["rise"] = max([0.0, *steps.tolist()])
     finite = {number: x for number, x in numbers.items() if math.isfinite(x)}
-    words = {"status": answer.status}
+    texts = {"status": answer.status}
     if "fallback" in answer.status:
-        words["warning"] = f"the program was not solved as asked; {answer.status}"
-    return Report(devices={"program": dict.fromkeys(names, finite)}, words=words)
+        texts["warning"] = f"the program was not solved as asked; {answer.status}"
+    return Report(devices={"program": dict.fromkeys(names, finite)}, words=texts)
 
 
 # its constants
