@@ -33,7 +33,8 @@ from fedcore.core.training import Training
 from fedcore.execute.accelerator import accelerate, using_tf32
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import Data, Device, Federation, Net, Splits, generator
+from fedcore.types.federation import Data, Device, Federation, Net, Splits
+from fedcore.types.method import generator
 
 CLASSES = 10
 GRAY, COLOUR = (1, 28, 28), (3, 32, 32)

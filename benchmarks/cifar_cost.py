@@ -20,7 +20,8 @@ from fedcore.core.rounds import run
 from fedcore.core.training import SCORING_BATCH, Training, predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import Data, Device, Federation, Splits, generator
+from fedcore.types.federation import Data, Device, Federation, Splits
+from fedcore.types.method import generator
 
 DEVICES, EXAMPLES, TEST, CLASSES = 100, 500, 10_000, 10
 ROUNDS, RUNS = 100, 2 * 3

@@ -37,7 +37,7 @@ from fedcore.results.advice import Action
 from fedcore.results.answer import STOPPED_AFTER, answer
 from fedcore.results.criterion import METRICS, Criterion
 from fedcore.results.stopping import rows_that_cannot_win
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 Array = NDArray[np.float64]
 INPUTS, FRESH = 6, 1000

@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.training import Training, train
 from fedcore.execute.workers import Workers
-from fedcore.types import Data, Device, Message, Net, Splits, StepId, generator
+from fedcore.types.federation import Data, Device, Net, Splits
+from fedcore.types.method import Message, StepId, generator
 
 BATCH, RATE, CLASSES = 50, 0.01, 10
 GRAY, COLOUR = (1, 28, 28), (3, 32, 32)

@@ -24,7 +24,8 @@ import fedcore as fc
 from fedcore import nets
 from fedcore.core.precision import has_bfloat16
 from fedcore.core.training import Training, train
-from fedcore.types import Data, Device, Message, Splits, StepId, generator
+from fedcore.types.federation import Data, Device, Splits
+from fedcore.types.method import Message, StepId, generator
 
 PRECISIONS = ("float32", "bfloat16")
 GRAY = (1, 28, 28)

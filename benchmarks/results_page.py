@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedcore.config.papers import Line, Paper, Papers, Worth
+from fedcore.errors import InputError
 from fedcore.report.papers import cell, table
 from fedcore.results.claims import Rule, number_of, read_rule
-from fedcore.types import InputError
 
 HEAD = """# What holds of the four papers
 """

@@ -217,7 +217,7 @@ def build_table(devices: int, parameters: int) -> tuple[float, float]:
     """Return the MB of a tidy table, and by how much this process grows at most while it is built."""
     from fedcore.core.rounds import RoundResult, State
     from fedcore.results import tidy
-    from fedcore.types import Report, RoundInfo
+    from fedcore.types.method import Report, RoundInfo
 
     names = tuple(f"d{i:05}" for i in range(devices))
     scores = {n: {s: {"accuracy": 0.5, "macro_f1": 0.5, "loss": 1.0} for s in ("val", "test", "shared")} for n in names}
@@ -245,7 +245,8 @@ def score(devices: int, parameters: int) -> tuple[float, float]:
 
     from fedcore import nets
     from fedcore.core.evaluation import evaluate
-    from fedcore.types import Data, Model
+    from fedcore.types.federation import Data
+    from fedcore.types.method import Model
 
     width = max(1, round((parameters - CLASSES) / (FEATURES + 1 + CLASSES)))
     net = nets.net("mlp", shape=(FEATURES,), classes=CLASSES, widths=[width])

@@ -25,7 +25,8 @@ from fedcore.core.together import SideBySide
 from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import Data, Device, Federation, Message, Splits
+from fedcore.types.federation import Data, Device, Federation, Splits
+from fedcore.types.method import Message
 
 ROUNDS = 5
 

@@ -32,7 +32,8 @@ from fedcore.core.aggregation import mix
 from fedcore.methods.code.fusion import code
 from fedcore.methods.code.transport import Transport, cost, solve_transport, uniform
 from fedcore.report.figures import png
-from fedcore.types import Net, Params, generator
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import generator
 
 DOCS = Path(__file__).parents[1] / "docs"
 EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)

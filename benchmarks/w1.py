@@ -27,7 +27,7 @@ from fedcore.core.rounds import Execute, run
 from fedcore.core.training import Training
 from fedcore.execute.workers import Workers
 from fedcore.methods import method
-from fedcore.types import Data, Device, Federation, Splits
+from fedcore.types.federation import Data, Device, Federation, Splits
 
 DEVICES, BATCH, RATE, WIDTHS = 16, 64, 0.1, (400, 200, 100)
 

@@ -215,8 +215,8 @@ class Year:
         """Run the project's flow as `fedcore run` does, and promote a better model; returns how it ended."""
         from fedcore.cli.project import flow
         from fedcore.config.request import ask
+        from fedcore.errors import InputError
         from fedcore.pipeline.command import Failed, cause
-        from fedcore.types import InputError
 
         request = ask(["methods=[local_only,fedavg,majority]", "seeds=[0]", "run.new_device=shared",
                        "run.lr_factors=[]", "run.workers=1", "promote=true"])  # fmt: skip

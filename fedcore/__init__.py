@@ -52,29 +52,29 @@ if TYPE_CHECKING:
     from fedcore.data.arrays import from_arrays as from_arrays
     from fedcore.data.arrays import with_devices as with_devices
     from fedcore.data.inputs import side_by_side as side_by_side
+    from fedcore.errors import InputError as InputError
     from fedcore.nets.parts import layers as layers
     from fedcore.nets.weights import write_weights as write_weights
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
-    from fedcore.types import Amount as Amount
-    from fedcore.types import Count as Count
-    from fedcore.types import Data as Data
-    from fedcore.types import Device as Device
-    from fedcore.types import Federation as Federation
-    from fedcore.types import Fraction as Fraction
-    from fedcore.types import InputError as InputError
-    from fedcore.types import Message as Message
-    from fedcore.types import Method as Method
-    from fedcore.types import Model as Model
-    from fedcore.types import Net as Net
-    from fedcore.types import Positive as Positive
-    from fedcore.types import Report as Report
-    from fedcore.types import RoundInfo as RoundInfo
-    from fedcore.types import Share as Share
-    from fedcore.types import Splits as Splits
-    from fedcore.types import Stage as Stage
-    from fedcore.types import StepId as StepId
-    from fedcore.types import Update as Update
+    from fedcore.types.federation import Data as Data
+    from fedcore.types.federation import Device as Device
+    from fedcore.types.federation import Federation as Federation
+    from fedcore.types.federation import Net as Net
+    from fedcore.types.federation import Splits as Splits
+    from fedcore.types.method import Message as Message
+    from fedcore.types.method import Method as Method
+    from fedcore.types.method import Model as Model
+    from fedcore.types.method import Report as Report
+    from fedcore.types.method import RoundInfo as RoundInfo
+    from fedcore.types.method import Stage as Stage
+    from fedcore.types.method import StepId as StepId
+    from fedcore.types.method import Update as Update
+    from fedcore.types.ranges import Amount as Amount
+    from fedcore.types.ranges import Count as Count
+    from fedcore.types.ranges import Fraction as Fraction
+    from fedcore.types.ranges import Positive as Positive
+    from fedcore.types.ranges import Share as Share
 
 _PLACES = {
     "api.federation": ["federate", "net"],
@@ -92,13 +92,13 @@ _PLACES = {
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays", "with_devices"],
     "data.inputs": ["side_by_side"],
+    "errors": ["InputError"],
     "nets.parts": ["layers"],
     "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
-    "types": [
-        "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",
-        "Net", "Positive", "Report", "RoundInfo", "Share", "Splits", "Stage", "StepId", "Update",
-    ],
+    "types.federation": ["Data", "Device", "Federation", "Net", "Splits"],
+    "types.method": ["Message", "Method", "Model", "Report", "RoundInfo", "Stage", "StepId", "Update"],
+    "types.ranges": ["Amount", "Count", "Fraction", "Positive", "Share"],
 }  # fmt: skip
 _PLACE = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter, isclass, isfunction, signature
 from types import MappingProxyType
@@ -104,6 +104,19 @@ def import_builder(path: str, key: str) -> Callable[..., Any]:
         raise InputError(f"{key}: {path!r} is neither a class nor a function")
     builder: Callable[..., Any] = target
     return builder
+
+
+def name_of(fn: object) -> str:
+    """Return the place of a function, "package.module:function", whatever arguments are bound to it."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', repr(fn))}"
+
+
+def takes(fn: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function must be given an argument by that name, which is not bound to it yet."""
+    parameter = signature(fn).parameters.get(name)
+    return parameter is not None and parameter.kind is Parameter.KEYWORD_ONLY and parameter.default is Parameter.empty
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from types import TracebackType
 
@@ -40,6 +42,18 @@ def require_study() -> None:
     """Refuse what compares methods where the extra is not installed, as on a device of the field."""
     if missing := [package for package in STUDY if find_spec(package) is None]:
         raise InputError(f"{missing[0]} is not installed; pip install 'fedcore[study]'")
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Add a note to an error that is not one of input."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        error.add_note(what)
+        raise
 
 
 def shorten_traceback(error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The tasks that run cached steps, by the word of a step (:func:`fedcore.types.step_word`)."""
+"""The tasks that run cached steps, by the word of a step (:func:`fedcore.types.method.step_word`)."""
 
 from __future__ import annotations
 

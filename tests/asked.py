@@ -12,8 +12,8 @@ import pytest
 from fedcore.config.params import read
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, grid_points, run_section
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
-from fedcore.types import InputError
 
 ROOT = Path(__file__).parents[1]
 PARAMS = read(ROOT)

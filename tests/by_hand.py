@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcore.core.training import Training
-from fedcore.types import Device, Federation, Net, Params, StepId
+from fedcore.types.federation import Device, Federation, Net, Params
+from fedcore.types.method import StepId
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 

@@ -16,7 +16,8 @@ from fedcore import nets
 from fedcore.core.rounds import RoundResult, run
 from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline, Workers, one_thread
-from fedcore.types import Data, Device, Federation, Message, Method, Net, Params, Splits, StepId, Update, generator
+from fedcore.types.federation import Data, Device, Federation, Net, Params, Splits
+from fedcore.types.method import Message, Method, StepId, Update, generator
 
 NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
 NETS = {name: NET for letter in "abcdefghij" for name in (letter, f"device {letter}")}

@@ -17,7 +17,7 @@ from fedcore.field.rows import DeviceRows
 from fedcore.field.server import Field, federation_of
 from fedcore.field.wire import unpack
 from fedcore.methods import METHODS
-from fedcore.types import Federation
+from fedcore.types.federation import Federation
 
 
 class InProcess:

@@ -12,7 +12,7 @@ from fedcore.methods.st_lf.planning import BoundSettings, LinkCosts, plan_links
 from fedcore.methods.st_lf.problem import Array, Problem, Solution
 from fedcore.methods.st_lf.programs import Solver, SolverSettings, solve_program
 from fedcore.methods.st_lf.st_lf import of_program
-from fedcore.types import RoundInfo, Update
+from fedcore.types.method import RoundInfo, Update
 
 GIVEN = {
     "nets": dict.fromkeys("abcd", NET), "training": SGD, "shared_init": True, "pair_rounds": 3, "pair_iterations": 2,

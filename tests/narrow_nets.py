@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedcore import nets
-from fedcore.types import Net
+from fedcore.types.federation import Net
 
 NARROW: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "mlp": ("mlp", (1, 4, 4), {"widths": [7, 5]}),

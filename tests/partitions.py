@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from fedcore.data import Dataset
+from fedcore.errors import InputError
 from fedcore.partition import Partition, partition
 from fedcore.partition.tables import to_frame
-from fedcore.types import Data, InputError
+from fedcore.types.federation import Data
 
 SETTINGS = {
     "name": "dirichlet",

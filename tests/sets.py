@@ -17,7 +17,7 @@ import torch
 
 from fedcore.data import Dataset, cwru, domains, load, usps
 from fedcore.data.images import TEST, TRAIN
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 REAL = Path(os.environ.get("FEDCORE_DATA", "."))
 real = pytest.mark.skipif(

@@ -9,7 +9,8 @@ from federations import SIZES
 
 from fedcore import nets
 from fedcore.core.training import Training
-from fedcore.types import Data, Device, Federation, Net, Splits, generator
+from fedcore.types.federation import Data, Device, Federation, Net, Splits
+from fedcore.types.method import generator
 
 SHAPE = (1, 32)
 NET = nets.net("cells", shape=SHAPE, classes=3, cells=3, width=0.125)

@@ -35,7 +35,7 @@ from fedcore import nets
 from fedcore.cli.main import fedcore
 from fedcore.config.request import Job, ask, plan_jobs
 from fedcore.data.images import TEST, TRAIN
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 pytestmark = pytest.mark.slow
 

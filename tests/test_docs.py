@@ -27,7 +27,7 @@ from fedcore.methods import METHODS
 from fedcore.results.summary import COLUMNS as SUMMARY
 from fedcore.results.summary import PART, SPLITS
 from fedcore.results.tidy import COLUMNS as TABLE
-from fedcore.types import generator
+from fedcore.types.method import generator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

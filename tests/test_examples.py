@@ -13,7 +13,7 @@ import pytest
 import torch
 from forks import run
 
-from fedcore.types import RoundInfo, Update
+from fedcore.types.method import RoundInfo, Update
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -98,7 +98,8 @@ class Names:
         for source in sources:
             for name, members in source.members.items():
                 self.members.setdefault(name, set()).update(members)
-        self.ground = self.modules.get("fedcore.types", set())
+        types = (made for module, made in self.modules.items() if module.startswith("fedcore.types."))
+        self.ground = set().union(*types)
         self.keys = {*set().union(*self.members.values()), *set().union(*(source.settings for source in sources))}
         self.texts = set().union(*(source.texts for source in sources))
         self.words = {*re.findall(r"\b[A-Z][A-Z0-9_]+\b", pages)}

@@ -4,20 +4,9 @@ import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
-from fedcore.types import (
-    Data,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    generator,
-    nbytes,
-)
+from fedcore.errors import InputError
+from fedcore.types.federation import Data, Net, nbytes
+from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, generator
 
 
 def drawn(generator):
@@ -123,3 +112,8 @@ def test_a_refusal_is_one_line_whatever_name_it_quotes(name):
 def test_a_models_members_are_a_tuple():
     with pytest.raises(InputError, match=r"^Model: members is dict, must be a tuple of models: \(params,\)$"):
         Model(model())
+
+
+def test_a_type_of_earlier_versions_is_named_by_its_new_place():
+    with pytest.raises(ImportError, match=r"fedcore\.types has no Stage; write `import fedcore as fc` and fc\.Stage"):
+        exec("from fedcore.types import Stage")

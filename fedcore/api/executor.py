@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 from fedcore.core.rounds import Execute
 from fedcore.core.together import SideBySide, Together
+from fedcore.errors import InputError
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
-from fedcore.types import InputError
 
 Accelerator: TypeAlias = Literal["none", "auto", "cuda"]
 

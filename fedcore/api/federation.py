@@ -21,6 +21,7 @@ from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import SEQUENCES, task_of
+from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -32,7 +33,8 @@ from fedcore.partition import partition as divide
 from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
-from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Scoring, Splits, Threats
+from fedcore.types.federation import Data, Device, Federation, Net, Scoring, Splits, Threats
+from fedcore.types.method import HeldOut
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ def federate(
             deviation of all devices' training examples, from numbers that each sends once (docs/data.md).
         name: of the dataset in tables.
         settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
-            shared_examples, domains, unlabelled, hidden, drop_small; and those of :class:`fedcore.types.Threats`:
+            shared_examples, domains, unlabelled, hidden, drop_small; and those of `fedcore.types.federation.Threats`:
             hostile, attack, strength, drop, deadline, bound, beyond.
 
     Raises:

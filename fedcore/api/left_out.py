@@ -16,10 +16,11 @@ from fedcore.api.results import Result
 from fedcore.core.new_device import NEVER, has_model_for_new, score_new
 from fedcore.core.rounds import Execute
 from fedcore.core.rounds import run as rounds
+from fedcore.errors import InputError
 from fedcore.results import tidy
 from fedcore.results.answer import rows_to_leave_out
 from fedcore.results.criterion import Criterion, Extra, scoring
-from fedcore.types import Data, InputError
+from fedcore.types.federation import Data
 
 
 def leave_out(

@@ -12,10 +12,11 @@ from fedcore.builders import CONTEXT, settings_of
 from fedcore.config.help import method_help, stand_for
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.training import Training
+from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
-from fedcore.types import InputError, Method
+from fedcore.types.method import Method
 
 TRAINING_AND_LABEL = {
     "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",

@@ -22,6 +22,7 @@ from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.data.inputs import Input, as_mapping, side_by_side
 from fedcore.data.task import CLASSIFICATION, MULTILABEL, TASKS, Task, require_classes
+from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
@@ -32,7 +33,8 @@ from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
 from fedcore.results.criterion import METRICS, Criterion, Metric
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
-from fedcore.types import Data, Federation, InputError, LabelScale, Method, Model, Net
+from fedcore.types.federation import Data, Federation, LabelScale, Net
+from fedcore.types.method import Method, Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

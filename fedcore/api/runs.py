@@ -26,6 +26,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import MULTILABEL, TASKS, count_different
+from fedcore.errors import Diverged, InputError, naming
 from fedcore.partition import final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -47,7 +48,9 @@ from fedcore.results.places import Points
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.results.validity import Ceiling
 from fedcore.results.verdicts import verdict_table
-from fedcore.types import Count, Data, Diverged, Federation, InputError, Method, OwnMetric, Report, naming
+from fedcore.types.federation import Data, Federation, OwnMetric
+from fedcore.types.method import Method, Report
+from fedcore.types.ranges import Count
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""

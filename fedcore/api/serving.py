@@ -30,11 +30,13 @@ from fedcore.data.encoding import encode, from_json, words
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL, SEQUENCES, TASKS, Task
+from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.nets.weights import parse_safetensors
-from fedcore.types import InputError, Model, Net, Threshold
+from fedcore.types.federation import Net
+from fedcore.types.method import Model, Threshold
 
 SCHEMA, MODELS, ONE_FILE = "schema.json", "models.json", "models.safetensors"
 LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"

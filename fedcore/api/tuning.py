@@ -15,9 +15,10 @@ from fedcore.api.runs import run_all
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.new_device import NEVER
 from fedcore.core.training import Training
+from fedcore.errors import Diverged, InputError
 from fedcore.results.criterion import MetricName, criterion
 from fedcore.results.tuning import best, validation_value
-from fedcore.types import Diverged, Federation, InputError
+from fedcore.types.federation import Federation
 
 
 @dataclass(frozen=True)

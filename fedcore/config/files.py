@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 DEPTH, VALUES = 50, 100_000
 """The deepest nesting of a YAML file, and its most values, those of its aliases written out."""

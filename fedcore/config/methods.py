@@ -11,9 +11,11 @@ from fedcore.config.signatures import check, model
 from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
 from fedcore.data.task import SEQUENCES, TASKS, require_classes
+from fedcore.errors import InputError
 from fedcore.methods import builder
 from fedcore.methods import method as build_method
-from fedcore.types import InputError, Method, Net
+from fedcore.types.federation import Net
+from fedcore.types.method import Method
 
 ROUNDS = 1_000_000
 """The most rounds of a stage: even a forecast holds something of each."""

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.config.files import read_mapping
 from fedcore.config.signatures import Section, check
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 NIGHTLY = "nightly.yaml"
 Event = Literal["failed", "promoted", "drifted", "disk_low"]

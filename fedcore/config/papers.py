@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from fedcore.config.files import read_mapping
 from fedcore.config.signatures import Section, check
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 Text = Annotated[str, Field(min_length=1)]
 Printed = Text | float

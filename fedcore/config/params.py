@@ -10,8 +10,8 @@ from typing import Any
 from fedcore.builders import RENAMED, suggestion
 from fedcore.config.files import parse_value, read_mapping
 from fedcore.config.sections import REQUIRED, SHARED, allowed_keys
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
-from fedcore.types import InputError
 
 CLAIMED = ("valid", "ceiling", "converged", "claims")
 """The keys of a study that claims/ may set."""

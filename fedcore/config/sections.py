@@ -20,10 +20,12 @@ from fedcore.config.signatures import check, model, settings_for, union
 from fedcore.core.threats import split_threats
 from fedcore.core.training import Training
 from fedcore.data import DATASETS, loader_of
+from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS, maker
 from fedcore.partition import AUTO, PARTITIONS, partition
-from fedcore.types import Depth, InputError, Threats
+from fedcore.types.federation import Threats
+from fedcore.types.ranges import Depth
 
 REQUIRED = ("run", "data", "federation", "net", "training")
 """Sections that params.yaml must have."""

@@ -14,7 +14,7 @@ from typing import Any
 from fedcore.config.methods import MethodConfig
 from fedcore.config.sections import below
 from fedcore.core.threats import split_threats
-from fedcore.types import Threats
+from fedcore.types.federation import Threats
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from fedcore.builders import settings_of, suggestion
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -25,6 +25,7 @@ from fedcore.config.sections import (
 )
 from fedcore.config.settings import Setting, learning_rates
 from fedcore.config.signatures import Section, check
+from fedcore.errors import InputError
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
 from fedcore.results.claims import DEVICES, Claim, Gate
@@ -40,7 +41,7 @@ from fedcore.results.criterion import (
 )
 from fedcore.results.threshold import DECIDED
 from fedcore.results.validity import Ceiling
-from fedcore.types import InputError, Positive
+from fedcore.types.ranges import Positive
 
 
 def _check_address(address: str) -> str:

@@ -30,7 +30,9 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
-from fedcore.types import Count, Fraction, Local, Message, Params, RoundInfo, Stage, Update
+from fedcore.types.federation import Params
+from fedcore.types.method import Local, Message, RoundInfo, Stage, Update
+from fedcore.types.ranges import Count, Fraction
 
 HYPER = "hyper/"
 """Prefix of the tensors in the server's memory that hold the last value of each operator that devices share."""

@@ -11,7 +11,8 @@ from fedcore.core.flat_nets import FlatNet
 from fedcore.core.losses import own_loss
 from fedcore.core.prediction import SCORING_BATCH, predict
 from fedcore.core.training_settings import Training
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 
 def descend_until_best(

@@ -11,28 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
+from fedcore.builders import name_of
 from fedcore.core.prediction import predict
 from fedcore.data.task import CLASSIFICATION, Task, binary_loss, labelled_steps, task_of
+from fedcore.errors import InputError, naming
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
-from fedcore.types import (
-    Data,
-    Deploy,
-    Device,
-    InputError,
-    Message,
-    Model,
-    Net,
-    OwnMetric,
-    Params,
-    Scores,
-    Scoring,
-    Splits,
-    is_handle,
-    name_of,
-    naming,
-    step_word,
-)
+from fedcore.types.federation import Data, Device, Net, OwnMetric, Params, Scoring, Splits, is_handle
+from fedcore.types.method import Deploy, Message, Model, Scores, step_word
 
 BATCH = 1024
 

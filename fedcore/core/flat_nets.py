@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedcore import nets
 from fedcore.nets.copies import load, template
 from fedcore.nets.inputs import takes_channels_last
-from fedcore.types import Net, Params
+from fedcore.types.federation import Net, Params
 
 ALIGNMENT = 16
 """Every parameter starts at a multiple of this many numbers (a cache line): matrix products run 4 % faster."""

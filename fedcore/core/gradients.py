@@ -14,9 +14,10 @@ from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient,
 from fedcore.core.precision import Precision, computing_in
 from fedcore.core.training_settings import Training
 from fedcore.data.task import cross_entropy_grad
+from fedcore.errors import InputError
 from fedcore.nets.inputs import forward_features
 from fedcore.nets.mlp import ManualGradients
-from fedcore.types import Data, InputError, Params
+from fedcore.types.federation import Data, Params
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""

@@ -13,7 +13,9 @@ from fedcore.core.gradients import Step, clip_norm
 from fedcore.core.losses import PARTS, loss_name, parts_of
 from fedcore.core.optimisers import MOMENTS, learning_rates, optimiser_step
 from fedcore.core.training_settings import Training
-from fedcore.types import Device, InputError, Message, Net, Params, StepId
+from fedcore.errors import InputError
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, StepId
 
 
 def own_parts(

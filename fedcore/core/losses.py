@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
-from fedcore.builders import import_builder, unknown_value
+from fedcore.builders import import_builder, name_of, unknown_value
 from fedcore.data.task import squared_loss, task_of
+from fedcore.errors import InputError
 from fedcore.nets import shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import require_last_layer
-from fedcore.types import InputError, Message, Net, Params, name_of
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import Message
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the mean loss over them."""

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from fedcore.core.losses import PARTS
 from fedcore.core.optimisers import MOMENTS
+from fedcore.errors import InputError
 from fedcore.nets import init, key
-from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
+from fedcore.types.federation import Params, Public
+from fedcore.types.method import Message, Model, Weights, generator, step_word
 
 MODEL = "model/"
 """Prefix of the tensors in the server's memory that hold the model it sent."""

@@ -14,26 +14,14 @@ from typing import Any
 
 import torch
 
+from fedcore.builders import takes
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import Execute, State, deployments, identity
 from fedcore.data.task import count_different
+from fedcore.errors import InputError
 from fedcore.nets import key, shapes
-from fedcore.types import (
-    Data,
-    Deploy,
-    Federation,
-    Handle,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Scoring,
-    is_handle,
-    step_word,
-    takes,
-)
+from fedcore.types.federation import Data, Federation, Handle, Net, Params, Scoring, is_handle
+from fedcore.types.method import Deploy, Message, Method, Model, step_word
 
 NEVER = 10**9
 """Rounds between evaluations where only the last one is needed."""

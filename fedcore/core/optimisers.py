@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedcore.core.flat_nets import FlatNet
 from fedcore.core.training_settings import Training
-from fedcore.types import Params
+from fedcore.types.federation import Params
 
 Pieces: TypeAlias = Sequence[tuple[slice, float]]
 """Consecutive parts of the vector, and the factor of the learning rate in each."""

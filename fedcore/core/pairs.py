@@ -1,10 +1,10 @@
-"""A step of two devices as two sides with messages between them, see :class:`fedcore.types.Sides`."""
+"""A step of two devices as two sides with messages between them, see :class:`fedcore.types.method.Sides`."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from fedcore.types import Params
+from fedcore.types.federation import Params
 
 
 def converse(first: Generator[Params, Params, Params], second: Generator[Params, Params, Params]) -> list[Params]:

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from fedcore.errors import InputError
 from fedcore.execute.accelerator import using_tf32
-from fedcore.types import InputError
 
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 

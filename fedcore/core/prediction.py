@@ -11,7 +11,7 @@ from fedcore.data.task import task_of
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
 from fedcore.nets.parts import require_last_layer
-from fedcore.types import Data, Net, Params
+from fedcore.types.federation import Data, Net, Params
 
 SCORING_BATCH = 1024
 """Examples per batch of predictions; bounds memory."""

@@ -10,40 +10,30 @@ from typing import Any, Protocol
 
 import torch
 
+from fedcore.builders import name_of, takes
 from fedcore.core.evaluation import drop_training_data, score
 from fedcore.core.messages import received_model
 from fedcore.core.threats import after_local, before_combine, require_devices
+from fedcore.errors import Diverged, InputError, TooFew
 from fedcore.nets import key, shapes
-from fedcore.types import (
+from fedcore.types.federation import Data, Device, Federation, Handle, Net, Params, Splits, is_handle
+from fedcore.types.method import (
     Combine,
-    Data,
     Deploy,
-    Device,
-    Diverged,
-    Federation,
-    Handle,
-    InputError,
     Message,
     Method,
-    Net,
     PairCombine,
     PairStage,
-    Params,
     Report,
     RoundInfo,
     Scores,
-    Splits,
     Stage,
     StepId,
-    TooFew,
     Unit,
     Update,
     generator,
-    is_handle,
-    name_of,
     require_tensors,
     step_word,
-    takes,
 )
 
 TOGETHER = 1000
@@ -70,7 +60,7 @@ class Execute(Protocol):
 class State:
     """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
 
-    replays: the updates that hostile devices send again, see :class:`fedcore.types.Threats`.
+    replays: the updates that hostile devices send again, see :class:`fedcore.types.federation.Threats`.
     delivered: devices that have taken part since their message was sent: it does not travel again. of: the functions of
     the method whose state it is, see `functions`; the loop itself leaves it empty.
     """

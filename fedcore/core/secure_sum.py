@@ -21,7 +21,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from fedcore.types import InputError, generator
+from fedcore.errors import InputError
+from fedcore.types.method import generator
 
 SCALE = 2.0**32
 """Integers per unit: sums are exact to 2^-32 and may reach 2^31."""

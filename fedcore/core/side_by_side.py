@@ -29,7 +29,7 @@ from fedcore.data.task import SEQUENCES, Task, task_of
 from fedcore.nets.copies import template
 from fedcore.nets.mlp import LARGE, MLP
 from fedcore.nets.stacked_mlp import TRIED, StackedMLP, equal_bits, same_bits
-from fedcore.types import Net, Params
+from fedcore.types.federation import Net, Params
 
 LARGEST = 1 << 15
 """The most numbers of a model: the products of a larger one take nearly as long as one after another."""

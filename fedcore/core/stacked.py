@@ -25,7 +25,8 @@ from fedcore.core.optimisers import learning_rates, optimiser_step
 from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
 from fedcore.data.task import SEQUENCES, task_of
-from fedcore.types import Net, Params, generator
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import generator
 
 WARM_UP = 3
 """Steps before a CUDA graph is recorded: libraries choose their kernels in them."""

@@ -14,7 +14,7 @@ from fedcore.core.losses import Batch, own_gradient
 from fedcore.core.optimisers import WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.training_settings import Training
 from fedcore.nets.mlp import ManualGradients
-from fedcore.types import Data, Params
+from fedcore.types.federation import Data, Params
 
 
 def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:

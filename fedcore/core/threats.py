@@ -16,22 +16,19 @@ from typing import Any
 
 import torch
 
-from fedcore.types import (
+from fedcore.errors import InputError
+from fedcore.types.federation import Federation, Handle, Params, Threats
+from fedcore.types.method import (
     Combine,
-    Federation,
-    Handle,
-    InputError,
     Message,
     Method,
     PairStage,
-    Params,
     Report,
     RoundInfo,
     Sends,
     Sent,
     Stage,
     StepId,
-    Threats,
     Update,
     generator,
     step_word,

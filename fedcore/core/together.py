@@ -23,7 +23,7 @@ from fedcore.execute.accelerator import accelerate, deterministic, move
 from fedcore.execute.threads import compute_alone, one_thread
 from fedcore.execute.workers import Engine, Inline, run_step, shares
 from fedcore.nets.randomness import holds_generator
-from fedcore.types import Device, Splits, is_handle
+from fedcore.types.federation import Device, Splits, is_handle
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")

@@ -34,7 +34,8 @@ from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, featur
 from fedcore.core.steps import count_steps, descend, minibatches, plain_step
 from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
-from fedcore.types import Data, Device, Message, Params, StepId, Update
+from fedcore.types.federation import Data, Device, Params
+from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
     "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "PerExample",

@@ -9,7 +9,8 @@ from annotated_types import Ge, Lt
 
 from fedcore.core.losses import OwnLoss, find_loss, loss_name
 from fedcore.core.precision import Precision
-from fedcore.types import Amount, Count, Fraction, InputError, Positive
+from fedcore.errors import InputError
+from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
 Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 

@@ -15,7 +15,8 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset, schema_of
 from fedcore.data.inputs import as_mapping, describe, side_by_side
 from fedcore.data.task import NO_LABEL, TaskName
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 MARKS = ("train", "val", "test")
 """The parts into which examples may be divided before."""

@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
-from fedcore.types import Amount, Count, Data, InputError, generator
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
+from fedcore.types.method import generator
+from fedcore.types.ranges import Amount, Count
 
 LOCATIONS = ("A", "B", "C")
 """Sensor locations: drive end, fan end, base."""

@@ -37,7 +37,7 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
 from fedcore.data.pixels import Moments, Scaling, scale
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 PIXELS = 3 * 32 * 32
 

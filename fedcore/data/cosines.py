@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 
 def cosines(examples: Data, owned: Mapping[str, NDArray[np.int64]]) -> pd.DataFrame:

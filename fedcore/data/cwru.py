@@ -31,7 +31,7 @@ from fedcore.data.bearings import (
 )
 from fedcore.data.files import ROOT, damaged_file, one_line
 from fedcore.data.matlab import arrays
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
 """Number of each class's file at load 0; loads 1, 2 and 3 follow. Outer race: at 6 o'clock, in the load zone."""

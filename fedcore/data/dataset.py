@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedcore.data.schema import Schema
 from fedcore.data.task import Task, task_of
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 
 @dataclass(frozen=True)

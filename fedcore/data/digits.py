@@ -7,7 +7,7 @@ import torch
 
 from fedcore.data import Dataset
 from fedcore.data.pixels import Scaling, resize, scale
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 
 def digits(scaling: Scaling = "none") -> Dataset:

@@ -30,7 +30,9 @@ from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
 from fedcore.data.pixels import Scaling, blend, resize, scale, to_gray, to_rgb
 from fedcore.data.usps import usps
-from fedcore.types import Data, InputError, generator
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
+from fedcore.types.method import generator
 
 PUBLISHED = ("mnist", "usps", "mnist_m")
 EMBEDDED = ("digits", "digits_inverted", "digits_photo")

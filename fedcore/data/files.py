@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 ROOT = os.environ.get("FEDCORE_DATA", "datasets")
 """Default folder of published datasets."""

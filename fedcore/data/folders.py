@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedcore.builders import unknown_value
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 PARTS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test",

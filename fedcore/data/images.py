@@ -17,7 +17,7 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.files import ROOT, damaged_file, idx, labelled_images, obtain
 from fedcore.data.pixels import Moments, Scaling, scale
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 SIDE = 28
 MNIST: Moments = ([0.1307], [0.3081])

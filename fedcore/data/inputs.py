@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 LARGEST = 1 << 24
 """Whole numbers are exact in float32 up to here."""

@@ -24,7 +24,8 @@ from fedcore.data import Dataset
 from fedcore.data.files import one_line
 from fedcore.data.pixels import Scaling, scale
 from fedcore.data.words import to_numbers, vocabulary_of
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28

@@ -19,7 +19,9 @@ from fedcore.data.files import ROOT
 from fedcore.data.images import SIDE, mnist
 from fedcore.data.pictures import TYPES, picture, pictures
 from fedcore.data.pixels import Picture, Scaling, blend, scale
-from fedcore.types import Data, InputError, generator
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
+from fedcore.types.method import generator
 
 
 def mnist_m(

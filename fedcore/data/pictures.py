@@ -22,7 +22,8 @@ from fedcore.data.files import one_line
 from fedcore.data.folders import check_exclude, part_folders, roles_of
 from fedcore.data.pixels import Scaling, scale, side
 from fedcore.data.schema import Schema
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 

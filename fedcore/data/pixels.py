@@ -22,7 +22,8 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.prepare import standardise_channels
 from fedcore.data.schema import Fit
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 Picture: TypeAlias = NDArray[np.uint8]
 """(H, W, 3)"""

@@ -22,7 +22,8 @@ from fedcore.builders import unknown_value
 from fedcore.data.dataset import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import TASKS
-from fedcore.types import Data, InputError, LabelScale
+from fedcore.errors import InputError
+from fedcore.types.federation import Data, LabelScale
 
 SCALES = ("none", "device", "common")
 FILLED = ("median", "common_median")

@@ -23,7 +23,7 @@ from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import blank, find_markers
 from fedcore.data.schema import MISSING_VALUES
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = ("utf-8-sig", "cp1252")

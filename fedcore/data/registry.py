@@ -8,7 +8,7 @@ from typing import Any
 
 from fedcore.builders import group_settings, import_builder, settings_of, unknown_value
 from fedcore.data.dataset import Dataset
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 DATASETS: dict[str, str] = {
     "digits": "fedcore.data.digits:digits",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedcore.data.inputs import Input
 from fedcore.data.task import TaskName
-from fedcore.types import LabelScale
+from fedcore.types.federation import LabelScale
 
 Kind: TypeAlias = Literal["number", "boolean", "text"]
 Missing: TypeAlias = Literal["refuse", "median", "common_median", "drop"]

@@ -26,7 +26,7 @@ from fedcore.data.bearings import (
     WindowOptions,
     examples,
 )
-from fedcore.types import generator as torch_generator
+from fedcore.types.method import generator as torch_generator
 
 RATE = 12_000
 """Samples per second."""

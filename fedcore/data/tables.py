@@ -26,7 +26,9 @@ from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, Rows, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema
 from fedcore.data.task import TaskName
-from fedcore.types import Count, Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
+from fedcore.types.ranges import Count
 
 SPLITS = ("train", "val", "test")
 

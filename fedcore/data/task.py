@@ -29,7 +29,9 @@ from torch.nn.functional import (
     one_hot,
 )
 
-from fedcore.types import InputError, Params, Weights
+from fedcore.errors import InputError
+from fedcore.types.federation import Params
+from fedcore.types.method import Weights
 
 TaskName: TypeAlias = Literal["classification", "regression", "multilabel", "sequence_labelling"]
 
@@ -37,7 +39,7 @@ NO_LABEL = -1
 """The label of a step that has none, such as padding: it counts in no loss and no score."""
 
 Combined: TypeAlias = Callable[[Sequence[Tensor], Weights, float, Params | None], Tensor]
-"""The outputs of M members (N, K), their weights, a power and a head, as `fedcore.types.Model` has them -> answers."""
+"""The outputs of M members (N, K), their weights, power and head, as in `fedcore.types.method.Model` -> answers."""
 
 
 @dataclass(frozen=True)

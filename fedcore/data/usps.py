@@ -15,7 +15,7 @@ import numpy as np
 from fedcore.data import Dataset
 from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
 from fedcore.data.pixels import Scaling, resize, scale, side
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 LARGEST = 1 << 26
 """The most bytes of a decompressed file; the larger published one has a third of it."""

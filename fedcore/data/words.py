@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fedcore.types import Count
+from fedcore.types.ranges import Count
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
 LENGTH, VOCABULARY = 25, 10_000

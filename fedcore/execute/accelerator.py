@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional, init
 from torch.overrides import TorchFunctionMode
 
-from fedcore.types import Data, Device, Message, Model, Splits, StepId, Update
+from fedcore.types.federation import Data, Device, Splits
+from fedcore.types.method import Message, Model, StepId, Update
 
 T = TypeVar("T")
 

@@ -18,6 +18,8 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from fedcore.builders import name_of
+from fedcore.errors import InputError
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.dask_workers import (
@@ -32,7 +34,6 @@ from fedcore.execute.dask_workers import (
 )
 from fedcore.execute.threads import cores
 from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, shares
-from fedcore.types import InputError, name_of
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")

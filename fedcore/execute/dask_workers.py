@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedcore.errors import InputError
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.template import MEMORY
-from fedcore.types import InputError
 
 DEATHS = 3
 """Workers that may die with a step, on workers of our own; other clusters have Dask's scheduler.allowed-failures."""

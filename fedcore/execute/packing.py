@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedcore.pickling import Pickler, dumps
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 

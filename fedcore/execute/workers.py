@@ -30,13 +30,15 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from fedcore.errors import shorten_traceback
+from fedcore.builders import name_of
+from fedcore.errors import InputError, shorten_traceback
 from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
-from fedcore.types import Data, Device, InputError, StepId, is_handle, name_of
+from fedcore.types.federation import Data, Device, is_handle
+from fedcore.types.method import StepId
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")

@@ -13,9 +13,11 @@ import torch
 from fedcore.core.evaluation import NAMES
 from fedcore.core.rounds import check
 from fedcore.data.task import CLASSIFICATION, TASKS
+from fedcore.errors import InputError
 from fedcore.field.plan import check_tensors
 from fedcore.field.wire import unpack
-from fedcore.types import Handle, InputError, Net, Params, Update
+from fedcore.types.federation import Handle, Net, Params
+from fedcore.types.method import Update
 
 PARTS = {"train", "val", "test", "shared", "inference"}
 """Of a device's scores: their parts."""

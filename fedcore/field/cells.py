@@ -24,9 +24,9 @@ from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.fuel.f3.message import Message
 
+from fedcore.errors import InputError
 from fedcore.field.device import FieldDevice
 from fedcore.field.kits import SERVER, Kit, link_name, revoked
-from fedcore.types import InputError
 
 CHANNEL, TOPIC = "fedcore", "call"
 

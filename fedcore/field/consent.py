@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedcore.errors import InputError
 from fedcore.field.modules import load_module
 from fedcore.field.plan import VERSIONS, Plan
 from fedcore.field.recipe import NUMBERS
@@ -17,7 +18,7 @@ from fedcore.methods import METHODS
 from fedcore.nets import params_of
 from fedcore.nets.copies import template
 from fedcore.nets.tables import without_numbers
-from fedcore.types import InputError, Net, Params
+from fedcore.types.federation import Net, Params
 
 KINDS = {
     "model": "a model, a part of one, or how training changed it",

@@ -10,11 +10,13 @@ import pandas as pd
 from fedcore.api.serving import ServedModels
 from fedcore.data.encoding import ROW
 from fedcore.data.readers import read
+from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.field.plan import Plan
 from fedcore.field.rows import DeviceRows
 from fedcore.field.wire import unpack
-from fedcore.types import InputError, Message, Params
+from fedcore.types.federation import Params
+from fedcore.types.method import Message
 
 
 def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame:

@@ -28,25 +28,14 @@ from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.data.prepare import NO_LABEL_SCALE
 from fedcore.data.task import TASKS, count_different, task_of
+from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors
 from fedcore.field.recipe import LACKED, NUMBERS, Recipe, Source
 from fedcore.field.wire import digest, pack, unpack, write_file
-from fedcore.types import (
-    Data,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Net,
-    PairStage,
-    Params,
-    Scoring,
-    Splits,
-    Stage,
-    StepId,
-)
+from fedcore.types.federation import Data, Device, Net, Params, Scoring, Splits
+from fedcore.types.method import Message, Method, PairStage, Stage, StepId
 
 if TYPE_CHECKING:
     from fedcore.field.keys import Keys, Masks

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 
 from fedcore.data.task import NO_LABEL
+from fedcore.errors import InputError
 from fedcore.field.wire import pack, unpack, write_file
-from fedcore.types import Data, InputError, Splits
+from fedcore.types.federation import Data, Splits
 
 PARTS = ("train", "val", "test", "unlabelled")
 

@@ -32,8 +32,9 @@ from cryptography.x509.oid import NameOID
 from torch import Tensor
 
 from fedcore.core.secure_sum import add_masks, own_noise
+from fedcore.errors import InputError
 from fedcore.field.kits import Kit, link_name
-from fedcore.types import InputError, Update
+from fedcore.types.method import Update
 
 Card: TypeAlias = Mapping[str, str]
 """A device's public key in a run, its certificate, and the signature that binds them."""

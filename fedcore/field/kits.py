@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from fedcore.errors import InputError
 from fedcore.field.wire import write_file
-from fedcore.types import InputError
 
 SERVER = "server"
 """The server's name on the link, which no device can have."""

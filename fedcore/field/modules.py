@@ -8,7 +8,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 _LOADED: dict[str, str] = {}
 

@@ -15,13 +15,15 @@ from fedcore.builders import import_builder
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.losses import LOSSES
 from fedcore.data.task import CLASSIFICATION, TASKS
+from fedcore.errors import InputError
 from fedcore.field.modules import source_digest
 from fedcore.field.recipe import Recipe
 from fedcore.methods import needs_sums_alone, require_real
 from fedcore.nets import params_of
 from fedcore.nets.builders_by_path import NETS, build_arguments, net_at, place_of
 from fedcore.nets.copies import template
-from fedcore.types import InputError, Method, Net, Params
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import Method
 
 VERSIONS = {"fedcore": fedcore.__version__, "torch": torch.__version__.partition("+")[0]}
 """Both sides must have these: others give other bits."""

@@ -34,9 +34,10 @@ from fedcore.data.prepare import (
 )
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL, REGRESSION, SEQUENCES, TASKS, Task
+from fedcore.errors import InputError
 from fedcore.partition import split_device
 from fedcore.partition.examples import take
-from fedcore.types import InputError, LabelScale, Params, Splits
+from fedcore.types.federation import LabelScale, Params, Splits
 
 MOST_INPUTS = 2**24
 """The most inputs of an example."""

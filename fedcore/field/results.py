@@ -13,7 +13,7 @@ from fedcore.data.task import MULTILABEL, TASKS
 from fedcore.field.runs import Kept, Setup
 from fedcore.field.server import federation_of
 from fedcore.results import reports, tidy
-from fedcore.types import Model, Report
+from fedcore.types.method import Model, Report
 
 STUDY, SETTING = "field", "field"
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedcore.data import Dataset
+from fedcore.errors import InputError
 from fedcore.field.examples import read_examples
 from fedcore.field.recipe import Recipe
-from fedcore.types import Data, InputError, Splits
+from fedcore.types.federation import Data, Splits
 
 if TYPE_CHECKING:
     import pandas as pd

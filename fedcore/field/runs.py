@@ -16,13 +16,15 @@ from pydantic import TypeAdapter
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.rounds import RoundResult, State
 from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS
+from fedcore.errors import InputError
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.recipe import Recipe
 from fedcore.field.server import Field, Link, exchange, federation_of, run_in_field
 from fedcore.field.state import state_bytes, state_of
 from fedcore.field.wire import write_file
 from fedcore.nets import net
-from fedcore.types import Data, InputError, Public, RoundInfo, Scoring, Unit
+from fedcore.types.federation import Data, Public, Scoring
+from fedcore.types.method import RoundInfo, Unit
 
 MLP: tuple[Mapping[str, Any], ...] = ({"name": "mlp"},)
 PLAN, STATE, ABOUT = "plan.json", "state", "about.json"

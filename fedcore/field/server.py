@@ -18,6 +18,7 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import RoundResult, State, members, receive, run
 from fedcore.core.secure_sum import ROSTER
 from fedcore.data.prepare import preparation_bytes
+from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline
 from fedcore.field.answers import (
     RemoteHandle,
@@ -32,21 +33,8 @@ from fedcore.field.answers import (
 )
 from fedcore.field.plan import Plan
 from fedcore.field.wire import pack, unpack
-from fedcore.types import (
-    Data,
-    Device,
-    Federation,
-    Handle,
-    InputError,
-    Message,
-    Pair,
-    Params,
-    Public,
-    Splits,
-    StepId,
-    TooFew,
-    Update,
-)
+from fedcore.types.federation import Data, Device, Federation, Handle, Params, Public, Splits
+from fedcore.types.method import Message, Pair, StepId, Update
 
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""

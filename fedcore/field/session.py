@@ -12,11 +12,11 @@ from typing import Any
 from fedcore.api.method_settings import method
 from fedcore.config.methods import MethodConfig
 from fedcore.core.rounds import RoundResult
+from fedcore.errors import InputError
 from fedcore.field import station
 from fedcore.field.kits import read_kit
 from fedcore.field.runs import Kept, Setup, read_run, read_setup, run_with_devices
 from fedcore.field.study import FieldStudy, rows_of, run_study
-from fedcore.types import InputError
 
 Said = Callable[[str], None]
 

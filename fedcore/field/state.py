@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fedcore.core.rounds import State
+from fedcore.errors import InputError
 from fedcore.field.answers import RemoteHandle
 from fedcore.field.wire import pack, unpack
-from fedcore.types import InputError, Message
+from fedcore.types.method import Message
 
 
 def state_bytes(state: State) -> bytes:

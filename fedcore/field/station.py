@@ -20,9 +20,9 @@ from secrets import token_bytes
 from threading import Event, Thread
 from typing import Protocol
 
+from fedcore.errors import InputError
 from fedcore.field.server import Link
 from fedcore.field.wire import pack, unpack, write_file
-from fedcore.types import InputError
 
 PLACE = "station.json"
 """The file in the server's kit that says where the socket is."""

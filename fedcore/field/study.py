@@ -16,6 +16,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
+from fedcore.errors import InputError
 from fedcore.field.recipe import Recipe
 from fedcore.field.results import left_devices, table_of
 from fedcore.field.runs import Setup, Study, read_run, run_with_devices
@@ -23,7 +24,7 @@ from fedcore.field.server import Link
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results.answer import answer
 from fedcore.results.criterion import LARGEST, Criterion, criterion, scoring
-from fedcore.types import InputError, Scoring
+from fedcore.types.federation import Scoring
 
 ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains": "mixed"}
 """Settings of a federation that a simulation alone can have, and the values that ask for nothing."""

@@ -17,6 +17,7 @@ from typing import Any
 from fedcore.config.methods import MethodConfig
 from fedcore.core.messages import received_model
 from fedcore.core.rounds import RoundResult, run
+from fedcore.errors import InputError
 from fedcore.execute.template import fork_worker
 from fedcore.execute.workers import Inline
 from fedcore.field.cells import Cells
@@ -25,7 +26,8 @@ from fedcore.field.kits import SERVER, make_kits, read_kit
 from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, federation_of, run_in_field
 from fedcore.field.wire import digest
-from fedcore.types import Federation, InputError, Method, is_handle
+from fedcore.types.federation import Federation, is_handle
+from fedcore.types.method import Method
 
 STARTING = 300.0
 """Seconds in which all devices' processes must have connected: on a busy machine twenty take minutes to start."""

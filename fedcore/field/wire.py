@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedcore.types import InputError, Params
+from fedcore.errors import InputError
+from fedcore.types.federation import Params
 
 MOST_BYTES = 2**30
 """The largest parcel that is read."""

@@ -14,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import group_settings, import_builder, parameters, unknown_value
+from fedcore.builders import group_settings, import_builder, name_of, parameters, unknown_value
 from fedcore.core.training import Training
-from fedcore.types import InputError, Method, Net, PairStage, name_of
+from fedcore.errors import InputError
+from fedcore.types.federation import Net
+from fedcore.types.method import Method, PairStage
 
 _LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
 _BUILDER = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)

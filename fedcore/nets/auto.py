@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedcore.nets import cells, cnn, mlp
-from fedcore.types import Count, Net
+from fedcore.types.federation import Net
+from fedcore.types.ranges import Count
 
 SIGNAL, IMAGE = 64, 8
 """The least length of a signal and the least side of an image that are worth convolutions."""

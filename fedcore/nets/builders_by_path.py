@@ -10,7 +10,7 @@ from typing import Any
 from fedcore.builders import NET_CONTEXT, call
 from fedcore.nets.inputs import with_integers, with_several
 from fedcore.nets.weights import build_with_weights
-from fedcore.types import Net
+from fedcore.types.federation import Net
 
 NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "sequences", "vgg"))
 """The modules whose functions build nets that a stored model may run on."""

@@ -8,9 +8,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from fedcore.errors import InputError
 from fedcore.nets.cnn import scale_widths
 from fedcore.nets.tables import Images, Residual, with_table
-from fedcore.types import Count, InputError, Net, Positive
+from fedcore.types.federation import Net
+from fedcore.types.ranges import Count, Positive
 
 
 class Row(nn.Module):

@@ -12,8 +12,10 @@ from typing import Annotated, Literal, TypeAlias
 from annotated_types import Ge, Lt
 from torch import nn
 
+from fedcore.errors import InputError
 from fedcore.nets.tables import Images, with_table
-from fedcore.types import Count, InputError, Net, Positive
+from fedcore.types.federation import Net
+from fedcore.types.ranges import Count, Positive
 
 Dropout: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 

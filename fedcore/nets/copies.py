@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedcore.nets.params import frozen, key
 from fedcore.nets.randomness import use_generator
-from fedcore.types import Net, Params
+from fedcore.types.federation import Net, Params
 
 
 def load(net: Net, params: Params) -> nn.Module:

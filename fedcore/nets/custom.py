@@ -14,9 +14,10 @@ from torch.nn.parameter import is_lazy
 
 from fedcore.builders import NET_CONTEXT, import_builder
 from fedcore.data.inputs import Input
+from fedcore.errors import InputError
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.randomness import use_generator
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 
 def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:

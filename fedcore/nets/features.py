@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import nn
 
-from fedcore.types import Net
+from fedcore.types.federation import Net
 
 
 def random_features(inputs: int, features: int, classes: int) -> nn.Module:

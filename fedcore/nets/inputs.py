@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedcore.data.inputs import Input
+from fedcore.errors import InputError
 from fedcore.nets.copies import template
 from fedcore.nets.params import key
 from fedcore.nets.randomness import use_generator
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 
 def takes_integers(module: nn.Module) -> bool:

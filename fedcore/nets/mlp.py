@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedcore.types import Axes, Count, InputError, Net, Params
+from fedcore.errors import InputError
+from fedcore.types.federation import Axes, Net, Params
+from fedcore.types.ranges import Count
 
 ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from fedcore.errors import InputError
 from fedcore.nets.randomness import use_generator
 from fedcore.pickling import dumps
-from fedcore.types import Axes, InputError, Net, Params
+from fedcore.types.federation import Axes, Net, Params
 
 KEY = "_key"
 """The attribute of a net that holds its key."""

@@ -11,10 +11,11 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
+from fedcore.errors import InputError
 from fedcore.nets.mlp import ManualGradients
 from fedcore.nets.params import shapes
 from fedcore.nets.randomness import use_generator
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 
 def parts(net: Net) -> dict[str, tuple[str, ...]]:

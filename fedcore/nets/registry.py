@@ -8,7 +8,8 @@ from typing import Any
 
 from fedcore.builders import import_builder
 from fedcore.data.inputs import Input
-from fedcore.types import InputError, Net
+from fedcore.errors import InputError
+from fedcore.types.federation import Net
 
 NETS = {
     "mlp": "fedcore.nets.mlp:net",

@@ -12,7 +12,8 @@ from torch import nn
 from fedcore.nets.cnn import image_shape, scale_widths
 from fedcore.nets.tables import Images, Residual, with_table
 from fedcore.nets.vgg import he
-from fedcore.types import Net, Positive
+from fedcore.types.federation import Net
+from fedcore.types.ranges import Positive
 
 
 class Step(NamedTuple):

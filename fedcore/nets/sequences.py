@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from fedcore.errors import InputError
 from fedcore.nets.tables import require_size
-from fedcore.types import Count, InputError, Net
+from fedcore.types.federation import Net
+from fedcore.types.ranges import Count
 
 DEEPEST = 1000
 """The most layers of a net: more take minutes to make."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcore.nets.mlp import linear
-from fedcore.types import Params
+from fedcore.types.federation import Params
 
 TRIED = 4096
 """Numbers of each product that are compared, at least: another order of a sum may show in one of a hundred."""

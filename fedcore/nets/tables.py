@@ -1,4 +1,4 @@
-"""Tables of axes, derived from a module: the units along each axis of each tensor (see `fedcore.types.Axes`)."""
+"""Tables of axes, derived from a module: the units along each axis of each tensor (`fedcore.types.federation.Axes`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedcore.errors import InputError
 from fedcore.nets.mlp import LARGEST
-from fedcore.types import Axes, InputError, Net
+from fedcore.types.federation import Axes, Net
 
 
 class Images(nn.Sequential):

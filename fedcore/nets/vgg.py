@@ -8,9 +8,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from fedcore.errors import InputError
 from fedcore.nets.cnn import pad_images, scale_widths
 from fedcore.nets.tables import Images, with_table
-from fedcore.types import Count, InputError, Net, Positive
+from fedcore.types.federation import Net
+from fedcore.types.ranges import Count, Positive
 
 WIDTHS = (64, 128, 256, 512, 512)
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedcore.errors import InputError
 from fedcore.nets.mlp import MLP
 from fedcore.nets.params import is_frozen
 from fedcore.nets.randomness import use_generator
-from fedcore.types import InputError, Net, Params
+from fedcore.types.federation import Net, Params
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8,
           "BOOL": torch.bool, "F16": torch.float16, "BF16": torch.bfloat16}  # fmt: skip

@@ -10,7 +10,7 @@ from fedcore.data.prepare import FitTensors, fit_labels, fit_schema, fits_by_exa
 from fedcore.data.schema import Fit, Schema
 from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.schemes import Index
-from fedcore.types import Data, LabelScale, Splits
+from fedcore.types.federation import Data, LabelScale, Splits
 
 
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:

@@ -10,7 +10,7 @@ import torch
 from fedcore.data import Dataset
 from fedcore.partition.parts import Partition
 from fedcore.partition.schemes import Index
-from fedcore.types import Data, Splits
+from fedcore.types.federation import Data, Splits
 
 
 def final_partition(dataset: Dataset, partition: Partition, held_out: Collection[str] = ()) -> Partition:

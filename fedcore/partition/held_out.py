@@ -16,9 +16,9 @@ from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset
+from fedcore.errors import InputError
 from fedcore.partition.schemes import Index, draws
 from fedcore.partition.stable import row_keys, uniform
-from fedcore.types import InputError
 
 Places: TypeAlias = NDArray[np.float64]
 """Of each example a number in [0, 1), uniform, by which it is held out."""

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from fedcore.errors import InputError
 from fedcore.partition.parts import Partition
 from fedcore.partition.schemes import Index, draws
-from fedcore.types import InputError
 
 REDRAWS = 100
 

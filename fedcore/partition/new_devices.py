@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
+from fedcore.errors import InputError
 from fedcore.partition.examples import owners_of, prepare_examples
 from fedcore.partition.parts import Partition, training
 from fedcore.partition.schemes import Index
-from fedcore.types import Data, InputError
+from fedcore.types.federation import Data
 
 LABELLED = ("train", "val", "test")
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedcore.data import Dataset
+from fedcore.errors import InputError
 from fedcore.partition.held_out import Share, hold_out_shared, limit_shared, split_parts
 from fedcore.partition.hidden import draw_unlabelled, hide_labels
 from fedcore.partition.new_devices import without_new
@@ -24,7 +25,7 @@ from fedcore.partition.pools import EVERYONE, FROM_DATA, devices_per_pool, divid
 from fedcore.partition.refusals import check_choices, check_held_out, check_labels, check_sizes, check_task
 from fedcore.partition.schemes import AUTO, PARTITIONS, Index, check_devices, device_names
 from fedcore.partition.stable import row_keys, uniform
-from fedcore.types import Count, Fraction, InputError, Positive
+from fedcore.types.ranges import Count, Fraction, Positive
 
 
 def partition(

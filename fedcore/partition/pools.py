@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fedcore.data import Dataset
+from fedcore.errors import InputError
 from fedcore.partition.held_out import draw
 from fedcore.partition.schemes import Index, by_device, by_domain, draws
-from fedcore.types import InputError
 
 FROM_DATA = ("by_device", "by_domain")
 

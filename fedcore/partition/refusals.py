@@ -9,9 +9,9 @@ import numpy as np
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.task import require_classes
+from fedcore.errors import InputError
 from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import AUTO, BY_CLASS, PARTITIONS
-from fedcore.types import InputError
 
 
 def check_choices(name: str, domains: str, unlabelled_classes: str) -> None:

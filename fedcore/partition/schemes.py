@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 Index: TypeAlias = NDArray[np.int64]
 

@@ -21,13 +21,13 @@ from typing import Any
 
 from fedcore import __version__
 from fedcore.config.studies import check_place
+from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.shared import file_system, put
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.command import Failed, cause
 from fedcore.pipeline.state import PART, write_atomic
-from fedcore.types import InputError
 
 MANIFEST, OBJECTS, FORMAT = "manifest.json", "objects", 1
 DATABASE = "mlflow.db"

@@ -15,7 +15,8 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.report import figures
 from fedcore.results import reports
-from fedcore.types import Params, Report
+from fedcore.types.federation import Params
+from fedcore.types.method import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

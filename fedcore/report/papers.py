@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedcore.config.papers import Condition, Figure, Paper, Papers, Statement, Value
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 STATUSES = ("run", "part", "not run", "nothing to run")
 CONDITION_HEADS = ("setting", "the paper", "place", "ours", "why", "effect of the difference")

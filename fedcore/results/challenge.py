@@ -25,7 +25,7 @@ from fedcore.results.answer import decide
 from fedcore.results.criterion import ACCURACY, LEAST_TEST, Criterion, measured_by
 from fedcore.results.gains import Gain
 from fedcore.results.intervals import half_width
-from fedcore.types import Scoring
+from fedcore.types.federation import Scoring
 
 PARTS = 20
 

@@ -32,7 +32,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
 LABEL = rf"(?!{NUMBER}(?:\s|$))\w\S*"

@@ -13,7 +13,7 @@ from fedcore.builders import describe, unknown_value
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
-    from fedcore.types import OwnMetric, Scoring
+    from fedcore.types.federation import OwnMetric, Scoring
 
 MetricName: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
@@ -268,7 +268,8 @@ def scoring(
 ) -> Scoring:
     """Return what models are measured by, beside what they always are.
 
-    metric: its name. costs: true label -> predicted label -> cost. metrics, train: see :class:`fedcore.types.Scoring`.
+    metric: its name. costs: true label -> predicted label -> cost. metrics, train: see
+    :class:`fedcore.types.federation.Scoring`.
     Raises InputError for a label that is no class.
     """
     return replace(_named(metric, positive, costs, classes), own=tuple((metrics or {}).items()), train=train)
@@ -289,7 +290,7 @@ def _named(
     metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str]
 ) -> Scoring:
     """Return what the metric of that name needs to be measured."""
-    from fedcore.types import Scoring  # imports PyTorch, which `fedcore show` does not need
+    from fedcore.types.federation import Scoring
 
     if metric in OF_POSITIVE:
         return Scoring(metric, _class("run.positive", positive, classes))

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from fedcore.core.prediction import IMAGE_BATCH
+from fedcore.errors import InputError
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, max_depth, require_comparable
-from fedcore.types import Data, Device, InputError, Message, Model, Params
+from fedcore.types.federation import Data, Device, Params
+from fedcore.types.method import Message, Model
 
 POINTS = 600
 """Approximate maximum number of embedded examples, taken evenly from all devices."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from fedcore.types import Params
+    from fedcore.types.federation import Params
 
 
 @dataclass(frozen=True)

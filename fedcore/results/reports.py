@@ -1,6 +1,6 @@
 """Series over rounds and last values of a method's reports.
 
-`reports` always holds one :class:`fedcore.types.Report` per turn, in order.
+`reports` always holds one :class:`fedcore.types.method.Report` per turn, in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedcore.types import Method, Numbers, Params, Report, Scores
+from fedcore.types.federation import Params
+from fedcore.types.method import Method, Numbers, Report, Scores
 
 WARNING = "warning"
 """The name of the words that are shown to the user."""

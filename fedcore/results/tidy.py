@@ -13,7 +13,7 @@ import pandas as pd
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results.criterion import ACCURACY, LEFT_OUT, Metric
 from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
-from fedcore.types import Numbers, Report, RoundInfo
+from fedcore.types.method import Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 

@@ -31,7 +31,7 @@ from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
 from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
 from fedcore.results.places import Place, Points, admits, count_rounds, find_places, last_turn, select_rows
 from fedcore.results.summary import LESS, SCORE, SCORED
-from fedcore.types import Share
+from fedcore.types.ranges import Share
 
 CEILING = 0.995
 """A mean from here on is at the ceiling of a metric whose best value is 1: the gain left is half a point at most."""

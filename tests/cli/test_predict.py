@@ -18,7 +18,8 @@ from fedcore.api.serving import ServedModels
 from fedcore.cli import predict
 from fedcore.data.drift import BinnedRows, Reference, summarise
 from fedcore.data.schema import Column, Fit, Schema
-from fedcore.types import InputError, Model, Threshold
+from fedcore.errors import InputError
+from fedcore.types.method import Model, Threshold
 
 REFUSED = {
     "promote --versin 3": "No such option '--versin'",

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fedcore.config import nightly
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 WRONG: dict[str, list[Any]] = {
     "retries": [-1, 1.5, "two"],

@@ -27,7 +27,7 @@ from fedcore.data import DATASETS
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import partition
-from fedcore.types import Threats
+from fedcore.types.federation import Threats
 
 WRONG: dict[str, list[Any]] = {
     "run.studies": [[], "code", [1]],

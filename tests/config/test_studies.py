@@ -17,8 +17,9 @@ from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.data import load
+from fedcore.errors import InputError
 from fedcore.nets import net
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 # what wins
 

@@ -14,7 +14,7 @@ from fedcore.builders import CONTEXT
 from fedcore.config.signatures import model as settings_model
 from fedcore.core.aggregation import Aggregator, by_size, evenly, krum_scores, mean, most_hostile
 from fedcore.methods import builder, method
-from fedcore.types import Update
+from fedcore.types.method import Update
 
 RULES = ("median", "trimmed", "clipped", "krum", "multi_krum")
 TAKERS = ("fedavg", "fedprox", "ditto", "fedper", "fixed_depth", "fedasa")

@@ -11,8 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from fedcore.core.prediction import predict
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.methods import method
-from fedcore.types import Data, InputError, Message, Splits, StepId, generator
+from fedcore.types.federation import Data, Splits
+from fedcore.types.method import Message, StepId, generator
 
 A = device_of("a")
 

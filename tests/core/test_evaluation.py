@@ -29,8 +29,10 @@ from fedcore.core.evaluation import (
 )
 from fedcore.core.messages import received_model
 from fedcore.core.training import predict
+from fedcore.errors import InputError
 from fedcore.nets.features import net as features_net
-from fedcore.types import Data, InputError, Message, Model, Scoring
+from fedcore.types.federation import Data, Scoring
+from fedcore.types.method import Message, Model
 
 Stored = namedtuple("Stored", "digest nbytes")
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))

@@ -15,7 +15,8 @@ from fedcore.core.flat_nets import flatten_net
 from fedcore.core.gradients import class_weights, gradient_step, proximal_grad_hook
 from fedcore.core.losses import LOSSES
 from fedcore.core.training import fit, train
-from fedcore.types import Data, Message, Net, Splits, StepId, generator
+from fedcore.types.federation import Data, Net, Splits
+from fedcore.types.method import Message, StepId, generator
 
 A = device_of("a")
 

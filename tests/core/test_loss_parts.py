@@ -16,9 +16,11 @@ from fedcore.config.methods import configure
 from fedcore.core.losses import Batch, with_parts
 from fedcore.core.rounds import run
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError, Message, Net, StepId
+from fedcore.types.federation import Net
+from fedcore.types.method import Message, StepId
 
 AT = StepId(3, 0, 1, "a")
 

@@ -17,9 +17,11 @@ from fedcore.core.losses import Batch, fedasa_eq12_loss, find_loss, loss_name, s
 from fedcore.core.prediction import features
 from fedcore.core.training import train
 from fedcore.core.training_settings import Training
+from fedcore.errors import InputError
 from fedcore.methods import METHODS, method
 from fedcore.nets.copies import load
-from fedcore.types import Data, InputError, Message, Net, Splits, StepId
+from fedcore.types.federation import Data, Net, Splits
+from fedcore.types.method import Message, StepId
 
 AT = StepId(3, 0, 1, "a")
 

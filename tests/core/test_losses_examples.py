@@ -17,7 +17,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore.methods import method
 from fedcore.nets import init
-from fedcore.types import Net, Params, StepId
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import StepId
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROUNDS, RATE = 3, 0.1

@@ -13,7 +13,8 @@ from fedcore.core.messages import (
     to_memory,
     to_sampled,
 )
-from fedcore.types import Federation, Message, Model, generator
+from fedcore.types.federation import Federation
+from fedcore.types.method import Message, Model, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
 

@@ -15,7 +15,7 @@ from fedcore.core.optimisers import MOMENTS, optimiser_step
 from fedcore.core.training import train
 from fedcore.methods.fedasa.sharing import cut_pieces
 from fedcore.nets.parts import names_up_to
-from fedcore.types import Message, StepId
+from fedcore.types.method import Message, StepId
 
 A = device_of("a")
 

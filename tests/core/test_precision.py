@@ -12,7 +12,9 @@ from federations import NETS, SGD, bits, device_of
 from fedcore import nets
 from fedcore.core import precision
 from fedcore.core.training import train
-from fedcore.types import InputError, Message, Params, StepId
+from fedcore.errors import InputError
+from fedcore.types.federation import Params
+from fedcore.types.method import Message, StepId
 
 
 def trained(kind: Any, **settings: Any) -> Params:

@@ -8,7 +8,8 @@ from torch import nn
 
 from fedcore import nets
 from fedcore.core.prediction import accuracy, predict
-from fedcore.types import Data, Net, generator
+from fedcore.types.federation import Data, Net
+from fedcore.types.method import generator
 
 
 def plain() -> nn.Module:

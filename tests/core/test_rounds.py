@@ -13,24 +13,12 @@ from fedcore.core.evaluation import evaluate, score
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round, visit
 from fedcore.core.training import flatten_net, minibatches, train
+from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
 from fedcore.methods.code.ranking import begin_ranking as begin_ranked
-from fedcore.types import (
-    Data,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    PairStage,
-    Stage,
-    StepId,
-    Threats,
-    TooFew,
-    Update,
-    generator,
-)
+from fedcore.types.federation import Data, Net, Threats
+from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
 COMMON = partial(initial_messages, shared_init=True)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, require_everyone, to_integers
-from fedcore.types import InputError, generator
+from fedcore.errors import InputError
+from fedcore.types.method import generator
 
 NAMES = ("a", "b", "c")
 

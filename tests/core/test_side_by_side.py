@@ -23,7 +23,8 @@ from fedcore.core.together import SideBySide
 from fedcore.core.training import Descent, Training, train
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
-from fedcore.types import Data, Device, Federation, Message, Net, Splits, StepId, generator
+from fedcore.types.federation import Data, Device, Federation, Net, Splits
+from fedcore.types.method import Message, StepId, generator
 
 SGD = Training("sgd", 0.05, batch=16, epochs=2)
 ADAM = Training("adam", 0.001, batch=16, epochs=3, optimiser_state="keep")

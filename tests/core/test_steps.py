@@ -11,7 +11,8 @@ from torch import nn
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.steps import minibatches
 from fedcore.core.training import train
-from fedcore.types import Message, Net, StepId
+from fedcore.types.federation import Net
+from fedcore.types.method import Message, StepId
 
 AT = StepId(seed=3, stage=0, round=0, unit="b")
 

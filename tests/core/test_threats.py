@@ -12,10 +12,12 @@ from fedcore import nets
 from fedcore.core.aggregation import add, by_size, mean, subtract
 from fedcore.core.rounds import receive, run
 from fedcore.core.threats import clip, corrupt, dropouts, find_late, hostile_devices, norm
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.results import reports
-from fedcore.types import InputError, Message, RoundInfo, StepId, Threats, Update, generator
+from fedcore.types.federation import Threats
+from fedcore.types.method import Message, RoundInfo, StepId, Update, generator
 
 NAMES = tuple("abcdefghij")
 START = nets.init(NET, generator(0, "init"))

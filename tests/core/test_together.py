@@ -23,7 +23,8 @@ from fedcore.execute.accelerator import accelerate
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
 from fedcore.methods.dfl.soft_targets import smoothing_grad
-from fedcore.types import Data, Device, Federation, Message, Net, Splits, StepId, Update, generator
+from fedcore.types.federation import Data, Device, Federation, Net, Splits
+from fedcore.types.method import Message, StepId, Update, generator
 
 needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA accelerator")
 

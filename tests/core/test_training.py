@@ -12,7 +12,8 @@ from fedcore.core.prediction import accuracy, predict
 from fedcore.core.training import train
 from fedcore.core.training_settings import Training
 from fedcore.nets.copies import load
-from fedcore.types import Data, Device, Message, Net, Splits, StepId
+from fedcore.types.federation import Data, Device, Net, Splits
+from fedcore.types.method import Message, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
 

@@ -11,7 +11,7 @@ from federations import SGD
 from fedcore.config.signatures import check, model
 from fedcore.core.losses import LOSSES
 from fedcore.core.training_settings import Training
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 
 @pytest.mark.parametrize(

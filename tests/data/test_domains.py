@@ -14,7 +14,7 @@ from sklearn.linear_model import RidgeClassifier
 from fedcore.data import load
 from fedcore.data.digits import enlarge
 from fedcore.data.pixels import blend
-from fedcore.types import generator
+from fedcore.types.method import generator
 
 EMBEDDED = ["digits", "digits_inverted", "digits_photo"]
 

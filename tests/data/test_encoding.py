@@ -20,8 +20,9 @@ from fedcore.data.encoding import encode, from_json, to_json, unknown_texts
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
+from fedcore.errors import InputError
 from fedcore.partition import Partition, partition, splits, training
-from fedcore.types import Data, InputError
+from fedcore.types.federation import Data
 
 SITES = ("north", "south", "west")
 

@@ -19,7 +19,7 @@ from sets import refusal, written
 from fedcore.data import load
 from fedcore.data.files import idx, one_line
 from fedcore.data.pictures import picture
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])

@@ -12,10 +12,10 @@ import fedcore as fc
 from fedcore.api.serving import load
 from fedcore.data.dataset import schema_of
 from fedcore.data.inputs import Input, describe, side_by_side
+from fedcore.errors import InputError
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record.models import write
 from fedcore.pipeline.run.step_functions import describe as card_of
-from fedcore.types import InputError
 
 WORDS = 7
 

@@ -12,7 +12,7 @@ import torch
 from fedcore.data import Dataset, load
 from fedcore.data.overview import OFFSET, columns, offset, spans
 from fedcore.data.schema import Column, Schema
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 
 @pytest.fixture

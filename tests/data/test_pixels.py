@@ -14,7 +14,7 @@ from fedcore.data import DATASETS, Dataset, load
 from fedcore.data.cifar import CIFAR10, CIFAR100
 from fedcore.data.images import FASHION
 from fedcore.data.pixels import scale
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 NOT_IMAGES = {"bearings", "cwru", "table"}
 

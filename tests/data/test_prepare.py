@@ -20,7 +20,8 @@ from fedcore.data.prepare import (
     standardise_channels,
 )
 from fedcore.data.schema import Column, Fit, Schema
-from fedcore.types import Data, InputError
+from fedcore.errors import InputError
+from fedcore.types.federation import Data
 
 NAN = math.nan
 COLUMNS = (Column("heat", "number"), Column("flow", "number"), Column("model", "text", ("A",)))

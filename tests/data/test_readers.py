@@ -12,7 +12,7 @@ from sets import refusal
 
 from fedcore.data import load, readers
 from fedcore.data.readers import read
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 NAMES = ("speed", "name of it", "y")
 CELLS = [("1.5", "grün, hell", "p"), ("-2", "rot", "q"), ("3e2", "grün, hell", "q"), ("4", "blau; grau", "p")]

@@ -10,9 +10,10 @@ import fedcore as fc
 from fedcore.core.evaluation import outputs
 from fedcore.core.losses import LOSSES, own_gradient, own_loss
 from fedcore.data.task import TASKS, task_of
+from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
 from fedcore.nets import shapes
-from fedcore.types import InputError, Model
+from fedcore.types.method import Model
 
 NEED_CLASSES = {
     "avg_degree", "best_source", "dfl", "dfl_diagonal", "fada", "fd", "fedavg_alpha", "fedgen", "fedproto",

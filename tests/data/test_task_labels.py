@@ -9,10 +9,11 @@ from sklearn import metrics as sklearn
 import fedcore as fc
 from fedcore.core.evaluation import evaluate, metrics
 from fedcore.data.task import MULTILABEL, TASKS, require_classes
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.results.challenge import Paired, difference
 from fedcore.results.criterion import Criterion
-from fedcore.types import Data, InputError, Scoring
+from fedcore.types.federation import Data, Scoring
 
 
 def labelled(count: int = 120, devices: int = 3) -> fc.Dataset:

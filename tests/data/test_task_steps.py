@@ -17,10 +17,12 @@ from fedcore.core.evaluation import count_outcomes, evaluate
 from fedcore.core.losses import own_gradient, own_loss
 from fedcore.core.training import accuracy, predict, train
 from fedcore.data.task import NO_LABEL, TASKS, task_of
+from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
 from fedcore.nets.tables import table
 from fedcore.partition.tables import training_numbers
-from fedcore.types import Data, Device, InputError, Message, Model, Splits, StepId, generator
+from fedcore.types.federation import Data, Device, Splits
+from fedcore.types.method import Message, Model, StepId, generator
 
 LENGTH, WORDS, CLASSES = 5, 7, 3
 WITHOUT_LABELS = {

@@ -24,7 +24,8 @@ from fedcore.pipeline.cache.store import Store, refs
 from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.run_method import deploy_models
-from fedcore.types import Data, Device, Federation, Method, Splits
+from fedcore.types.federation import Data, Device, Federation, Splits
+from fedcore.types.method import Method
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])

@@ -21,7 +21,7 @@ from fedcore.pipeline.cache.store import Ref, Store, flatten, refs
 from fedcore.pipeline.orchestration import shards
 from fedcore.pipeline.orchestration import steps as prefect_steps
 from fedcore.pipeline.orchestration.cached_steps import Steps
-from fedcore.types import Update
+from fedcore.types.method import Update
 
 X = {"w": torch.arange(8.0)}
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from fedcore.errors import InputError
 from fedcore.pipeline import environment
-from fedcore.types import InputError, Message, Params, Update, step_word
+from fedcore.types.federation import Params
+from fedcore.types.method import Message, Update, step_word
 
 LOG = environment.STATE / "done.txt"
 

@@ -16,7 +16,7 @@ from scenarios import Own, documented
 from fedcore import nets
 from fedcore.methods.code.fusion import align, units
 from fedcore.methods.code.transport import Transport
-from fedcore.types import Net
+from fedcore.types.federation import Net
 
 DEVICES = 4
 ONE_SHOT = [label for label in METHODS if label != "fedavg_3"]

@@ -20,11 +20,11 @@ from project import METHODS
 from scenarios import Killed, Repro, Tables
 
 from fedcore.core.evaluation import outputs
+from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record.metrics import read_device_table
-from fedcore.types import InputError
 
 FUSED = ("lmf", "code_ot")
 CANDIDATES = {"local_only", "fedavg_3", "lmf", "code_ot"}

@@ -23,7 +23,8 @@ from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import METHODS, method
 from fedcore.pipeline.cache.keys import key
-from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
+from fedcore.types.federation import Data, Net, Splits
+from fedcore.types.method import Message, StepId, Update, generator
 
 FED = federation("ab")
 

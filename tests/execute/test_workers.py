@@ -21,9 +21,11 @@ from forks import new_processes, run
 
 from fedcore import nets
 from fedcore.core.training import Training, train
+from fedcore.errors import InputError
 from fedcore.execute.packing import LARGE
 from fedcore.execute.workers import Inline, WorkerDied, Workers, examples, shares
-from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
+from fedcore.types.federation import Data, Device, Net, Splits
+from fedcore.types.method import Message, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
 NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])

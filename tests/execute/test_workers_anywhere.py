@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fedcore.errors import InputError
 from fedcore.execute.threads import cores
 from fedcore.execute.workers import Workers
-from fedcore.types import InputError
 
 MISSING = """
 import os, signal

@@ -20,10 +20,10 @@ from every_method import ROWS
 from federations import federation
 
 from fedcore import methods
+from fedcore.errors import InputError
 from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack
-from fedcore.types import InputError
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcore[field]'")
 

@@ -10,13 +10,13 @@ from federations import NETS, federation
 from in_process import field_of, plan_for
 
 from fedcore import nets
+from fedcore.errors import InputError
 from fedcore.field.consent import KINDS, KINDS_OF, Limits, consent_of, count_parameters, describe
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.server import run_in_field
 from fedcore.field.wire import pack, unpack
 from fedcore.methods import METHODS
-from fedcore.types import InputError
 
 PLAN = plan_for(ROWS["fedavg"], federation("ab"))
 

@@ -15,7 +15,7 @@ from in_process import InProcess, plan_for
 from fedcore.field.device import FieldDevice
 from fedcore.field.examples import write_examples
 from fedcore.field.wire import pack, unpack
-from fedcore.types import Splits
+from fedcore.types.federation import Splits
 
 DITTO = plan_for(replace(ROWS["ditto"], settings={**ROWS["ditto"].settings, "rounds": 4}), federation("abcd"))
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 from federations import bits, device_of
 
+from fedcore.errors import InputError
 from fedcore.field.examples import PARTS, read_examples, write_examples
 from fedcore.field.wire import pack, unpack
-from fedcore.types import Data, InputError, Splits
+from fedcore.types.federation import Data, Splits
 
 MINE = device_of("a").data
 

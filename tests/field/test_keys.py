@@ -18,11 +18,12 @@ from fedcore.core.messages import initial_messages
 from fedcore.core.rounds import run
 from fedcore.core.secure_sum import from_integers, mask, own_noise
 from fedcore.core.training import train
+from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.field.device import FieldDevice
 from fedcore.field.server import Field, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack
-from fedcore.types import InputError, StepId, TooFew, Update
+from fedcore.types.method import StepId, Update
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcore[field]'")
 

@@ -7,8 +7,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from fedcore.errors import InputError
 from fedcore.field.kits import Kit, archive, link_name, make_kits, read_kit, revoke, revoked, unpack_kit
-from fedcore.types import InputError
 
 NAMES = ["a", "server", "site 2", "Zürich", "x.y", "x" * 60, ""]
 

@@ -14,12 +14,12 @@ from fedcore import nets
 from fedcore.config.methods import configure
 from fedcore.core.losses import find_loss
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.field.consent import consent_of
 from fedcore.field.modules import load_module, source_digest
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.server import Field, federation_of, run_in_field
-from fedcore.types import InputError
 
 SOURCE = """
 import torch

@@ -12,9 +12,9 @@ from in_process import plan_for
 
 from fedcore.api.method_settings import method
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_tensors, plan_of
-from fedcore.types import InputError
 
 PLAN = plan_for(ROWS["code_ot"], federation("ab"))
 

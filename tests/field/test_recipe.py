@@ -14,10 +14,11 @@ from plants import load_plant, plant
 from fedcore.data import load
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.errors import InputError
 from fedcore.field.recipe import Recipe
 from fedcore.field.rows import DeviceRows
 from fedcore.partition import partition, splits
-from fedcore.types import InputError, nbytes
+from fedcore.types.federation import nbytes
 
 TABLE = Schema((2,), "float32", ("a", "b"), (Column("x", "number"), Column("y", "boolean")), "label")
 

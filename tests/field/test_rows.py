@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedcore.data.schema import Column, Schema
+from fedcore.errors import InputError
 from fedcore.field.recipe import Recipe
 from fedcore.field.rows import DeviceRows
-from fedcore.types import InputError
 
 SCHEMA = Schema(
     (4,), "float32", ("bad", "good"),

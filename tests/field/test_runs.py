@@ -13,6 +13,7 @@ from plants import load_plant, on_devices
 from fedcore.api.runs import method
 from fedcore.api.runs import run as simulate
 from fedcore.data.prepare import preparation_bytes
+from fedcore.errors import InputError
 from fedcore.field.consent import Limits, consent_of
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import plan_of
@@ -20,7 +21,6 @@ from fedcore.field.recipe import NUMBERS, Recipe
 from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, write_setup
 from fedcore.field.state import state_of
 from fedcore.field.wire import pack, unpack
-from fedcore.types import InputError
 
 TWO = Limits(runs=2)
 SETUP = Setup(("a", "b"), (4,), 3)

@@ -18,13 +18,15 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.messages import received_model
 from fedcore.core.rounds import RoundResult, run
 from fedcore.data.arrays import from_arrays
+from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline
 from fedcore.field.device import check_labels
 from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, disjoint, federation_of, run_in_field
 from fedcore.field.wire import digest, pack, unpack
 from fedcore.methods import METHODS
-from fedcore.types import InputError, Method, TooFew, nbytes
+from fedcore.types.federation import nbytes
+from fedcore.types.method import Method
 
 REFUSED = {"best_source"}
 """Methods that a simulation alone can run."""

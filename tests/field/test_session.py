@@ -15,10 +15,10 @@ from plants import on_devices
 
 from fedcore.api.runs import method
 from fedcore.core.evaluation import metrics
+from fedcore.errors import InputError
 from fedcore.field import deployed, station
 from fedcore.field.runs import Study, write_setup
 from fedcore.field.session import choose_method, play
-from fedcore.types import InputError
 
 DITTO = {"label": "mine", "name": "ditto", "settings": {"rounds": 2}, "training": {"epochs": 1}}
 

@@ -4,10 +4,11 @@ import pytest
 from federations import bits, federation, model
 
 from fedcore.core.rounds import State
+from fedcore.errors import InputError
 from fedcore.field.answers import RemoteHandle
 from fedcore.field.state import state_bytes, state_of
 from fedcore.field.wire import pack
-from fedcore.types import InputError, Message
+from fedcore.types.method import Message
 
 SHARED = Message(model("all"), {"counts": model("more")["fc1.bias"]})
 STATE = State(

@@ -15,11 +15,11 @@ from fedcore.config.sections import complete_federation
 from fedcore.config.settings import Setting
 from fedcore.data.arrays import from_arrays
 from fedcore.data.task import task_of
+from fedcore.errors import InputError
 from fedcore.field import deployed
 from fedcore.field.runs import Setup, Study, read_setup, write_setup
 from fedcore.field.study import rows_of, run_study, setup_of
 from fedcore.results.criterion import Criterion
-from fedcore.types import InputError
 
 SHORT = {"epochs": 1}
 ROWS = [

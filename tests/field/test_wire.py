@@ -10,9 +10,9 @@ import torch
 from federations import bits, model
 from hypothesis import given
 
+from fedcore.errors import InputError
 from fedcore.field import wire
 from fedcore.field.wire import digest, pack, unpack
-from fedcore.types import InputError
 
 TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 

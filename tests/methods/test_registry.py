@@ -10,9 +10,10 @@ import pytest
 from every_method import ROWS
 from federations import NETS
 
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.methods.registry import builder, needs_sums_alone, require_real
-from fedcore.types import InputError, PairStage
+from fedcore.types.method import PairStage
 
 MODULES = sorted({*METHODS.values()})
 GRAPH = grimp.build_graph("fedcore")

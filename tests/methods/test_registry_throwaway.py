@@ -25,7 +25,8 @@ from fedcore.core.rounds import run
 from fedcore.core.training import predict, train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.types import Data, Message, Method, Model, PairStage, Splits, Stage, StepId, Update, generator
+from fedcore.types.federation import Data, Splits
+from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 TEN = federation("abcdefghij")
 NAMES = tuple(nets.shapes(NET))

@@ -11,9 +11,10 @@ from signals import WHOLE
 from torch.nn.functional import conv1d, linear, max_pool1d
 
 from fedcore import nets
+from fedcore.errors import InputError
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, layers, max_depth, names_up_to, parts
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 
 def count(names):

@@ -13,7 +13,7 @@ from torch import nn
 from fedcore import nets
 from fedcore.nets import net
 from fedcore.nets.copies import copier, load
-from fedcore.types import Net
+from fedcore.types.federation import Net
 
 PLAIN = {
     "mlp": {"widths": [6, 4]},

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedcore import nets
+from fedcore.errors import InputError
 from fedcore.nets.mlp import MLP, mlp
 from fedcore.pickling import dumps
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 WIDTHS = [[], [5], [7, 3], [4, 4, 4]]
 

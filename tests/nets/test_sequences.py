@@ -16,10 +16,12 @@ from torch.nn.functional import cross_entropy
 import fedcore as fc
 from fedcore import nets
 from fedcore.core.training import predict, train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.nets.inputs import largest_integer
 from fedcore.pipeline.run.step_functions import describe
-from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId, generator
+from fedcore.types.federation import Data, Device, Net, Splits
+from fedcore.types.method import Message, StepId, generator
 
 LENGTH, WORDS, CLASSES = 6, 7, 3
 LSTM = nets.net("lstm", shape=(LENGTH,), classes=CLASSES, vocabulary=WORDS, embedding=4, hidden=5, layers=2)

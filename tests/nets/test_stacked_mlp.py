@@ -13,7 +13,7 @@ from fedcore.core.flat_nets import FlatNet, flatten_net
 from fedcore.core.side_by_side import rows_of
 from fedcore.nets import stacked_mlp
 from fedcore.nets.stacked_mlp import StackedMLP, equal_bits, same_bits
-from fedcore.types import Params
+from fedcore.types.federation import Params
 
 DEVICES, BATCH = 3, 16
 LAYERS = ("fc1", "fc2", "fc3")

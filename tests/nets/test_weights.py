@@ -17,10 +17,12 @@ import fedcore as fc
 from fedcore import nets
 from fedcore.core.rounds import run
 from fedcore.core.training import predict, train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.nets.weights import parse_safetensors, with_weights, write_weights
-from fedcore.types import InputError, Message, Net, StepId, generator
+from fedcore.types.federation import Net
+from fedcore.types.method import Message, StepId, generator
 
 MLP = nets.net("mlp", shape=(4,), classes=3, widths=[5, 6])
 

@@ -11,7 +11,7 @@ from partitions import LABELS, LEAVES_OUT, SETTINGS, dataset, equal, everything
 
 from fedcore.partition import PARTITIONS, partition, splits
 from fedcore.partition.tables import from_frame, to_frame
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 
 def test_the_shared_test_set_can_be_some_of_what_it_would_be():

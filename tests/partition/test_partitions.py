@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from partitions import DOMAINS, FROM_DATA, LABELS, LEAVES_OUT, OWNERS, SETTINGS, dataset, equal, everything, refusal
 
 from fedcore.data import Dataset, load
+from fedcore.errors import InputError
 from fedcore.partition import PARTITIONS, partition, server_examples, splits
 from fedcore.partition.tables import dropped_devices
-from fedcore.types import Data, InputError
+from fedcore.types.federation import Data
 
 # every way, any settings
 

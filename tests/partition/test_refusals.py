@@ -6,8 +6,9 @@ import pytest
 import torch
 from partitions import LABELS, SETTINGS, dataset, refusal
 
+from fedcore.errors import InputError
 from fedcore.partition import Partition, check_labels, partition
-from fedcore.types import Data, InputError
+from fedcore.types.federation import Data
 
 
 def test_a_label_that_no_device_has_is_refused():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcore.data import load
+from fedcore.errors import InputError
 from fedcore.partition.schemes import (
     PARTITIONS,
     Index,
@@ -23,7 +24,6 @@ from fedcore.partition.schemes import (
     quantity_skew,
     shards,
 )
-from fedcore.types import InputError
 
 LABELS = np.arange(200) % 5
 

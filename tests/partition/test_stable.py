@@ -10,7 +10,7 @@ from fedcore.data import Dataset
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition
 from fedcore.partition.stable import row_keys, uniform
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 STABLE = {**SETTINGS, "name": "by_device", "hold_out": "stable"}
 WAYS = ("by_device", "dirichlet", "iid")

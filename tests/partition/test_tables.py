@@ -13,7 +13,7 @@ from fedcore.data import Dataset
 from fedcore.partition import PARTITIONS, Partition, partition
 from fedcore.partition.tables import counts, from_frame, groups, similarity, to_frame, training_numbers
 from fedcore.report.figures import class_counts
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 NOTHING = np.array([], dtype=np.int64)
 

@@ -21,9 +21,9 @@ import pytest
 
 from fedcore.config import nightly
 from fedcore.config.nightly import Alerts, Mail
+from fedcore.errors import InputError
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.command import Failed
-from fedcore.types import InputError
 
 
 class Post(BaseHTTPRequestHandler):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from fedcore.errors import InputError
 from fedcore.pipeline import backup, environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import seals
-from fedcore.types import InputError
 
 FILES = {
     "mlruns/1/model/tensors": b"\0\1\2", "mlruns/1/model/copy": b"\0\1\2", "runs/history.jsonl": b"{}\n",

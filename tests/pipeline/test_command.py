@@ -23,10 +23,9 @@ from project import ROOT
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fedcore.errors import shorten_traceback
+from fedcore.errors import InputError, shorten_traceback
 from fedcore.pipeline.command import CONTINUE, Failed, Stopped, cause, naming, report_bad_input
 from fedcore.pipeline.state import write_atomic
-from fedcore.types import InputError
 
 
 @pytest.mark.parametrize(

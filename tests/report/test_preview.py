@@ -18,9 +18,9 @@ from rich.console import Console
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
+from fedcore.errors import InputError
 from fedcore.partition import partition
 from fedcore.report.preview import print_preview, show_own
-from fedcore.types import InputError
 
 
 def preview(tolerant: bool = False, width: int = 100, **changes: Any) -> str:

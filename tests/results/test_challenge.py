@@ -9,7 +9,7 @@ from scipy import stats
 
 from fedcore.results.challenge import PARTS, Paired, challenge, difference, differences, verdict
 from fedcore.results.criterion import METRICS, Criterion
-from fedcore.types import Scoring
+from fedcore.types.federation import Scoring
 
 CRITERION = Criterion(min_effect=0.01)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedcore.errors import InputError
 from fedcore.results.claims import Claim
-from fedcore.types import InputError
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fedcore.core.rounds import run
 from fedcore.core.training import train
 from fedcore.execute.workers import Inline
 from fedcore.results import reports, tidy
-from fedcore.types import Message, Method, Report, Stage
+from fedcore.types.method import Message, Method, Report, Stage
 
 
 def test_series_have_a_number_for_each_turn_nan_where_nothing_was_said():

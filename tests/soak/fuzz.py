@@ -27,10 +27,11 @@ from damaged import SETS, damage
 from fedcore.config.params import read
 from fedcore.config.request import ask, plan_jobs
 from fedcore.data import load
+from fedcore.errors import InputError
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import DamagedBlob, Store
 from fedcore.pipeline.orchestration.records import is_valid, with_checksum
-from fedcore.types import InputError, Message
+from fedcore.types.method import Message
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("params.yaml", "studies", "claims", "papers")

@@ -25,23 +25,11 @@ from fedcore.core.messages import (
 )
 from fedcore.core.secure_sum import from_integers, mask, require_everyone, to_integers
 from fedcore.core.training import Training, train
+from fedcore.errors import InputError
 from fedcore.nets import init, require_equal
-from fedcore.types import (
-    Count,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    RoundInfo,
-    Sends,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Sends, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Count, Fraction
 
 Weights: TypeAlias = Literal["size", "even"]
 Sums: TypeAlias = Literal["plain", "masked"]

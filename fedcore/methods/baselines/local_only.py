@@ -7,7 +7,8 @@ from functools import partial
 
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import Training, train
-from fedcore.types import Message, Method, Model, Net, Params, Stage
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import Message, Method, Model, Stage
 
 
 def local_only(*, nets: Mapping[str, Net], training: Training) -> Method:

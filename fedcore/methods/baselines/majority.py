@@ -20,21 +20,10 @@ from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.prediction import predict
 from fedcore.data.task import task_of
+from fedcore.errors import InputError
 from fedcore.nets import init, key, shapes
-from fedcore.types import (
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
 
 __all__ = ["majority", "majority_per_device"]
 

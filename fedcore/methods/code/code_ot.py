@@ -17,7 +17,9 @@ from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
 from fedcore.nets import require_equal
-from fedcore.types import Axes, Count, Fraction, Message, Method, Net, Params, Report, RoundInfo, Update
+from fedcore.types.federation import Axes, Net, Params
+from fedcore.types.method import Message, Method, Report, RoundInfo, Update
+from fedcore.types.ranges import Count, Fraction
 
 Order: TypeAlias = Literal["ascending", "descending"]
 

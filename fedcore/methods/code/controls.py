@@ -20,7 +20,8 @@ from fedcore.core.training import Training
 from fedcore.methods.code.fusion import fold_without_alignment
 from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Update
 
 __all__ = ["best_local", "half_best", "no_alignment"]
 

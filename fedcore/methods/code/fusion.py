@@ -30,8 +30,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from fedcore.errors import InputError
 from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
-from fedcore.types import Axes, InputError, Params
+from fedcore.types.federation import Axes, Params
 
 STATISTICS = ("running_mean", "running_var")
 """PyTorch's names of a norm's buffers."""

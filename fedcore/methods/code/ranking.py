@@ -14,21 +14,8 @@ from torch import Tensor
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, train
 from fedcore.data.task import task_of
-from fedcore.types import (
-    Combine,
-    Data,
-    Device,
-    HeldOut,
-    Message,
-    Method,
-    Net,
-    Params,
-    Public,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Data, Device, Net, Params, Public
+from fedcore.types.method import Combine, HeldOut, Message, Method, Stage, StepId, Update, step_word
 
 RankBy: TypeAlias = Literal["classes", "validation", "test"]
 """How models are ranked: by the accuracy that devices report of their own model on each class (:func:`class_scores`),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import torch
 
 from fedcore.methods.code.transport import Plan
-from fedcore.types import Report
+from fedcore.types.method import Report
 
 FIGURES = ("fedcore.report.figures.code:transport_plans",)
 

@@ -26,7 +26,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.types import Count, InputError, Positive
+from fedcore.errors import InputError
+from fedcore.types.ranges import Count, Positive
 
 Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from fedcore.errors import InputError
 from fedcore.methods.code.fusion import align
 from fedcore.methods.code.transport import Transport
 from fedcore.nets import key
-from fedcore.types import Axes, InputError, Message, Net, Params
+from fedcore.types.federation import Axes, Net, Params
+from fedcore.types.method import Message
 
 
 def common_axes(nets: Mapping[str, Net]) -> Axes:

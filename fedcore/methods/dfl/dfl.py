@@ -32,23 +32,9 @@ from fedcore.methods.dfl.soft_targets import (
     update_targets,
 )
 from fedcore.nets import require_equal
-from fedcore.types import (
-    Count,
-    Device,
-    Fraction,
-    Message,
-    Method,
-    Net,
-    Params,
-    Positive,
-    Public,
-    Report,
-    RoundInfo,
-    Share,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params, Public
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Count, Fraction, Positive, Share
 
 __all__ = ["dfl", "dfl_diagonal"]
 

@@ -32,22 +32,9 @@ from fedcore.methods.dfl.soft_targets import (
     summarise_logits,
 )
 from fedcore.nets import require_equal
-from fedcore.types import (
-    Amount,
-    Count,
-    Device,
-    Fraction,
-    Message,
-    Method,
-    Net,
-    Params,
-    Public,
-    Report,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params, Public
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Amount, Count, Fraction
 
 CHOSEN = "chosen/"
 """Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""

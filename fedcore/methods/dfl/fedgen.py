@@ -45,30 +45,14 @@ from fedcore.core.training import (
     predict,
     starting_params,
 )
+from fedcore.errors import InputError
 from fedcore.methods.dfl.soft_targets import report_series
 from fedcore.nets import init, require_equal, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.parts import layers
-from fedcore.types import (
-    Amount,
-    Count,
-    Data,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Positive,
-    Public,
-    Report,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    generator,
-)
+from fedcore.types.federation import Data, Device, Net, Params, Public
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
 GENERATOR, MOMENTS, LABELS = "generator/", "moments/", "labels"
 """Prefixes of the generator's parameters and of its optimiser's moments; the entry of labels' counts or frequencies."""

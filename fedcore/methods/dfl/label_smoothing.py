@@ -16,21 +16,9 @@ from fedcore.core.training import Training, fit, flatten_net, require_cross_entr
 from fedcore.methods.dfl import soft_targets as distillation
 from fedcore.methods.dfl.soft_targets import Kind, Ratio, report_series, smoothing_grad
 from fedcore.nets import require_equal
-from fedcore.types import (
-    Count,
-    Device,
-    Fraction,
-    Message,
-    Method,
-    Net,
-    Params,
-    Report,
-    RoundInfo,
-    Share,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Count, Fraction, Share
 
 
 @needs_classes("smooths labels")

@@ -33,22 +33,11 @@ from fedcore.core.training import (
     to_params,
     to_vector,
 )
+from fedcore.errors import InputError
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import (
-    Count,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Public,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params, Public
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Count, Fraction
 
 
 @training_defaults(optimiser="sgd", momentum=0.0, shared_init=True)

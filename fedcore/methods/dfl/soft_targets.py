@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fedcore.core.training import SCORING_BATCH, LogitGrad, PerExample, predict
-from fedcore.types import Device, Params, Report, Update
+from fedcore.types.federation import Device, Params
+from fedcore.types.method import Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]

@@ -13,7 +13,8 @@ from fedcore import nets
 from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features
-from fedcore.types import Data, Net, Params, Report
+from fedcore.types.federation import Data, Net, Params
+from fedcore.types.method import Report
 
 Distance: TypeAlias = Literal["printed", "unit_norm"]
 """How features are compared in (8): as they are, or each example's scaled to norm 1."""

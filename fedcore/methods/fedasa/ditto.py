@@ -14,7 +14,9 @@ from fedcore.core.aggregation import Averaging
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
-from fedcore.types import Amount, Device, Message, Method, Model, Net, Params, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, StepId, Update
+from fedcore.types.ranges import Amount
 
 GLOBAL = "global/"
 """Prefix of the entries in a device's memory that hold the moments of the global model's optimiser."""

@@ -36,34 +36,14 @@ from fedcore.core.training import (
     plain_step,
     refuse_parts,
 )
+from fedcore.errors import InputError
 from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.parts import max_depth, names_up_to, require_comparable
-from fedcore.types import (
-    Chance,
-    Combine,
-    Count,
-    Data,
-    Depth,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Positive,
-    Public,
-    Report,
-    RoundInfo,
-    Share,
-    Stage,
-    StepId,
-    Update,
-    generator,
-    nbytes,
-)
+from fedcore.types.federation import Data, Device, Net, Params, Public, nbytes
+from fedcore.types.method import Combine, Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
 
 Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
 """C_k: the most bytes that a device may send in a round; one for all, one for each by name or in the devices' order;

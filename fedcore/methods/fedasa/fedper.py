@@ -9,10 +9,13 @@ from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange, exchange_sampled
 from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
+from fedcore.errors import InputError
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import layers
-from fedcore.types import Device, InputError, Message, Method, Net, Params, Positive, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, StepId, Update
+from fedcore.types.ranges import Positive
 
 
 @training_defaults(shared_init=True)

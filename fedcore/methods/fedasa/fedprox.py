@@ -10,7 +10,9 @@ from fedcore.core.aggregation import Averaging
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
-from fedcore.types import Amount, Device, Message, Method, Net, Params, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, StepId, Update
+from fedcore.types.ranges import Amount
 
 
 @training_defaults(shared_init=True)

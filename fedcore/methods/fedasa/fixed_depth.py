@@ -16,23 +16,13 @@ from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Aggregator, Averaging, exchange, exchange_parts
 from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
+from fedcore.errors import InputError
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import max_depth, names_up_to
-from fedcore.types import (
-    Depth,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Positive,
-    RoundInfo,
-    StepId,
-    Update,
-    generator,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, StepId, Update, generator
+from fedcore.types.ranges import Depth, Positive
 
 Choice: TypeAlias = Depth | Literal["random"] | None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fedcore.core.training import WHOLE, FlatNet, Pieces, Training, fit, flatten_net, starting_params
-from fedcore.types import Device, Message, Params, StepId, Update
+from fedcore.types.federation import Device, Params
+from fedcore.types.method import Message, StepId, Update
 
 
 def train_shared(

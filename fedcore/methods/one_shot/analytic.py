@@ -23,30 +23,13 @@ from torch import Tensor
 from fedcore.builders import needs_one_label, sums_alone
 from fedcore.core.prediction import SCORING_BATCH
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, noise_like, require_everyone, to_integers
+from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
 from fedcore.nets.inputs import require_quantities
-from fedcore.types import (
-    Amount,
-    Chance,
-    Count,
-    Data,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Positive,
-    Public,
-    Report,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Data, Device, Net, Params, Public
+from fedcore.types.method import Message, Method, Model, Report, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Amount, Chance, Count, Positive
 
 PLAN = "plan"
 """The entry of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)

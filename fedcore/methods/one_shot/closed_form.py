@@ -15,10 +15,12 @@ from torch import Tensor
 
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH
 from fedcore.data.task import task_of
+from fedcore.errors import InputError
 from fedcore.nets import init, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import linear_layers
-from fedcore.types import InputError, Net, Params, generator
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import generator
 
 SINGULAR = 1e-7
 """Ratio of the least to the largest pivot of a Cholesky factor below which its matrix counts as singular: its square is

@@ -25,7 +25,8 @@ from fedcore.methods.one_shot.ensembles import (
     personalise,
     send_model,
 )
-from fedcore.types import Message, Method, Net, Params, RoundInfo, Stage, Update
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Stage, Update
 
 
 @needs_classes("weighs by the entropy of labels", weights="entropy")

@@ -29,7 +29,8 @@ from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
 from fedcore.core.prediction import predict
 from fedcore.data.task import task_of
 from fedcore.nets import key
-from fedcore.types import Deploy, Device, Message, Model, Net, Params, RoundInfo, StepId, Update, step_word
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Deploy, Message, Model, RoundInfo, StepId, Update, step_word
 
 Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 

@@ -23,6 +23,7 @@ from fedcore.builders import needs_classes
 from fedcore.core.messages import initial_messages, to_weights
 from fedcore.core.training import SCORING_BATCH, Training, predict, train
 from fedcore.data.task import mix_probabilities
+from fedcore.errors import InputError
 from fedcore.methods.one_shot.ensembles import (
     COUNTS,
     Voting,
@@ -35,21 +36,8 @@ from fedcore.methods.one_shot.ensembles import (
 from fedcore.methods.one_shot.gaussians import ALL, Sketches, draw, learn, read_sketch, sketch, targets_of
 from fedcore.nets import key
 from fedcore.nets.inputs import require_quantities
-from fedcore.types import (
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Report,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, Report, RoundInfo, Stage, StepId, Update, step_word
 
 __all__ = ["gaussian_distillation", "personal_distillation"]
 

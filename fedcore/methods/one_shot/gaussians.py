@@ -23,7 +23,9 @@ from torch.nn.functional import one_hot
 
 from fedcore import nets
 from fedcore.core.training import LogitGrad, Training, descend, flatten_net, minibatches, plain_step
-from fedcore.types import Count, Data, Net, Params, Positive, RoundInfo, Share
+from fedcore.types.federation import Data, Net, Params
+from fedcore.types.method import RoundInfo
+from fedcore.types.ranges import Count, Positive, Share
 
 GAUSSIAN = "gaussian/"
 """Prefix of the entries of an update that hold Gaussians: "gaussian/<label>/<part>"."""

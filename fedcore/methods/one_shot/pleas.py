@@ -27,28 +27,16 @@ from torch import Tensor
 from fedcore.builders import training_defaults
 from fedcore.core.messages import initial_messages, to_everyone
 from fedcore.core.training import Training, train
+from fedcore.errors import InputError
 from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry
 from fedcore.methods.code.widths import common_axes
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs
-from fedcore.types import (
-    Amount,
-    Axes,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Axes, Device, Net, Params
+from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Amount
 
 GRAM, CROSS = "gram", "cross"
 """Entries of an update: the upper triangle of sum a a', and sum a z' (D + 1, m), float32."""

@@ -33,6 +33,7 @@ from fedcore.builders import training_defaults
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import Training, train
+from fedcore.errors import InputError
 from fedcore.methods.code.fusion import ONE_TO_ONE, carry
 from fedcore.methods.code.fusion import align as align_units
 from fedcore.methods.code.widths import common_axes
@@ -40,23 +41,9 @@ from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets import require_equal
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs, linear_layers
-from fedcore.types import (
-    Amount,
-    Axes,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    RoundInfo,
-    Share,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Axes, Device, Net, Params
+from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Amount, Share
 
 Grams: TypeAlias = dict[str, Tensor]
 """layer -> the sum of a a' over a device's examples, (D + 1, D + 1) float64."""

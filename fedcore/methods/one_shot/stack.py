@@ -25,23 +25,12 @@ from fedcore.core.evaluation import answers
 from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone
 from fedcore.core.training import Training, train
 from fedcore.data.task import task_of
+from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.ensembles import deploy_ensemble, kinds_of, pack_ensemble, send_model
-from fedcore.types import (
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Positive,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Positive
 
 Examples: TypeAlias = Literal["validation", "training"]
 

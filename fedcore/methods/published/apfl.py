@@ -40,7 +40,9 @@ from fedcore.core.training import (
     starting_params,
 )
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import Amount, Device, Message, Method, Model, Net, Params, Share, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, StepId, Update
+from fedcore.types.ranges import Amount, Share
 
 OWN, ALPHA = "own/", "alpha"
 """Names in a device's memory: the tensors of its own model, v; and the share of it in the mixture."""

@@ -38,7 +38,9 @@ from fedcore.core.training import (
 )
 from fedcore.nets import require_equal, use_generator
 from fedcore.nets.parts import layers
-from fedcore.types import Amount, Count, Data, Device, Fraction, Message, Method, Model, Net, Params, StepId, Update
+from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.method import Message, Method, Model, StepId, Update
+from fedcore.types.ranges import Amount, Count, Fraction
 
 LAST, WEIGHTS = "last/", "weights"
 """Names in a device's memory: the tensors of its last model; W, in the layout of the parameters' vector."""

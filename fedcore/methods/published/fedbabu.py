@@ -20,7 +20,9 @@ from fedcore.core.messages import begin_with_memory, require_shared_init
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params, train
 from fedcore.methods.published.part_training import fit_part, head, parts, require_base
 from fedcore.nets import require_equal
-from fedcore.types import Depth, Device, Message, Method, Model, Net, Params, Stage, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, Stage, StepId, Update
+from fedcore.types.ranges import Depth
 
 
 @training_defaults(shared_init=True)

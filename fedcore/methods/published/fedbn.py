@@ -19,7 +19,8 @@ from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import Training, fit, flatten_net, starting_params
 from fedcore.nets import require_equal, shapes, use_generator
-from fedcore.types import Device, Message, Method, Net, Params, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, StepId, Update
 
 
 @training_defaults(shared_init=True)

@@ -30,21 +30,9 @@ from fedcore.core.messages import (
 )
 from fedcore.core.training import FlatNet, Training, fit, flatten_net, starting_params, to_params, to_vector
 from fedcore.nets import parameters, require_equal
-from fedcore.types import (
-    Amount,
-    Count,
-    Device,
-    Fraction,
-    Message,
-    Method,
-    Net,
-    Params,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Amount, Count, Fraction
 
 SERVER = "h/"
 """Prefix of the tensors of h in the server's memory."""

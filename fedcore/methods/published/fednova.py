@@ -38,22 +38,11 @@ from fedcore.core.training import (
     refuse_patience,
     starting_params,
 )
+from fedcore.errors import InputError
 from fedcore.nets import parameters, require_equal
-from fedcore.types import (
-    Count,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Count, Fraction
 
 PATH = "path"
 """The entry of an update that holds a_k, ()."""

@@ -34,7 +34,9 @@ from fedcore.core.messages import (
 )
 from fedcore.core.training import Training, train
 from fedcore.nets import parameters, require_equal
-from fedcore.types import Message, Method, Net, Params, Positive, RoundInfo, Update, step_word
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Update, step_word
+from fedcore.types.ranges import Positive
 
 Rule: TypeAlias = Literal["momentum", "adam", "yogi", "adagrad"]
 Decay: TypeAlias = Annotated[float, Ge(0), Lt(1)]

@@ -33,22 +33,11 @@ from fedcore.core.messages import (
     to_sampled,
 )
 from fedcore.core.training import Training, features, fit, flatten_net, require_cross_entropy, starting_params
+from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
-from fedcore.types import (
-    Amount,
-    Count,
-    Device,
-    Fraction,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Amount, Count, Fraction
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """Entries of updates and messages: (K, d), and how many examples each class has, (K,) float32."""

@@ -20,7 +20,9 @@ from fedcore.core.messages import begin_with_memory, merge_models, require_share
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params
 from fedcore.methods.published.part_training import fit_part, head, parts, require_base
 from fedcore.nets import require_equal
-from fedcore.types import Count, Device, Message, Method, Net, Params, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, StepId, Update
+from fedcore.types.ranges import Count
 
 
 @training_defaults(shared_init=True)

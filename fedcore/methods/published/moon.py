@@ -26,7 +26,9 @@ from fedcore.core.losses import Batch, OwnLoss, own_loss
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.nets import require_equal
-from fedcore.types import Amount, Device, Message, Method, Net, Params, Positive, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, StepId, Update
+from fedcore.types.ranges import Amount, Positive
 
 LAST = "last/"
 """Prefix of the tensors in a device's memory that hold the model that it last sent."""

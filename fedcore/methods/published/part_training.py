@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from fedcore.core.training import FlatNet, Training, fit
+from fedcore.errors import InputError
 from fedcore.nets.parts import layers
-from fedcore.types import Device, InputError, Message, Net, Params, StepId
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, StepId
 
 
 def head(net: Net) -> tuple[str, ...]:

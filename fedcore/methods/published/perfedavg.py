@@ -36,7 +36,9 @@ from fedcore.core.training import (
     train,
 )
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import Depth, Device, Message, Method, Model, Net, Params, Positive, Stage, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, Stage, StepId, Update
+from fedcore.types.ranges import Depth, Positive
 
 
 @training_defaults(shared_init=True)

@@ -33,21 +33,11 @@ from fedcore.core.training import (
     starting_params,
     to_params,
 )
+from fedcore.errors import InputError
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import (
-    Amount,
-    Count,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Positive,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, StepId, Update
+from fedcore.types.ranges import Amount, Count, Positive
 
 
 @training_defaults(shared_init=True)

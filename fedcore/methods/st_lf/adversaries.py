@@ -34,31 +34,16 @@ from fedcore import nets
 from fedcore.core.aggregation import mean
 from fedcore.core.messages import to_everyone
 from fedcore.core.training import Training, descend, features, flatten_net, optimiser_step, plain_step
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
 from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, own_model, protocol_method
 from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import layers
-from fedcore.types import (
-    Amount,
-    Count,
-    Data,
-    Depth,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Positive,
-    Report,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-    generator,
-)
+from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.ranges import Amount, Count, Depth, Positive
 
 SOURCE, TARGET = 0, 1
 """An identifier's classes."""

@@ -23,8 +23,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.problem import Array, check_array
-from fedcore.types import InputError
 
 Constants: TypeAlias = Literal["printed", "decimal", "assumed"]
 

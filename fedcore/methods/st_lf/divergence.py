@@ -21,21 +21,10 @@ from torch import Tensor
 from fedcore import nets
 from fedcore.core.pairs import converse
 from fedcore.core.training import FlatNet, Training, descend, flatten_net, plain_step, predict
-from fedcore.types import (
-    Chance,
-    Count,
-    Data,
-    Device,
-    InputError,
-    Message,
-    Net,
-    Pair,
-    Params,
-    Positive,
-    StepId,
-    Update,
-    step_word,
-)
+from fedcore.errors import InputError
+from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.method import Message, Pair, StepId, Update, step_word
+from fedcore.types.ranges import Chance, Count, Positive
 
 SCORING_BATCH = 256
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.problem import Array, check_array
-from fedcore.types import InputError
 
 POWERS = (23.0, 25.0)
 """The paper's range of transmission powers, dBm."""

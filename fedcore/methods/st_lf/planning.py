@@ -16,25 +16,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
 from fedcore.methods.st_lf.divergence import matrix
 from fedcore.methods.st_lf.energy import MODEL, POWERS, RATES, check_costs, draw_energy
 from fedcore.methods.st_lf.problem import Array, Problem, Solution
 from fedcore.methods.st_lf.programs import SolverSettings, solve_program
-from fedcore.types import (
-    Amount,
-    Chance,
-    InputError,
-    Message,
-    Pair,
-    Params,
-    Positive,
-    Report,
-    RoundInfo,
-    Update,
-    generator,
-    step_word,
-)
+from fedcore.types.federation import Params
+from fedcore.types.method import Message, Pair, Report, RoundInfo, Update, generator, step_word
+from fedcore.types.ranges import Amount, Chance, Positive
 
 Range: TypeAlias = tuple[float, float]
 Costs: TypeAlias = list[list[Amount]] | None

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 Array: TypeAlias = npt.NDArray[np.float64]
 

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from fedcore.methods.st_lf.forms import StepSolution, cone, log
 from fedcore.methods.st_lf.geometric import EPS_C, Monomials, Point, initial_point, penalised_objective
 from fedcore.methods.st_lf.problem import Array, Problem, Solution, best_links, objective
-from fedcore.types import Count, Positive
+from fedcore.types.ranges import Count, Positive
 
 Solver: TypeAlias = Literal["successive", "cvxpy", "repaired", "exact"]
 

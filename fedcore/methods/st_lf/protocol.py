@@ -22,6 +22,7 @@ import torch
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone, unpack_models
 from fedcore.core.training import Training, accuracy, predict, train
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, both_errors, estimate, estimate_side
 from fedcore.methods.st_lf.planning import (
     REPORT,
@@ -40,23 +41,9 @@ from fedcore.methods.st_lf.programs import SolverSettings
 from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
 from fedcore.nets.inputs import with_integers
-from fedcore.types import (
-    Count,
-    Depth,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Model,
-    Net,
-    PairStage,
-    Params,
-    RoundInfo,
-    Sides,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Model, PairStage, RoundInfo, Sides, Stage, StepId, Update
+from fedcore.types.ranges import Count, Depth
 
 Disagreement: TypeAlias = Literal["omitted", "measured"]
 

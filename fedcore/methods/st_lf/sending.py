@@ -17,7 +17,8 @@ from fedcore.core.aggregation import mean
 from fedcore.core.messages import pack_models
 from fedcore.methods.st_lf.bound import combination_noise
 from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, ENERGY, EXCHANGED, PSI, errors
-from fedcore.types import Message, Numbers, Params, Report, RoundInfo, Scores, Update, nbytes
+from fedcore.types.federation import Params, nbytes
+from fedcore.types.method import Message, Numbers, Report, RoundInfo, Scores, Update
 
 How: TypeAlias = Literal["parameters", "outputs"]
 

@@ -32,6 +32,7 @@ import torch
 from fedcore.builders import control, needs_classes, simulation_only, training_defaults
 from fedcore.core.messages import WEIGHTS
 from fedcore.core.training import Training, accuracy
+from fedcore.errors import InputError
 from fedcore.methods.st_lf import adversaries, heuristics
 from fedcore.methods.st_lf.adversaries import Alignment
 from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, Choose, LinkInputs, Weigh
@@ -45,20 +46,9 @@ from fedcore.methods.st_lf.protocol import (
     protocol_method,
 )
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
-from fedcore.types import (
-    Depth,
-    Device,
-    InputError,
-    Message,
-    Method,
-    Net,
-    Params,
-    Report,
-    RoundInfo,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Depth
 
 __all__ = [
     "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "most_similar", "psi_fada", "psi_fedavg",

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fedcore.builders import name_of
+from fedcore.errors import InputError
 from fedcore.pipeline.cache.store import Ref
-from fedcore.types import InputError, name_of
 
 OWN_PACKAGES = {"fedcore"}
 """Top-level packages that keys cover by source; they cover other installed packages by version."""
@@ -317,5 +318,5 @@ def _strip(statement: ast.stmt) -> ast.stmt:
 
 
 def _gives_a_word(decorator: ast.expr) -> bool:
-    """Tell whether a decorator is fedcore.types.step_word."""
+    """Tell whether a decorator is fedcore.types.method.step_word."""
     return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "step_word"

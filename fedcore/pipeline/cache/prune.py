@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedcore.errors import InputError
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import Store
-from fedcore.types import InputError
 
 DAY = 86400.0
 

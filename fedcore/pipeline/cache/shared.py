@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.prune import DAY, Pruned
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, refs
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.state import write_atomic
-from fedcore.types import InputError
 
 MARKS = "running"
 """The folder of the marks in a store."""

@@ -28,7 +28,8 @@ from fedcore.data.schema import Column, Fit, Schema
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.partition import Partition
 from fedcore.pipeline.state import write_atomic
-from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
+from fedcore.types.federation import Data, Net, Splits
+from fedcore.types.method import Message, Model, Report, Update
 
 CLASSES: dict[str, type] = {
     c.__name__: c

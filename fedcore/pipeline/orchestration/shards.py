@@ -70,7 +70,7 @@ def _of_shard(units: Sequence[Any]) -> str:
 
 
 def word_of(fn: Any, *args: Any) -> str:
-    """Return the word for a step (see fedcore.types.step_word), whatever its bound arguments and wherever it runs.
+    """Return the word for a step (fedcore.types.method.step_word), whatever its bound arguments and wherever it runs.
 
     A step of the server has the word of the method's `combine`.
     """

@@ -24,6 +24,7 @@ from fedcore.data.dataset import schema_of
 from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
+from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
@@ -35,7 +36,7 @@ from fedcore.pipeline.record.result import Rule
 from fedcore.results.challenge import PARTS, Paired, challenge, verdict
 from fedcore.results.criterion import Criterion
 from fedcore.results.criterion import scoring as measures
-from fedcore.types import Data, InputError, Scoring
+from fedcore.types.federation import Data, Scoring
 
 DATA, PARTITION = "fedcore.data", "fedcore.partition"
 """The tags of a version that name the data of its run, and how they were divided."""

@@ -32,13 +32,13 @@ from fedcore.data.task import MULTILABEL, TASKS
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, to_content
-from fedcore.types import Model, Threshold
+from fedcore.types.method import Model, Threshold
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 CODE = (
-    "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
+    "__init__.py", "errors.py", "types", "builders.py", "pickling.py", "nets", "core/__init__.py",
     "core/prediction.py", "core/evaluation.py", "data/__init__.py", "data/dataset.py", "data/inputs.py",
     "data/registry.py", "data/schema.py", "data/task.py", "data/encoding.py", "data/prepare.py",
     "execute/__init__.py", "execute/threads.py", "execute/accelerator.py", "api/__init__.py", "api/serving.py",

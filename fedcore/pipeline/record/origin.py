@@ -13,7 +13,7 @@ from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.sections import complete_federation, data_settings, net_settings
 from fedcore.config.settings import Setting
 from fedcore.pipeline.record.result import Result
-from fedcore.types import Threshold
+from fedcore.types.method import Threshold
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
 from fedcore.data.drift import Reference
+from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import challenge, models, registry, seals
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
@@ -40,7 +41,6 @@ from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIO
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import ACCURACY, METRICS
 from fedcore.results.summary import SPLITS, is_tie
-from fedcore.types import InputError
 
 METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""

@@ -23,7 +23,8 @@ from fedcore.pipeline.cache.store import Ref, Store, digest_of
 from fedcore.results import tidy
 from fedcore.results.criterion import METRICS, Criterion, Metric
 from fedcore.results.outcomes import Outcomes
-from fedcore.types import Federation, HeldOut, Report, Threshold
+from fedcore.types.federation import Federation
+from fedcore.types.method import HeldOut, Report, Threshold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +113,7 @@ class Result:
     """The result of a method. config: the digest of all its inputs. models: the deployed model of each device.
 
     state: after the last round. reports: the server's report of each turn. figures: functions that draw them, see
-    :class:`fedcore.types.Method`.
+    :class:`fedcore.types.method.Method`.
     extra_figures: drawn besides its scores. embedding: its devices' examples in the plane, if they are drawn.
     final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
     threshold: from which probability on its models predict a label, where the most probable class is not predicted.

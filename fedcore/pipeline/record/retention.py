@@ -20,10 +20,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 
+from fedcore.errors import InputError
 from fedcore.pipeline.cache.prune import DAY, room
 from fedcore.pipeline.record import promotion, proposals, seals
 from fedcore.pipeline.record.runs import Record
-from fedcore.types import InputError
 
 PARENT = "mlflow.parentRunId"
 RUNS = Path("runs")

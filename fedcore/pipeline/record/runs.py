@@ -46,6 +46,7 @@ from fedcore import nets
 from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
+from fedcore.errors import InputError
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
@@ -70,7 +71,7 @@ from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Notice, PreparedData, PromotionCandidate, Result, Rule, StudyOnData
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
-from fedcore.types import InputError, Model, Report
+from fedcore.types.method import Model, Report
 
 MOST_TRAINED = 8
 """Partitions whose training rows are remembered: those of a study's seeds."""

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.progress import track as progress
 
+from fedcore.errors import InputError
 from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.record.result import Notice, PromotionCandidate, Result, Rule
-from fedcore.types import InputError
 
 if TYPE_CHECKING:
     from fedcore.pipeline.record.runs import Record

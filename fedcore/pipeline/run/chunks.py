@@ -11,7 +11,8 @@ from typing import Any
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
 from fedcore.pipeline.cache.store import DamagedBlob
 from fedcore.pipeline.orchestration.cached_steps import Steps
-from fedcore.types import Federation, Method, PairStage, step_word
+from fedcore.types.federation import Federation
+from fedcore.types.method import Method, PairStage, step_word
 
 CHUNK = 30.0
 """Seconds between two checkpoints of a stage; one round if that takes longer."""

@@ -13,6 +13,7 @@ import pandas as pd
 from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
+from fedcore.errors import InputError
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
@@ -44,7 +45,6 @@ from fedcore.results.scores import values_of_new
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.results.verdicts import verdict_table
-from fedcore.types import InputError
 
 HEADLINE = {
     "{metric}": "test_mean",

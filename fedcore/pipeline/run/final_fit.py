@@ -15,6 +15,7 @@ from typing import Any
 from prefect import Task
 
 from fedcore.config.studies import run_section
+from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import open_store
@@ -29,7 +30,8 @@ from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.run.run_method import config_digest, count_examples, run_method
 from fedcore.pipeline.run.step_functions import divide_finally
 from fedcore.results import tidy
-from fedcore.types import Federation, InputError, Method
+from fedcore.types.federation import Federation
+from fedcore.types.method import Method
 
 ADVICE = "promote it as it is with: fedcore promote {task} --version {version} --no-final-fit"
 

@@ -24,6 +24,7 @@ from fedcore.core.evaluation import score
 from fedcore.core.new_device import NEVER, trains_alone
 from fedcore.core.rounds import receive, to_memories
 from fedcore.core.together import accelerate_all
+from fedcore.errors import InputError
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets import shapes
@@ -44,7 +45,8 @@ from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepa
 from fedcore.pipeline.run.step_functions import deploy, divide_finally
 from fedcore.report.forecast import Expected, print_forecast
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
-from fedcore.types import Federation, InputError, Message, Method, Report
+from fedcore.types.federation import Federation
+from fedcore.types.method import Message, Method, Report
 
 
 class History:

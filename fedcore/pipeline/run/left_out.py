@@ -13,6 +13,7 @@ from fedcore.config.studies import NewDeviceFrom
 from fedcore.core.new_device import NEVER, has_model_for_new, score_new
 from fedcore.core.rounds import State
 from fedcore.data.task import CLASSIFICATION
+from fedcore.errors import InputError
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import leave_out as leave_out_of
 from fedcore.partition.new_devices import new_sites
@@ -28,7 +29,8 @@ from fedcore.pipeline.run.step_functions import distribute_without, prepare_site
 from fedcore.results import tidy
 from fedcore.results.answer import rows_to_leave_out
 from fedcore.results.criterion import Criterion
-from fedcore.types import Federation, InputError, Method
+from fedcore.types.federation import Federation
+from fedcore.types.method import Method
 
 MOST = 20
 """The most devices that are left out where the study leaves it to the data."""

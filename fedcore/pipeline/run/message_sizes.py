@@ -9,7 +9,8 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.rounds import device_step
 from fedcore.execute.workers import Inline
 from fedcore.pipeline.cache.store import Store
-from fedcore.types import Federation, Params, Stage, StepId
+from fedcore.types.federation import Federation, Params
+from fedcore.types.method import Stage, StepId
 
 
 def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:

@@ -18,6 +18,7 @@ from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, run_section
+from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
@@ -31,7 +32,6 @@ from fedcore.report.answers import study_answers
 from fedcore.report.history import trends
 from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
-from fedcore.types import InputError
 
 PIPELINE = Path("pipeline")
 """The outputs of the stages of `dvc repro`."""

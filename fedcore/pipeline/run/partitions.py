@@ -18,6 +18,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
 from fedcore.data.inputs import Input
 from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS, require_classes
+from fedcore.errors import InputError
 from fedcore.nets import net
 from fedcore.nets.copies import template
 from fedcore.nets.inputs import require_integers, takes_integers
@@ -29,7 +30,8 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.report import figures, spreadsheet
 from fedcore.results.criterion import scoring
-from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
+from fedcore.types.federation import Device, Federation, Scoring
+from fedcore.types.method import HeldOut
 
 if TYPE_CHECKING:
     from fedcore.pipeline.orchestration.cached_steps import Steps  # which imports Prefect

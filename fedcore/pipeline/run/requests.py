@@ -18,6 +18,7 @@ from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
+from fedcore.errors import Diverged, InputError
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache.prune import prune
 from fedcore.pipeline.cache.shared import open_store
@@ -34,7 +35,7 @@ from fedcore.results.so_far import SoFar
 from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.results.summary import join_words
 from fedcore.results.tuning import best
-from fedcore.types import Diverged, Federation, InputError
+from fedcore.types.federation import Federation
 
 
 @dataclass(frozen=True)

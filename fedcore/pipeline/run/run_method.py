@@ -17,6 +17,7 @@ from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import TASKS
+from fedcore.errors import InputError, naming
 from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
@@ -38,7 +39,8 @@ from fedcore.results.outcomes import total
 from fedcore.results.so_far import Leader
 from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
-from fedcore.types import Federation, InputError, Method, Params, Report, Threshold, naming
+from fedcore.types.federation import Federation, Params
+from fedcore.types.method import Method, Report, Threshold
 
 
 def run_method(

@@ -12,7 +12,8 @@ from fedcore.data import Dataset, schema_of
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
-from fedcore.types import Data, Deploy, Device, HeldOut, Message, Model, Params, Splits, step_word
+from fedcore.types.federation import Data, Device, Params, Splits
+from fedcore.types.method import Deploy, HeldOut, Message, Model, step_word
 
 
 @step_word("partition")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, plain
 from fedcore.results.reports import matrices
-from fedcore.types import Params
+from fedcore.types.federation import Params
 
 
 def transport_plans(reports: Reports) -> Iterator[Drawing]:

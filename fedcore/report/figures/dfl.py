@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from fedcore.methods.dfl.soft_targets import TOPIC
 from fedcore.report.figures.drawing import COLOURS, MAP, Drawing, Reports, bare, heat_map, plain
 from fedcore.results.reports import over_rounds, series
-from fedcore.types import Report
+from fedcore.types.method import Report
 
 CAPTION = (
     "Soft targets over rounds: their labels down, probabilities of labels across. Left: the mean probability of the "

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import Formatter, MaxNLocator
 
 from fedcore.report.names import shorten
-from fedcore.types import Report
+from fedcore.types.method import Report
 
 Array: TypeAlias = npt.NDArray[np.float64]
 

@@ -9,9 +9,10 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.aggregation import evenly, mean
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError, StepId, Update, generator
+from fedcore.types.method import StepId, Update, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
 fedavg = partial(method, "fedavg", **GIVEN)

@@ -9,7 +9,7 @@ from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import Message, Model, generator
+from fedcore.types.method import Message, Model, generator
 
 local_only = partial(method, "local_only", nets=NETS, training=SGD)
 

@@ -10,8 +10,9 @@ from federations import NET, NETS, SGD, federation, last
 
 from fedcore import nets
 from fedcore.core.evaluation import evaluate
+from fedcore.errors import InputError
 from fedcore.methods import method
-from fedcore.types import Data, InputError, Splits
+from fedcore.types.federation import Data, Splits
 
 majority = partial(method, "majority", nets=NETS, training=SGD, shared_init=False)
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedcore.errors import InputError
 from fedcore.methods.code.fusion import align, average_pair, carry, code, fold_without_alignment, lmf
 from fedcore.methods.code.transport import Transport
-from fedcore.types import Axes, InputError, Params
+from fedcore.types.federation import Axes, Params
 
 MLP: Axes = {
     "fc1.weight": ("h1", None),

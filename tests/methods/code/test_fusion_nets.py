@@ -11,7 +11,7 @@ from fedcore import nets
 from fedcore.core.aggregation import evenly, mean
 from fedcore.methods.code.fusion import align, code, units
 from fedcore.methods.code.transport import Transport
-from fedcore.types import Axes, Net, Params
+from fedcore.types.federation import Axes, Net, Params
 
 EXACT, NEWTON = Transport("exact"), Transport(reg=1e-4, max_iterations=200)
 

@@ -19,8 +19,9 @@ from federations import (
     trained,
 )
 
+from fedcore.errors import InputError
 from fedcore.methods import method
-from fedcore.types import InputError, Net
+from fedcore.types.federation import Net
 
 GIVEN = {
     "nets": NETS, "training": SGD, "shared_init": False, "rounds": 1, "rank_by": "validation",

@@ -17,7 +17,8 @@ from fedcore.methods.code.ranking import (
     train_to_rank,
 )
 from fedcore.pipeline.cache.keys import key
-from fedcore.types import Data, Device, Splits, StepId, Update
+from fedcore.types.federation import Data, Device, Splits
+from fedcore.types.method import StepId, Update
 
 
 def biased(guess):

@@ -10,7 +10,7 @@ import torch
 from fedcore.methods.code.report import partners, report_plans
 from fedcore.methods.code.transport import Plan
 from fedcore.report.figures.code import last_fold
-from fedcore.types import Report
+from fedcore.types.method import Report
 
 
 def plan(n: int, m: int, iterations: int, violation: float, bound: float) -> Plan:

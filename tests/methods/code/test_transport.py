@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from fedcore.errors import InputError
 from fedcore.methods.code import transport
 from fedcore.methods.code.transport import SOLVERS, Plan, Transport, cost, solve_transport, uniform
-from fedcore.types import InputError
 
 TOL = 1e-7
 

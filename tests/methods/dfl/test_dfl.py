@@ -14,11 +14,13 @@ from torch.nn.functional import cross_entropy, kl_div
 from fedcore import nets
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS
 from fedcore.pipeline.cache.keys import key
-from fedcore.types import Device, InputError, Net, Splits, StepId, generator
+from fedcore.types.federation import Device, Net, Splits
+from fedcore.types.method import StepId, generator
 
 GIVEN = {
     "nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0, "ratio": "threshold",

@@ -18,7 +18,8 @@ from fedcore import nets
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import Net, StepId, generator
+from fedcore.types.federation import Net
+from fedcore.types.method import StepId, generator
 
 CLASSES, ROUNDS, THRESHOLD, FRACTION, SEED = 3, 5, 0.3, 0.6, 7
 

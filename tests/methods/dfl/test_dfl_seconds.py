@@ -13,7 +13,7 @@ from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.results import tidy
-from fedcore.types import Data, Device, Federation, Splits
+from fedcore.types.federation import Data, Device, Federation, Splits
 
 SECONDS = {"dfl": 0.36, "scaffold": 0.71, "fedgen": 0.48}
 DOWN = {"dfl": 963.0, "scaffold": 1924.4, "fedgen": 1653.3}

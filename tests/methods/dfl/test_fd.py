@@ -12,10 +12,11 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS, initial_targets, label_wise, likelihoods
-from fedcore.types import InputError, RoundInfo, StepId, Update, generator
+from fedcore.types.method import RoundInfo, StepId, Update, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0, "gamma": 1.0}
 fd = partial(method, "fd", **GIVEN)

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from fedcore import nets
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import fit, flatten_net
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.fedgen import (
@@ -27,7 +28,8 @@ from fedcore.methods.dfl.fedgen import (
     train_generator,
 )
 from fedcore.nets.copies import load
-from fedcore.types import InputError, Net, RoundInfo, StepId, Update, generator, nbytes
+from fedcore.types.federation import Net, nbytes
+from fedcore.types.method import RoundInfo, StepId, Update, generator
 
 OWN = {
     "rounds": 3, "fraction": 1.0, "alpha": 10.0, "decay": 0.98, "generated": 8, "noise": 6, "hidden": 10, "steps": 5,

@@ -13,9 +13,10 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import builder, method
-from fedcore.types import InputError, StepId, generator
+from fedcore.types.method import StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0}
 label_smoothing = partial(method, "label_smoothing", **GIVEN, ratio="threshold", threshold=0.6)

@@ -14,9 +14,11 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import Data, InputError, Net, Splits, StepId, generator
+from fedcore.types.federation import Data, Net, Splits
+from fedcore.types.method import StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 8, "fraction": 0.3}
 scaffold = partial(method, "scaffold", **GIVEN)

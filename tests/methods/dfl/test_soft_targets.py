@@ -22,6 +22,7 @@ from fedcore.core.training import (
     plain_step,
     require_cross_entropy,
 )
+from fedcore.errors import InputError
 from fedcore.methods.dfl.soft_targets import (
     COUNTS,
     SUMS,
@@ -38,7 +39,8 @@ from fedcore.methods.dfl.soft_targets import (
     update_targets,
 )
 from fedcore.report.figures.dfl import doubling
-from fedcore.types import Data, Device, InputError, Net, Report, Splits, Update, generator, nbytes
+from fedcore.types.federation import Data, Device, Net, Splits, nbytes
+from fedcore.types.method import Report, Update, generator
 
 
 def rows(*values):

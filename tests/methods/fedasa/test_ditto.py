@@ -12,7 +12,7 @@ from fedcore.core.rounds import run
 from fedcore.core.training import train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.types import Message, Model, StepId, generator
+from fedcore.types.method import Message, Model, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}
 ditto = partial(method, "ditto", **GIVEN, strength=0.5)

@@ -21,6 +21,7 @@ from fedcore.core.aggregation import by_size, exchange, mean
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import Training, accuracy, train
 from fedcore.data import load as load_data
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.distances import distances, report_distances
@@ -28,7 +29,8 @@ from fedcore.methods.fedasa.fedasa import depths_within, mix, shorten, train_aux
 from fedcore.nets.copies import load
 from fedcore.nets.parts import features, max_depth, names_up_to, parts
 from fedcore.results.reports import devices
-from fedcore.types import Data, InputError, Message, Report, RoundInfo, StepId, Update, generator
+from fedcore.types.federation import Data
+from fedcore.types.method import Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": ADAM, "shared_init": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None,

@@ -16,7 +16,8 @@ from fedcore.data import load
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.partition import partition, splits
-from fedcore.types import Device, Federation, Method
+from fedcore.types.federation import Device, Federation
+from fedcore.types.method import Method
 
 ONCE = replace(ADAM, epochs=1)
 AVERAGED = {"fraction": 1.0}

@@ -13,11 +13,12 @@ from fedcore.core.evaluation import evaluate
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.rounds import run
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets.parts import layers
-from fedcore.types import InputError, Message, Method, Model, Stage, StepId, generator
+from fedcore.types.method import Message, Method, Model, Stage, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3}
 fedper = partial(method, "fedper", **GIVEN, personal_lr=None)

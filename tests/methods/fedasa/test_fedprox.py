@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.methods import method
-from fedcore.types import StepId, generator
+from fedcore.types.method import StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}
 fedprox = partial(method, "fedprox", **GIVEN, mu=0.5)

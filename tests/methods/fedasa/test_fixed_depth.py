@@ -12,11 +12,12 @@ from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.rounds import run
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.fixed_depth import draw_depth
 from fedcore.nets.parts import max_depth, names_up_to
-from fedcore.types import InputError, Message, StepId, generator
+from fedcore.types.method import Message, StepId, generator
 
 GIVEN = {"nets": NETS, "training": ADAM, "shared_init": True, "rounds": 2, "personal_lr": None}
 fixed_depth = partial(method, "fixed_depth", **GIVEN)

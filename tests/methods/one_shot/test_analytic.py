@@ -11,11 +11,13 @@ from sklearn.linear_model import Ridge
 
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import begin
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.analytic import GRAM, PLAN, TARGETS, fit_output
-from fedcore.types import Data, Device, Federation, InputError, Message, RoundInfo, Splits, Update
+from fedcore.types.federation import Data, Device, Federation, Splits
+from fedcore.types.method import Message, RoundInfo, Update
 
 FEATURES = 12
 analytic = partial(method, "analytic", nets=NETS, training=SGD, shared_init=False, features=FEATURES, reg=1e-4)

@@ -6,8 +6,9 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import Ridge
 
+from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
-from fedcore.types import InputError, generator
+from fedcore.types.method import generator
 
 
 def numbers(*shape, word="x"):

@@ -17,7 +17,8 @@ from fedcore.core.training import predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensembles import best_share, personal_model, prior_odds, voting_weights
-from fedcore.types import Data, Model, Splits
+from fedcore.types.federation import Data, Splits
+from fedcore.types.method import Model
 
 ensemble = partial(method, "ensemble", nets=NETS, training=SGD, shared_init=False)
 FED = federation()

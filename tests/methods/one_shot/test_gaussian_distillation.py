@@ -15,11 +15,13 @@ from fedcore.core.messages import to_weights
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
 from fedcore.data.task import mix_probabilities
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensembles import voting_weights
 from fedcore.methods.one_shot.gaussians import draw, gaussian, learn, targets_of
-from fedcore.types import Data, Federation, InputError, RoundInfo, Splits, Update, generator, nbytes
+from fedcore.types.federation import Data, Federation, Splits, nbytes
+from fedcore.types.method import RoundInfo, Update, generator
 
 FEW = {"rank": 2, "minimum": 3, "draws": 200, "epochs": 2, "batch": 16, "lr": 0.01}
 distillation = partial(method, "gaussian_distillation", nets=NETS, training=SGD, shared_init=False, **FEW)

@@ -24,7 +24,8 @@ from fedcore.methods.one_shot.gaussians import (
     soft_target_grad,
     targets_of,
 )
-from fedcore.types import Data, RoundInfo, generator
+from fedcore.types.federation import Data
+from fedcore.types.method import RoundInfo, generator
 
 ROUND_INFO = RoundInfo(3, 1, 0, ("a",), ("a",))
 

@@ -15,10 +15,12 @@ from fedcore import nets
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve_head
-from fedcore.types import Data, InputError, RoundInfo, Update
+from fedcore.types.federation import Data
+from fedcore.types.method import RoundInfo, Update
 
 stack = partial(method, "stack", nets=NETS, training=SGD, shared_init=False)
 FED = federation()

@@ -14,9 +14,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError
 
 FED = federation("abcd", CHAIN)
 GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 0.5}

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import StepId
+from fedcore.types.method import StepId
 
 FED = federation("abcd", CHAIN)
 GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds": 5, "fraction": 0.75}

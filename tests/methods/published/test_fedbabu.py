@@ -12,9 +12,10 @@ from federations import ADAM, SGD, federation
 from fedcore import nets
 from fedcore.core.rounds import run
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError, Message, StepId, generator
+from fedcore.types.method import Message, StepId, generator
 
 FED = federation("abcd", CHAIN)
 HEAD = ("2.weight", "2.bias")

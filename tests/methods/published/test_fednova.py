@@ -12,9 +12,10 @@ from by_hand import CHAIN, NORMED, close, descend_by_hand, draw_batches, mean_by
 from federations import ADAM, SGD, data, federation, last
 
 from fedcore.core.training import Training
+from fedcore.errors import InputError
 from fedcore.methods import method
 from fedcore.methods.published.fednova import path_length
-from fedcore.types import InputError, Splits
+from fedcore.types.federation import Splits
 
 FED = federation("abc", CHAIN)
 GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds": 3}

@@ -12,9 +12,9 @@ from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_
 from federations import SGD, federation, last
 
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError
 
 FED = federation("abcd", CHAIN)
 GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds": 3}

@@ -13,9 +13,10 @@ from federations import ADAM, SGD, federation, last
 from fedcore import nets
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError, Model
+from fedcore.types.method import Model
 
 FED = federation("abcd", CHAIN)
 HEAD = ("2.weight", "2.bias")

@@ -12,9 +12,9 @@ from federations import ADAM, SGD, bits, federation, last
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError
 
 FED = federation("abcd", CHAIN)
 GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 0.5}

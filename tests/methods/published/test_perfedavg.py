@@ -13,9 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from fedcore.core.rounds import run
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types import InputError, Message, StepId
+from fedcore.types.method import Message, StepId
 
 FED = federation("abcd", CHAIN)
 GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 0.5}

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.core.training import flatten_net, predict
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.adversaries import (
     SOURCE,
     TARGET,
@@ -28,7 +29,8 @@ from fedcore.methods.st_lf.adversaries import (
     train_identifier,
 )
 from fedcore.nets.inputs import forward_features
-from fedcore.types import InputError, Net, RoundInfo, StepId, generator
+from fedcore.types.federation import Net
+from fedcore.types.method import RoundInfo, StepId, generator
 
 ALIGNMENT = Alignment(
     start="own",

@@ -14,10 +14,11 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.aggregation import evenly, mean
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.methods import method
 from fedcore.methods.st_lf import adversaries
 from fedcore.methods.st_lf.problem import energy_of_links
-from fedcore.types import InputError, Message, Model, PairStage, RoundInfo, Update, generator
+from fedcore.types.method import Message, Model, PairStage, RoundInfo, Update, generator
 
 ALIGNED = {
     "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedcore.errors import InputError
 from fedcore.methods.st_lf import energy
 from fedcore.methods.st_lf.bound import (
     combination_noise,
@@ -19,7 +20,6 @@ from fedcore.methods.st_lf.bound import (
     target_bound,
     theorem_2,
 )
-from fedcore.types import InputError
 
 SIZES = np.array([100.0, 400.0])
 ERROR = np.array([0.25, 0.5])

@@ -18,6 +18,7 @@ from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.rounds import run
 from fedcore.core.training import descend, flatten_net, plain_step, predict
 from fedcore.data import load
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods.st_lf.divergence import (
     Divergence,
@@ -29,7 +30,8 @@ from fedcore.methods.st_lf.divergence import (
     matrix,
 )
 from fedcore.nets import init, net, use_generator
-from fedcore.types import Data, Device, InputError, Message, Method, Net, PairStage, Splits, StepId
+from fedcore.types.federation import Data, Device, Net, Splits
+from fedcore.types.method import Message, Method, PairStage, StepId
 
 SETTINGS = Divergence(pair_rounds=50, pair_iterations=5, pair_batch=64, pair_lr=0.04, held_out=0.2)
 PAIRS = {"same": (range(10), range(10)), "overlapping": (range(6), range(4, 10)), "disjoint": (range(5), range(5, 10))}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcore.errors import InputError
 from fedcore.methods.st_lf.bound import source_bound, target_bound
 from fedcore.methods.st_lf.geometric import initial_point
 from fedcore.methods.st_lf.problem import Problem, Solution, best_links, energy_of_links, objective
 from fedcore.methods.st_lf.programs import RISE, SolverSettings, gap, local_search, solve_exactly, solve_successively
-from fedcore.types import InputError
 
 SEEDS = st.integers(0, 2**31 - 1)
 

@@ -13,7 +13,7 @@ from fedcore.methods.st_lf import protocol
 from fedcore.methods.st_lf.bound import target_bound
 from fedcore.methods.st_lf.problem import energy_of_links
 from fedcore.methods.st_lf.sending import add_noise, review, send_models
-from fedcore.types import Model, StepId, Update
+from fedcore.types.method import Model, StepId, Update
 
 
 def sent(names=NAMES):

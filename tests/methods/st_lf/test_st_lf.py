@@ -14,23 +14,15 @@ from fedcore import nets
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.core.training import train
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.st_lf import divergence, protocol
 from fedcore.methods.st_lf.divergence import Divergence
 from fedcore.methods.st_lf.protocol import binary, report_errors
 from fedcore.results.reports import final_numbers
-from fedcore.types import (
-    Data,
-    Device,
-    InputError,
-    Message,
-    Model,
-    PairStage,
-    Splits,
-    StepId,
-    generator,
-)
+from fedcore.types.federation import Data, Device, Splits
+from fedcore.types.method import Message, Model, PairStage, StepId, generator
 
 st_lf = partial(method, "st_lf", **GIVEN)
 NONE = data(0)

@@ -37,7 +37,7 @@ from fedcore.methods.st_lf.st_lf import (
     one_to_one,
 )
 from fedcore.results.reports import matrices
-from fedcore.types import Model, PairStage, Update, generator
+from fedcore.types.method import Model, PairStage, Update, generator
 
 DRAWN = {
     name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")

@@ -19,7 +19,8 @@ from fedcore.data import Dataset, load
 from fedcore.execute.workers import one_thread
 from fedcore.nets import init, net
 from fedcore.partition import partition, splits
-from fedcore.types import Device, Message, Params, StepId, generator
+from fedcore.types.federation import Device, Params
+from fedcore.types.method import Message, StepId, generator
 
 TABLES = ("st_lf_table1", "st_lf_table2")
 FOUR_CLASSES = {"sets=M", "sets=U", "sets=M+U"}

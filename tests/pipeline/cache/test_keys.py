@@ -20,11 +20,13 @@ import torch
 from project import Project
 
 from fedcore.core.training import Training
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.pipeline.cache import keys
 from fedcore.pipeline.cache.keys import Digest, key
 from fedcore.pipeline.cache.store import Ref
-from fedcore.types import InputError, Net, Stage, StepId
+from fedcore.types.federation import Net
+from fedcore.types.method import Stage, StepId
 
 # sources, on packages that the tests write
 
@@ -37,7 +39,7 @@ import numpy as np
 from .helpers import near, unused
 from . import helpers, deep
 from .deep import tables
-from fedcore.types import step_word
+from fedcore.types.method import step_word
 
 LIMIT = 3
 REST = 4

@@ -15,13 +15,13 @@ from project import ROOT
 
 from fedcore.cli.main import main
 from fedcore.data import load
+from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.prune import Pruned, prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.run import partitions
-from fedcore.types import InputError
 
 DAY = 86400
 

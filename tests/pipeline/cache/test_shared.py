@@ -16,6 +16,7 @@ import pytest
 import torch
 from asked import refusal
 
+from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import shared
@@ -24,7 +25,7 @@ from fedcore.pipeline.cache.prune import DAY
 from fedcore.pipeline.cache.shared import SharedStore, StoreLost, open_store, with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.command import CONTINUE
-from fedcore.types import InputError, Message
+from fedcore.types.method import Message
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "word", "AWS_DEFAULT_REGION": "us-east-1"}
 

@@ -43,7 +43,8 @@ from fedcore.pipeline.cache.store import (
     unflatten,
 )
 from fedcore.pipeline.state import write_atomic
-from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
+from fedcore.types.federation import Data, Net, Splits
+from fedcore.types.method import Message, Model, Report, Update
 
 # values of every kind
 

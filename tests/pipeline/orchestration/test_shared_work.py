@@ -16,7 +16,7 @@ from fedcore.execute.workers import Inline, WorkerDied
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.calls import load_call_save, load_calls_side_by_side
 from fedcore.pipeline.cache.store import Store, unflatten
-from fedcore.types import Message, StepId
+from fedcore.types.method import Message, StepId
 
 environment.prepare()  # Prefect reads its settings when it is imported
 

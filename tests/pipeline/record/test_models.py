@@ -21,11 +21,13 @@ from fedcore.data import Dataset
 from fedcore.data.drift import from_json
 from fedcore.data.encoding import cells, encode
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets.weights import DTYPES, write_weights
 from fedcore.partition import Partition
 from fedcore.pipeline.record import models
-from fedcore.types import Data, InputError, Model, Net, Threshold
+from fedcore.types.federation import Data, Net
+from fedcore.types.method import Model, Threshold
 
 COLUMNS = (Column("force", "number"), Column("running", "boolean"), Column("kind", "text", ("old", "new")))
 SCHEMA = Schema(

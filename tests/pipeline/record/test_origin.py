@@ -11,10 +11,11 @@ import pytest
 
 from fedcore.config.params import read
 from fedcore.config.studies import grid_points
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.record.origin import Origin, from_json, to_json
-from fedcore.types import InputError, Threshold
+from fedcore.types.method import Threshold
 
 ROOT = Path(__file__).parents[3]
 CHANGES: list[dict[str, Any]] = [

@@ -21,6 +21,7 @@ from fedcore.cli import predict, promote
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
+from fedcore.errors import InputError
 from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import FieldRun
@@ -28,7 +29,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.record import promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.field import find_answer, record
 from fedcore.pipeline.record.metrics import DEVICES, device_table
-from fedcore.types import InputError, Model
+from fedcore.types.method import Model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 

@@ -27,7 +27,8 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
 from fedcore.pipeline.record.metrics import safe_name
 from fedcore.pipeline.record.result import Notice, PreparedData, StudyOnData
-from fedcore.types import Data, Model, Threshold
+from fedcore.types.federation import Data
+from fedcore.types.method import Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
 

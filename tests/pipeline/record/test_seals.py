@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from fedcore.cli import predict
+from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import models, seals
-from fedcore.types import InputError
 
 NAME = "fedcore-digits"
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.record import writer
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.types import InputError
 
 FULL = "no space left on device"
 

@@ -19,7 +19,7 @@ from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record.registry import Versions
 from fedcore.pipeline.run import history
 from fedcore.results.answer import answers
-from fedcore.types import Data
+from fedcore.types.federation import Data
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from fedcore.pipeline.cache.store import Ref, Store
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
+from fedcore.errors import InputError
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
-from fedcore.types import InputError
 
 
 class Steps(Inline):

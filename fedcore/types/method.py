@@ -1,31 +1,22 @@
-"""The core types: a federation of devices, and a method made of stages.
+"""A method: stages of a device's step on its data (`local`) and the server's step on the updates (`combine`).
 
-A method defines a device's step on its data (`local`) and the server's step on the updates (`combine`); the loop in
-:mod:`fedcore.core.rounds` does the rest. Everything here is a value: state goes in and comes out.
+The loop in :mod:`fedcore.core.rounds` does the rest. Everything here is a value: state goes in and comes out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from inspect import Parameter, signature
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from fedcore.errors import Diverged as Diverged
-from fedcore.errors import InputError as InputError
-from fedcore.errors import TooFew as TooFew
+from fedcore.errors import InputError
+from fedcore.types.federation import Device, Net, Params, Public, nbytes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-Params: TypeAlias = dict[str, Tensor]
-"""A model's parameters and buffers by name, as in a state_dict."""
 
 Pair: TypeAlias = tuple[str, str]
 Unit: TypeAlias = str | Pair
@@ -37,17 +28,6 @@ Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
 """device -> split ("val", "test", "shared"; "inference" for the model's cost) -> metric -> value"""
 
-Count: TypeAlias = Annotated[int, Ge(1)]
-Positive: TypeAlias = Annotated[float, Gt(0)]
-Fraction: TypeAlias = Annotated[float, Gt(0), Le(1)]
-Chance: TypeAlias = Annotated[float, Gt(0), Lt(1)]
-Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
-Amount: TypeAlias = Annotated[float, Ge(0)]
-Depth: TypeAlias = Annotated[int, Ge(0)]
-"""Types of settings: a builder's annotations are checked before anything runs."""
-
-Attack: TypeAlias = Literal["sign_flip", "scale", "noise", "stale", "duplicate"]
-
 HeldOut: TypeAlias = Literal["val", "shared"]
 """Examples that a method needs although nobody trains on them: a device's validation split, the shared test set."""
 
@@ -56,202 +36,6 @@ Sends: TypeAlias = Literal["model", "change"]
 
 Weights: TypeAlias = tuple[float, ...] | tuple[tuple[float, ...], ...]
 """Weights of a model's members: (M,), or (M, K) if a member counts more for some classes than for others."""
-
-Axes: TypeAlias = dict[str, tuple[str | None, ...]]
-"""Which axis of which tensor carries which permutation, e.g. {"fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",)}.
-
-Axes that share a label are permuted together; None marks an axis that cannot be permuted (inputs, classes).
-"""
-
-
-def nbytes(params: Params) -> int:
-    """Return the size of the tensors in bytes: elements times item size."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
-
-
-class Handle(Protocol):
-    """A reference to a value stored elsewhere, e.g. in a file; before loading, only these properties are used.
-
-    digest: equal for equal values. nbytes: the size of the value when sent, in bytes.
-    """
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-def is_handle(value: Any) -> TypeGuard[Handle]:
-    """Tell whether a value is a handle: no other value has a digest."""
-    return hasattr(value, "digest")  # isinstance takes ten times as long for a protocol
-
-
-def _no_data() -> Data:
-    return Data(torch.empty(0), torch.empty(0, dtype=torch.int64))
-
-
-@dataclass(frozen=True)
-class Data:
-    """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y: their labels.
-
-    y is (N,) int64, the numbers of classes, or float32, quantities; or (N, K) float32, 0 or 1 for each of K labels. See
-    :mod:`fedcore.data.task`.
-    """
-
-    x: Tensor
-    y: Tensor
-
-    def __post_init__(self) -> None:
-        if self.y.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
-            object.__setattr__(self, "y", self.y.long())
-        if self.y.dtype in (torch.float64, torch.float16, torch.bfloat16):
-            object.__setattr__(self, "y", self.y.float())
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Return the chosen examples as float32; uint8 is divided by 255."""
-        x = self.x[index]
-        return x.float().div_(255) if x.dtype == torch.uint8 else x
-
-
-@dataclass(frozen=True)
-class Splits:
-    """One device's private examples. val orders and selects models, test is only ever reported.
-
-    unlabelled: training examples without a known label; every y is -1. train and val are empty where no label is known.
-    """
-
-    train: Data
-    val: Data
-    test: Data
-    unlabelled: Data = field(default_factory=_no_data)
-
-
-@dataclass(frozen=True)
-class Net:
-    """An architecture: `build()` makes its module.
-
-    build: a function with its settings bound (functools.partial), importable where results are cached between runs.
-    axes: the table that alignment needs, or None. Training does not depend on it.
-    misplaced: why the last of its layers, in the order of their names, is not the one that classifies; "": it is.
-    """
-
-    build: Callable[[], torch.nn.Module]
-    axes: Axes | None = field(default=None, metadata={"digest": False})
-    misplaced: str = field(default="", metadata={"digest": False})
-
-    @property
-    def table(self) -> Axes:
-        """The axes table; raises InputError where the net has none."""
-        if self.axes is None:
-            raise InputError(
-                "net.name: this net has no table of axes, its units cannot be aligned; give it one (docs/nets.md)"
-            )
-        return self.axes
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device: its stable name, its net and its private examples (between steps possibly a `Handle`)."""
-
-    name: str
-    net: Net
-    data: Splits
-
-
-@dataclass(frozen=True)
-class Public:
-    """The server's knowledge before the first message: names, nets, classes, its test set and its own examples."""
-
-    nets: Mapping[str, Net]
-    test: Data
-    classes: int
-    server_data: Data = field(default_factory=_no_data)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.nets)
-
-
-@dataclass(frozen=True)
-class Threats:
-    """How devices misbehave, and what the server does about it, see :mod:`fedcore.core.threats`.
-
-    hostile: share of the devices (rounded) that send false updates. attack: sign_flip, scale and noise change the
-    update, by `strength` (1: sign_flip only turns the change around, noise is as large as the change); stale: its
-    first update of the stage, every time; duplicate: the update of the first honest device. drop: chance that a device
-    trains in a round and sends nothing. deadline: how long the server waits, in mean durations of a device's round;
-    later updates are left out. None: for all. bound: the greatest norm of an update, measured from the model that the
-    device was sent. None: any. beyond: longer updates are clipped to the bound ("clip") or left out ("refuse").
-    """
-
-    hostile: Share = 0.0
-    attack: Attack = "sign_flip"
-    strength: Positive = 10.0
-    drop: Annotated[float, Ge(0), Lt(1)] = 0.0
-    deadline: Positive | None = None
-    bound: Positive | None = None
-    beyond: Literal["clip", "refuse"] = "clip"
-
-    def __bool__(self) -> bool:
-        """Tell whether anything differs from a federation of honest and punctual devices."""
-        return bool(self.hostile or self.drop or self.deadline or self.bound)
-
-
-OwnMetric: TypeAlias = Callable[[Tensor, Tensor], float]
-"""A metric of one's own: probabilities (N, K), or predicted numbers (N, 1), and labels (N,) of at least one example ->
-a number."""
-
-LabelScale: TypeAlias = tuple[float, float]
-"""The mean and the deviation by which a number as label was standardised; (0, 1): it is as it was loaded."""
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """What is measured beside accuracy, balanced accuracy, macro F1 and loss, see :mod:`fedcore.core.evaluation`.
-
-    metric: f1, precision, recall, roc_auc, average_precision or cost; None: nothing. positive: the class that the first
-    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K). own: names and
-    functions of a script's metrics. train: whether training examples are scored, too. label_scale: of a number as
-    label, whose errors are measured in its own unit.
-    """
-
-    metric: str | None = None
-    positive: int = 0
-    costs: tuple[tuple[float, ...], ...] | None = None
-    own: tuple[tuple[str, OwnMetric], ...] = field(default=(), metadata={"optional": True})
-    train: bool = field(default=False, metadata={"optional": True})
-    label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})
-
-    def __bool__(self) -> bool:
-        """Tell whether anything is measured beside what always is, or in another unit."""
-        return bool(self.metric or self.own or self.train or self.label_scale != (0.0, 1.0))
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The devices in the order of their names, the shared test set and the number of classes, or of a net's outputs.
-
-    server_data: training examples held by the server; most methods need none. threats: None where nobody misbehaves.
-    scoring: further metrics. task: the name of what labels are, see :mod:`fedcore.data.task`.
-    """
-
-    devices: Mapping[str, Device]
-    test: Data
-    classes: int
-    server_data: Data = field(default_factory=_no_data)
-    threats: Threats | None = None
-    scoring: Scoring = Scoring()
-    task: str = "classification"
-
-    @property
-    def public(self) -> Public:
-        return Public(
-            {name: device.net for name, device in self.devices.items()}, self.test, self.classes, self.server_data
-        )
 
 
 @dataclass(frozen=True)
@@ -356,31 +140,6 @@ def require_tensors(what: str, *parts: Params) -> None:
         for name, tensor in part.items():
             if not isinstance(tensor, Tensor):
                 raise InputError(f"{what}: {name} is {type(tensor).__name__}, must be a tensor")
-
-
-def takes(fn: Callable[..., Any], name: str) -> bool:
-    """Tell whether a function must be given an argument by that name, which is not bound to it yet."""
-    parameter = signature(fn).parameters.get(name)
-    return parameter is not None and parameter.kind is Parameter.KEYWORD_ONLY and parameter.default is Parameter.empty
-
-
-def name_of(fn: object) -> str:
-    """Return the place of a function, "package.module:function", whatever arguments are bound to it."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', repr(fn))}"
-
-
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Add a note to an error that is not one of input."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        error.add_note(what)
-        raise
 
 
 def step_word(word: str) -> Callable[[Function], Function]:
