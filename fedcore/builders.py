@@ -167,16 +167,16 @@ def call(name: str, settings: Mapping[str, object]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
 
 
-def suggestion(word: str, known: Iterable[object]) -> str:
+def suggestion(word: str, choices: Iterable[object]) -> str:
     """Return a hint: the word's new name, or else the closest known word; an empty text if there is neither."""
-    words = list(map(str, known))
-    if RENAMED.get(word) in words:
+    names = list(map(str, choices))
+    if RENAMED.get(word) in names:
         return f"; it is now called {RENAMED[word]}"
-    close = difflib.get_close_matches(word, words, 1)
+    close = difflib.get_close_matches(word, names, 1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def unknown_value(key: str, value: object, allowed: Iterable[object]) -> InputError:
     """Return the error for a value that is not in `allowed`; it suggests the closest one."""
-    words = list(map(str, allowed))
-    return InputError(f"{key} = {value!r}: allowed: {', '.join(words)}{suggestion(str(value), words)}")
+    names = list(map(str, allowed))
+    return InputError(f"{key} = {value!r}: allowed: {', '.join(names)}{suggestion(str(value), names)}")

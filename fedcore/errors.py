@@ -64,11 +64,11 @@ def shorten_traceback(error: BaseException) -> None:
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
-        one = todo.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = _own(one.__traceback__)
-            todo += [one.__cause__, one.__context__]
+        current = todo.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            current.__traceback__ = _own(current.__traceback__)
+            todo += [current.__cause__, current.__context__]
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:
@@ -77,7 +77,7 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
         frames.append(trace)
         trace = trace.tb_next
     own = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen"))]
-    made: TracebackType | None = None
+    chain: TracebackType | None = None
     for frame in reversed(own or frames):
-        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return made
+        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain

@@ -129,7 +129,7 @@ class SideBySide:
         position = {key: number for number, key in enumerate(calls)}
         parts = [
             sorted(part, key=position.__getitem__)
-            for part in bounded_shares(calls, max(self.engine.places(), -(-size // MOST_BYTES)))
+            for part in bounded_shares(calls, max(self.engine.capacity(), -(-size // MOST_BYTES)))
         ]
         return parts if len(parts) < len(calls) else []
 

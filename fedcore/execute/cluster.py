@@ -134,7 +134,7 @@ class Cluster(Engine):
                     future.release()
         return {key: results[key] for key in calls}
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many steps run at a time."""
         return max(1, len(self._addresses(0.0)))
 
@@ -207,10 +207,12 @@ class Cluster(Engine):
             time.sleep(COUNTED)  # a worker has just ended; another takes its place
         expected = remote.survey(self._own, None) | {"check": ""}
         wrong = [
-            f"worker {place}: {words}" for place, survey in surveys.items() for words in differences(survey, expected)
+            f"worker {address}: {difference}"
+            for address, survey in surveys.items()
+            for difference in differences(survey, expected)
         ] + [
-            f"worker {place}: has {threads} threads; start it with --nthreads 1"
-            for place, threads in self._client.nthreads().items()
+            f"worker {address}: has {threads} threads; start it with --nthreads 1"
+            for address, threads in self._client.nthreads().items()
             if threads != 1
         ]
         if wrong:
@@ -225,28 +227,28 @@ class Cluster(Engine):
             again = self._asked[name] - 1
         return f"{name}-{again}" if again else name
 
-    def _send(self, task: _Task, place: Sequence[str] = ()) -> Any:
-        """Return the future of a task that is sent to the cluster. place: workers for a large packet; any if empty."""
+    def _send(self, task: _Task, workers: Sequence[str] = ()) -> Any:
+        """Return the future of a task that is sent to the cluster. workers: for a large packet; any if empty."""
         client, packet = self._connect(), remote.pack((task.fn, task.calls))
-        sent = packet if remote.size(packet) <= SMALL else self._scatter(packet, place)
+        sent = packet if remote.size(packet) <= SMALL else self._scatter(packet, workers)
         with self._reached():
             return client.submit(
                 by_value("answer"), self._own, sent, key=task.key, pure=False,
                 resources=GPU if task.accelerator else None,
             )  # fmt: skip
 
-    def _scatter(self, packet: remote.Packet, place: Sequence[str]) -> Any:
+    def _scatter(self, packet: remote.Packet, addresses: Sequence[str]) -> Any:
         """Return the future of a packet that is put at a worker; one that died unnoticed takes another try."""
         key, left = f"packet-{uuid4().hex}", DEATHS
         while True:
             left -= 1
             with self._reached():
                 try:
-                    return self._client.scatter({key: packet}, direct=True, workers=place or None)[key]
+                    return self._client.scatter({key: packet}, direct=True, workers=addresses or None)[key]
                 except OSError:
                     if not left:
                         raise
-            place = ()
+            addresses = ()
             time.sleep(COUNTED / 2)
 
     def _receive(self, task: _Task, future: Any) -> list[Any]:

@@ -83,7 +83,7 @@ def import_distributed() -> Any:
     return distributed
 
 
-def connect(distributed: Any, place: str, count: int, wait: float, security: Any = None) -> Any:
+def connect(distributed: Any, address: str, count: int, wait: float, security: Any = None) -> Any:
     """Return a client of a scheduler that has at least `count` workers; raises InputError in one line otherwise.
 
     wait: seconds for them. security: certificates; None: those of Dask's configuration.
@@ -93,13 +93,13 @@ def connect(distributed: Any, place: str, count: int, wait: float, security: Any
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other versions: the survey refuses those that matter
             client = distributed.Client(
-                place, timeout=wait, direct_to_workers=True, set_as_default=False, security=security
+                address, timeout=wait, direct_to_workers=True, set_as_default=False, security=security
             )
         client.wait_for_workers(count, timeout=wait)
     except Exception as error:
         if client is not None:
             client.close()
-        raise InputError(f"cluster {place}: no scheduler with workers answers ({reason(error)})") from error
+        raise InputError(f"cluster {address}: no scheduler with workers answers ({reason(error)})") from error
     return client
 
 

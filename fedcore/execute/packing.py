@@ -130,20 +130,22 @@ def _plain(value: object) -> TypeGuard[Tensor]:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, parcel: Parcel, kept: Mapping[int, Data]) -> None:
+    def __init__(self, parcel: Parcel, data_of: Mapping[int, Data]) -> None:
         super().__init__(io.BytesIO(parcel.payload))
-        self.parcel, self.kept = parcel, kept
+        self.parcel, self.data_of = parcel, data_of
         self._tables: dict[int, dict[object, Tensor]] = {}
 
     def persistent_load(self, name: Any) -> object:
         if isinstance(name, int):
-            return self.kept[name]
+            return self.data_of[name]
         start, length, form = name
         if isinstance(form, tuple):
             return _tensor(self._memory(start, length), 0, *form)
         if start not in self._tables:
             memory, table = self._memory(start, length), pickle.loads(form)
-            self._tables[start] = {key: _tensor(memory, place - start, *rest) for key, (place, *rest) in table.items()}
+            self._tables[start] = {
+                key: _tensor(memory, offset - start, *rest) for key, (offset, *rest) in table.items()
+            }
         return self._tables[start]
 
     def _memory(self, start: int, length: int) -> Bytes:
@@ -172,8 +174,8 @@ class Parcel:
     block: Bytes
     owned: bool
 
-    def open(self, kept: Mapping[int, Data] | None = None) -> Any:
-        return _Unpickler(self, kept or {}).load()
+    def open(self, data_of: Mapping[int, Data] | None = None) -> Any:
+        return _Unpickler(self, data_of or {}).load()
 
 
 class Channel:
@@ -238,21 +240,21 @@ class PackedData:
         self._lock = threading.RLock()
         self._tokens = itertools.count()
         self._token_of: dict[int, int] = {}
-        self._held: dict[int, tuple[Packed, Block, weakref.ref[Data]]] = {}
+        self._entries: dict[int, tuple[Packed, Block, weakref.ref[Data]]] = {}
 
     def pack(self, value: object) -> Packed:
         return Packed(value, self._keep)
 
     def __getitem__(self, token: int) -> tuple[Packed, Block]:
-        packed, block, _ = self._held[token]
+        packed, block, _ = self._entries[token]
         return packed, block
 
-    def held(self) -> set[int]:
-        return set(self._held)
+    def tokens(self) -> set[int]:
+        return set(self._entries)
 
     def clear(self) -> None:
         self._token_of.clear()
-        self._held.clear()
+        self._entries.clear()
 
     def _keep(self, data: Data) -> int:
         with self._lock:
@@ -261,11 +263,11 @@ class PackedData:
                 packed = Packed(("keep", token, data))
                 block = Block(packed.length)
                 packed.write(map_bytes(block.descriptor, block.length))
-                reference = weakref.ref(data, partial(self._let_go, id(data), token))
-                self._held[token] = packed, block, reference
+                reference = weakref.ref(data, partial(self._evict, id(data), token))
+                self._entries[token] = packed, block, reference
                 self._token_of[id(data)] = token
             return self._token_of[id(data)]
 
-    def _let_go(self, identity: int, token: int, _: weakref.ref[Data]) -> None:
+    def _evict(self, identity: int, token: int, _: weakref.ref[Data]) -> None:
         self._token_of.pop(identity, None)
-        self._held.pop(token, None)
+        self._entries.pop(token, None)

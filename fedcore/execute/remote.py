@@ -111,9 +111,9 @@ def archive(modules: Iterable[str]) -> bytes:
 
 def install(archived: bytes, modules: Iterable[str], folder: Path) -> None:
     """Make the modules of an archive those that this process imports, in place of others of the same names."""
-    place = folder / f"fedcore-{hashlib.blake2b(archived, digest_size=8).hexdigest()}.zip"
-    place.write_bytes(archived)
-    sys.path[:] = [str(place), *(path for path in sys.path if path != str(place))]
+    archive = folder / f"fedcore-{hashlib.blake2b(archived, digest_size=8).hexdigest()}.zip"
+    archive.write_bytes(archived)
+    sys.path[:] = [str(archive), *(path for path in sys.path if path != str(archive))]
     names = {*modules}
     for loaded in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[loaded]

@@ -60,7 +60,7 @@ class WorkersClosed(RuntimeError):
 class Engine:
     """Runs steps: `Inline`, `Workers` or a cluster (fedcore.execute.cluster). All give the same bits."""
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many steps run at a time."""
         return 1
 
@@ -152,19 +152,19 @@ class Workers(Engine):
         Raises the step's exception, with the worker's traceback as a note, and WorkerDied if the process ends; a new
         process replaces it.
         """
-        place = self._idle.get()
+        worker = self._idle.get()
         try:
             if self._closed:
                 raise WorkersClosed("the workers are closed")
             packed = self._shelf.pack(("call", fn, args))
-            if place is None:
-                place = self._start()
-            good, value = place.ask(packed, self._shelf, fn)
+            if worker is None:
+                worker = self._start()
+            good, value = worker.ask(packed, self._shelf, fn)
         finally:
-            if place is not None and not place.alive:
-                self._running.discard(place)
-                place = None
-            self._idle.put(place)
+            if worker is not None and not worker.alive:
+                self._running.discard(worker)
+                worker = None
+            self._idle.put(worker)
         if not good:
             raise value
         result: Result = value
@@ -193,18 +193,18 @@ class Workers(Engine):
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many steps run at a time."""
         return self.count
 
     def start(self) -> None:
         """Start the remaining workers without waiting for them."""
-        places = []
+        workers = []
         with suppress(queue.Empty):
             while True:
-                places.append(self._idle.get_nowait())
-        for place in places:
-            self._idle.put(place or self._start())
+                workers.append(self._idle.get_nowait())
+        for worker in workers:
+            self._idle.put(worker or self._start())
 
     def _start(self) -> _Worker:
         worker = _Worker(self._nice)
@@ -256,7 +256,7 @@ class _Worker:
     def ask(self, packed: Packed, shelf: PackedData, fn: object) -> tuple[bool, Any]:
         """Return (True, result of fn) or (False, its exception)."""
         try:
-            stale = self._known - shelf.held()
+            stale = self._known - shelf.tokens()
             if stale:
                 self._line.send(Packed(("forget", stale)))
             for token in packed.tokens - self._known:
@@ -321,10 +321,10 @@ def serve(descriptor: int) -> None:
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    kept: dict[int, Data] = {}
+    data_of: dict[int, Data] = {}
     with suppress(EOFError, ConnectionError):
         while True:
-            answer = _answer(line.receive(), kept)
+            answer = _answer(line.receive(), data_of)
             if answer is not None:
                 line.send(answer)
             del answer
@@ -346,15 +346,15 @@ def _leave_with(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _answer(parcel: Parcel, kept: dict[int, Data]) -> Packed | None:
+def _answer(parcel: Parcel, data_of: dict[int, Data]) -> Packed | None:
     try:
-        match parcel.open(kept):
+        match parcel.open(data_of):
             case ("keep", token, data):
-                kept[token] = data
+                data_of[token] = data
                 return None
             case ("forget", tokens):
                 for token in tokens:
-                    del kept[token]
+                    del data_of[token]
                 return None
             case ("call", fn, args):
                 return Packed((True, run_step(fn, *args)))

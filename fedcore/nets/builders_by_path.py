@@ -43,10 +43,10 @@ def describe_net(net: Net) -> str:
     return call(getattr(build, "__name__", type(build).__name__), settings)
 
 
-def net_at(place: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
+def net_at(path: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
     """Undo `place_of` and `build_arguments`; a file cannot name any other function than one that builds a net."""
-    module, _, name = place.partition(":")
+    module, _, name = path.partition(":")
     build: Any = getattr(import_module(module), name, None) if module in NETS else None
     if getattr(build, "__module__", None) != module:
-        raise ValueError(f"not a net of the library: {place}")
+        raise ValueError(f"not a net of the library: {path}")
     return Net(partial(build, *arguments[0], **arguments[1]))

@@ -23,21 +23,21 @@ def load(net: Net, params: Params) -> nn.Module:
     of = key(net)
     module = _copier(of)()
     fixed = {name: tensor.to(next(iter(params.values())).device) for name, tensor in _frozen(of).items()}
-    tensors, places = fixed | params, _places(of)
-    if places is None or tensors.keys() != places.keys() or any(tensors[n].shape != places[n].shape for n in tensors):
+    tensors, slots = fixed | params, _slots(of)
+    if slots is None or tensors.keys() != slots.keys() or any(tensors[n].shape != slots[n].shape for n in tensors):
         module.load_state_dict(tensors, assign=True)  # an own way of loading, or the error that says what does not fit
         return module
     layers = [*module.modules()]
-    for name, place in places.items():
-        tensor, layer = tensors[name], layers[place.layer]
-        if place.trains is None:
-            layer._buffers[place.name] = tensor
+    for name, slot in slots.items():
+        tensor, layer = tensors[name], layers[slot.layer]
+        if slot.trains is None:
+            layer._buffers[slot.name] = tensor
         else:
-            layer._parameters[place.name] = nn.Parameter(tensor, requires_grad=place.trains)
+            layer._parameters[slot.name] = nn.Parameter(tensor, requires_grad=slot.trains)
     return module
 
 
-class _Place(NamedTuple):
+class _Slot(NamedTuple):
     """Where a tensor is: the number of its layer in `modules()` and its name there. trains: None for a buffer."""
 
     layer: int
@@ -47,10 +47,10 @@ class _Place(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _places(key: bytes) -> dict[str, _Place] | None:
+def _slots(key: bytes) -> dict[str, _Slot] | None:
     """Return where a net's tensors are, by name; None for modules that load them in a way of their own."""
-    places, known = {}, _template(key)
-    for number, (path, layer) in enumerate(known.named_modules()):
+    slots, template = {}, _template(key)
+    for number, (path, layer) in enumerate(template.named_modules()):
         own = type(layer)._load_from_state_dict is not nn.Module._load_from_state_dict
         own = own and not isinstance(layer, nn.modules.batchnorm._NormBase)  # which only reads older files
         if own or layer._load_state_dict_pre_hooks or layer._load_state_dict_post_hooks:
@@ -59,8 +59,8 @@ def _places(key: bytes) -> dict[str, _Place] | None:
             for name, tensor in kind.items():
                 if tensor is not None and name not in layer._non_persistent_buffers_set:
                     trains = tensor.requires_grad if kind is layer._parameters else None
-                    places[f"{path}.{name}" if path else name] = _Place(number, name, tensor.shape, trains)
-    return places if places.keys() == known.state_dict().keys() else None
+                    slots[f"{path}.{name}" if path else name] = _Slot(number, name, tensor.shape, trains)
+    return slots if slots.keys() == template.state_dict().keys() else None
 
 
 def template(net: Net) -> nn.Module:
@@ -112,15 +112,15 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
         self.tensors: list[Tensor] = []
-        self._place: dict[int, int] = {}
+        self._index: dict[int, int] = {}
 
     def persistent_id(self, value: object) -> int | None:
         if not isinstance(value, Tensor):
             return None
-        if id(value) not in self._place:
-            self._place[id(value)] = len(self.tensors)
+        if id(value) not in self._index:
+            self._index[id(value)] = len(self.tensors)
             self.tensors.append(value)
-        return self._place[id(value)]
+        return self._index[id(value)]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -129,10 +129,10 @@ class _Unpickler(pickle.Unpickler):
         self._tensors = tensors
         self._cloned: dict[int, Tensor] = {}
 
-    def persistent_load(self, place: int) -> Tensor:
-        original = self._tensors[place]
+    def persistent_load(self, index: int) -> Tensor:
+        original = self._tensors[index]
         if isinstance(original, nn.Parameter):
             return original
-        if place not in self._cloned:
-            self._cloned[place] = original.clone()
-        return self._cloned[place]
+        if index not in self._cloned:
+            self._cloned[index] = original.clone()
+        return self._cloned[index]

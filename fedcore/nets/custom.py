@@ -42,7 +42,7 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         several: tuple[Input, ...] = (),
         **values: object,
     ) -> Net:
-        shapes = {one.name: one.shape for one in several} or tuple(shape)
+        shapes = {entry.name: entry.shape for entry in several} or tuple(shape)
         context = {"shape": shapes, "classes": classes, "per_step": per_step}
         settled = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
         build = partial(with_several, settled, several) if several else settled
@@ -104,8 +104,8 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     name, output = called[-1]
     if name != last:
         return f"net: {path} declares {last} after {name}, which classifies; declare its layers in the order of forward"
-    made = "" not in owners or (isinstance(output, torch.Tensor) and output.numel() == logits.numel())
-    return "" if made else f"net: {path} classifies by a parameter of its own; make it a layer, such as nn.Linear"
+    by_layers = "" not in owners or (isinstance(output, torch.Tensor) and output.numel() == logits.numel())
+    return "" if by_layers else f"net: {path} classifies by a parameter of its own; make it a layer, such as nn.Linear"
 
 
 def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs: tuple[int, ...]) -> nn.Module:
@@ -121,9 +121,9 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs:
     except InputError:
         raise
     except Exception as error:
-        words = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"net: {path} fails for examples of {tuple(shape)}: {type(error).__name__}: {words}"
+            f"net: {path} fails for examples of {tuple(shape)}: {type(error).__name__}: {reason}"
         ) from error
     if logits != (2, *outputs):
         raise InputError(f"net: {path} returns {logits} for two examples, but logits must be {(2, *outputs)}")

@@ -58,15 +58,15 @@ def with_several(build: Callable[[], nn.Module], several: tuple[Input, ...]) -> 
 def _take_apart(
     several: tuple[Input, ...], module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    parts = zip(several, torch.split(inputs[0], [one.size for one in several], 1), strict=True)
-    separate = {one.name: part.reshape(len(part), *one.shape) for one, part in parts}
-    return (), {one.name: separate[one.name].long() if one.whole else separate[one.name] for one in several}
+    parts = zip(several, torch.split(inputs[0], [entry.size for entry in several], 1), strict=True)
+    separate = {entry.name: part.reshape(len(part), *entry.shape) for entry, part in parts}
+    return (), {entry.name: separate[entry.name].long() if entry.whole else separate[entry.name] for entry in several}
 
 
 def require_quantities(name: str, nets: Mapping[str, Net]) -> None:
     """Refuse nets with an embedding for a method that takes inputs as quantities. name: the method's."""
     modules = [template(net) for net in nets.values()]
-    whole = [one for module in modules for one in getattr(module, "several", ()) if one.whole]
+    whole = [entry for module in modules for entry in getattr(module, "several", ()) if entry.whole]
     if whole or any(map(takes_integers, modules)):
         raise InputError(
             f"{name}: takes inputs as quantities; these are numbers that stand for something (an embedding)"

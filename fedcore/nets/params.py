@@ -76,10 +76,10 @@ def key(net: Net) -> bytes:
 
     It is made once for each net: to pickle a class of a script takes milliseconds.
     """
-    known: bytes | None = vars(net).get(KEY)
-    if known is None:
-        known = vars(net)[KEY] = dumps(net.build)
-    return known
+    cached: bytes | None = vars(net).get(KEY)
+    if cached is None:
+        cached = vars(net)[KEY] = dumps(net.build)
+    return cached
 
 
 def _reduce(net: Net) -> tuple[Callable[..., Net], tuple[bytes, Axes | None]]:

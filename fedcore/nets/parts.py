@@ -52,8 +52,8 @@ def _group_names(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, 
     joined: dict[str, tuple[str, ...]] = {}
     for name, keys in groups.items():
         alone = not joined or any(len(shapes_of[key]) > 1 for key in keys)
-        place = name if alone else [*joined][-1]
-        joined[place] = (*joined.get(place, ()), *keys)
+        target = name if alone else [*joined][-1]
+        joined[target] = (*joined.get(target, ()), *keys)
     return joined
 
 

@@ -84,7 +84,7 @@ def as_data_need(
             "transformer or your own module that returns (B, steps, classes)"
         )
     if several and "several" not in takes:
-        names = ", ".join(one.name for one in several)
+        names = ", ".join(entry.name for entry in several)
         raise InputError(
             f"net.name: {name} takes one input, and these data have several; use your own module whose forward takes "
             f"{names} (docs/nets.md)"

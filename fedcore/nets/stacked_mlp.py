@@ -85,8 +85,8 @@ def set_bias(into: Tensor, logit_grad: Tensor, scale: float) -> None:
 def add_bias_one_by_one(into: Tensor, logit_grad: Tensor, keep: float, scale: float) -> None:
     """Compute into <- keep * into + scale * (sum over the examples), device after device."""
     ones = logit_grad.new_ones(logit_grad.shape[1])
-    for one, its in zip(into.unbind(), logit_grad.unbind(), strict=True):
-        one.addmv_(its.t(), ones, beta=keep, alpha=scale)
+    for bias, gradient in zip(into.unbind(), logit_grad.unbind(), strict=True):
+        bias.addmv_(gradient.t(), ones, beta=keep, alpha=scale)
 
 
 MakeRows = Callable[[torch.Generator], Params]
@@ -126,7 +126,7 @@ def _products_agree(layer: str, make_rows: MakeRows, batch: int, keep: float, dr
         its, logit_grad = expected[f"{layer}.weight"][row], of.clone()
         alone = [linear(inputs.clone(), weight[row], bias[row]), logit_grad.mm(weight[row])]
         its.addmm_(logit_grad.t(), inputs.clone(), beta=keep, alpha=SCALE)
-        if not all(equal_bits(one, every[row]) for one, every in zip(alone, whole, strict=True)):
+        if not all(equal_bits(single, stacked[row]) for single, stacked in zip(alone, whole, strict=True)):
             return False
         if not equal_bits(its, into[f"{layer}.weight"][row]):
             return False
@@ -134,7 +134,7 @@ def _products_agree(layer: str, make_rows: MakeRows, batch: int, keep: float, dr
 
 
 def _biases_agree(layer: str, make_rows: MakeRows, batch: int, draws: torch.Generator) -> bool:
-    into, expected = (one[f"{layer}.bias"] for one in _twice(make_rows, draws))
+    into, expected = (params[f"{layer}.bias"] for params in _twice(make_rows, draws))
     for _ in range(-(-TRIED // into.numel())):
         gradient = torch.randn(len(into), batch, into.shape[1], generator=draws)
         set_bias(into, gradient, 1 / batch)
@@ -151,6 +151,6 @@ def _twice(make_rows: MakeRows, draws: torch.Generator) -> tuple[Params, Params]
     return make_rows(draws), make_rows(draws.set_state(state))
 
 
-def equal_bits(one: Tensor, other: Tensor) -> bool:
+def equal_bits(first: Tensor, second: Tensor) -> bool:
     """Tell whether two float32 tensors have equal bits, also of zeros and of what is no number."""
-    return torch.equal(one.contiguous().view(torch.int32), other.contiguous().view(torch.int32))
+    return torch.equal(first.contiguous().view(torch.int32), second.contiguous().view(torch.int32))

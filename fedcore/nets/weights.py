@@ -92,13 +92,15 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
 
 def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *, frozen: bool, rank: int) -> nn.Module:
     """Build the module and load the file. digest: of its bytes, so that a step's key says what they are."""
-    module, held = build(), read_weights(path, digest)
+    module, weights = build(), read_weights(path, digest)
     own = module.state_dict()
     last = last_layer(module)
-    fits = {name: held[name] for name, tensor in own.items() if name in held and held[name].shape == tensor.shape}
+    fits = {
+        name: weights[name] for name, tensor in own.items() if name in weights and weights[name].shape == tensor.shape
+    }
     for name, tensor in own.items():
         if name not in fits and not name.startswith(last):
-            there = f"is {tuple(held[name].shape)} there" if name in held else "is not there"
+            there = f"is {tuple(weights[name].shape)} there" if name in weights else "is not there"
             raise InputError(f"net.weights = {path}: tensor {name}, {tuple(tensor.shape)}, {there}")
     module.load_state_dict({name: tensor.to(own[name].dtype) for name, tensor in fits.items()}, strict=False)
     if not frozen:
@@ -139,9 +141,9 @@ def read_weights(path: str, digest: str) -> Params:
     try:
         return parse_safetensors(content)
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        words = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"net.weights = {path}: is no safetensors file ({words}); torch.save's are programs and are not read"
+            f"net.weights = {path}: is no safetensors file ({reason}); torch.save's are programs and are not read"
         ) from None
 
 
@@ -164,19 +166,19 @@ def parse_safetensors(content: bytes) -> Params:
 
 def write_weights(params: Mapping[str, Tensor], path: str | Path) -> None:
     """Write tensors to a safetensors file, such as a module's `state_dict()`."""
-    words, header, parts, place = {kind: word for word, kind in DTYPES.items()}, {}, [], 0
+    codes, header, parts, offset = {kind: word for word, kind in DTYPES.items()}, {}, [], 0
     for name, tensor in params.items():
-        if tensor.dtype not in words:
+        if tensor.dtype not in codes:
             raise InputError(
-                f"write_weights: tensor {name} is {tensor.dtype}, must be one of {', '.join(map(str, words))}"
+                f"write_weights: tensor {name} is {tensor.dtype}, must be one of {', '.join(map(str, codes))}"
             )
         whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # one column counts as contiguous
         raw = whole.flatten().view(torch.uint8).numpy().tobytes()
         header[name] = {
-            "dtype": words[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [place, place + len(raw)],
+            "dtype": codes[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [offset, offset + len(raw)],
         }  # fmt: skip
         parts.append(raw)
-        place += len(raw)
+        offset += len(raw)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))

@@ -156,9 +156,9 @@ def step_word(word: str) -> Callable[[Function], Function]:
     return mark
 
 
-def generator(*words: object) -> torch.Generator:
+def generator(*parts: object) -> torch.Generator:
     """Return a random generator that depends on the words alone, e.g. (seed, stage, round, device name)."""
-    digest = hashlib.blake2b("\x1f".join(map(str, words)).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
@@ -357,7 +357,7 @@ class Method:
     held_out: tuple[HeldOut, ...] = field(default=(), metadata={"digest": False})
 
     def __post_init__(self) -> None:
-        if not isinstance(self.stages, tuple) or not all(isinstance(one, Stage | PairStage) for one in self.stages):
+        if not isinstance(self.stages, tuple) or not all(isinstance(stage, Stage | PairStage) for stage in self.stages):
             raise InputError(
                 f"Method.stages: must be a tuple of stages, (Stage(...),), not {type(self.stages).__name__}"
             )

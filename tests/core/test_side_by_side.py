@@ -228,7 +228,7 @@ def test_groups_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch, trained: lis
 
 def test_the_results_of_workers_are_in_the_order_of_the_calls():
     class Two(Inline):
-        def places(self) -> int:
+        def capacity(self) -> int:
             return 2
 
     fed = divided(net())

@@ -35,10 +35,10 @@ class SharedWork:
         if len(due) < 2 or not all(is_worth_it(self.fn, args) for args in due.values()):
             return
         size = sum(ref.nbytes for args in due.values() for ref in refs(args))
-        places = 1
+        capacity = 1
         with suppress(Exception):  # a cluster that is lost: the steps say so
-            places = self.workers.places()
-        for names in bounded_shares(due, max(places, -(-size // SMALL))):
+            capacity = self.workers.capacity()
+        for names in bounded_shares(due, max(capacity, -(-size // SMALL))):
             part = _Part({name: due[name] for name in names}, self._run)
             self._parts |= dict.fromkeys(names if len(names) > 1 else (), part)
 

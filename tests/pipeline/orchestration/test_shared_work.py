@@ -35,7 +35,7 @@ class Counting(Inline):
         self.asked: list[tuple[str, int]] = []
         self._places, self.failing = places, failing
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         return self._places
 
     def call(self, fn: Callable[..., Any], *args: Any, **more: Any) -> Any:
