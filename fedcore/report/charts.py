@@ -29,8 +29,8 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
 
     metric: its name in words, what values are multiplied by to be shown, the unit of differences, and whether less is
     better. splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and
-    for each split the value, its spread over seeds, the worst device, the rank, whether others share it (tied), and
-    whether it is on the front of values and bytes. ticks: bytes and their text. budgets: the answers from
+    for each split the value, its spread over seeds, the worst device, the rank, and whether it is on the front of
+    values and bytes. ticks: bytes and their text. budgets: the answers from
     :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the value
     of each device that trains alone, by the row `reference`; changes: by how much each method is better.
     """
@@ -94,11 +94,7 @@ def ticks(sent: list[float]) -> list[tuple[float, str]]:
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     sent = ((rows["bytes_up"] + rows["bytes_down"]) / rows["n_devices"]).fillna(0.0)
     named = {f"{split}_front": rows["method"].isin(front(rows, split)) for split in SPLITS}
-    shared = {
-        f"{split}_tied": rows.groupby(f"{split}_rank")["method"].transform("size").gt(1) & rows[f"{split}_rank"].notna()
-        for split in SPLITS
-    }
-    records = rows.assign(sent=sent, **named, **shared).to_dict("records")
+    records = rows.assign(sent=sent, **named).to_dict("records")
     return [{str(name): value for name, value in row.items()} | {"sent": round(row["sent"], BYTES)} for row in records]
 
 
@@ -115,7 +111,6 @@ def _row(row: dict[str, Any]) -> Numbers:
                 "spread": None if pd.isna(row[f"{split}_std_seeds"]) else round(row[f"{split}_std_seeds"], DIGITS),
                 "worst": round(row[f"{split}_worst"], DIGITS),
                 "rank": None if pd.isna(row[f"{split}_rank"]) else int(row[f"{split}_rank"]),
-                "tied": bool(row[f"{split}_tied"]),
                 "front": bool(row[f"{split}_front"]),
             }
             for split in SPLITS

@@ -21,7 +21,7 @@ ESCAPED = {"\\": r"\textbackslash{}", **{sign: f"\\{sign}" for sign in "&%$#_{}"
 def method_table(summary: pd.DataFrame, table: pd.DataFrame, spread: Spread = "interval") -> str:
     """Return a row per method, the best first: mean and spread on each split, the worst device, bytes per device.
 
-    The best, and what cannot be told from it, is bold. summary: of one setting; table: the tidy one that it is of.
+    The best mean is bold. summary: of one setting; table: the tidy one that it is of.
     """
     metric = METRICS[summary["metric"].iloc[0]]
     splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()]

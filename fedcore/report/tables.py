@@ -16,11 +16,6 @@ from fedcore.results.summary import PLACE, SPLITS, format_bytes, join_words, sta
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
-SIGNS = {
-    "=": "a tie: the difference from the best method of the same rank is within the spread",
-    "≈": "within the spread of the best method",
-    "↑": "above the best method by more than the spread",
-}
 LINKS = {
     "accuracy": "targets' accuracy, %",
     "target": "targets",
@@ -35,10 +30,10 @@ SUMMED = ("target", "links_out", "energy")
 
 
 class Cell(NamedTuple):
-    """The text of a cell. best: its method ranks first on the column's split. value: its number, to sort by."""
+    """The text of a cell. right: it counts what is right. value: its number, to sort by."""
 
     text: str
-    best: bool = False
+    right: bool = False
     value: float | None = None
 
 
@@ -89,9 +84,8 @@ def quantity(text: str, value: float) -> Cell:
 
 
 def notes(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each sign in the table of one setting, and for the traffic that is not in it."""
-    words = "".join(standings(rows))
-    lines = [f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words]
+    """Return what the table of one setting does not show: fewer seeds, and traffic before the first round."""
+    lines = []
     most = rows["n_seeds"].max()
     for few, names in rows[rows["n_seeds"] < most].groupby("n_seeds")["method"]:
         have = "has" if len(names) == 1 else "have"
@@ -124,9 +118,8 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         heads |= {f"{split}_{part}": head for part, head in parts.items()}
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
             mean, seeds = (metric.scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
-            best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
             text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
-            line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
+            line[split] = quantity(text, row[f"{split}_mean"])
             for part in parts:
                 value = row[f"{split}_{part}"]
                 line[f"{split}_{part}"] = quantity(metric.scaled(value), value)

@@ -18,7 +18,7 @@ from fedcore.report.answers import Box
 from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, places, where_it_holds
 from fedcore.results.criterion import METRICS
-from fedcore.results.summary import SPLITS, verdict
+from fedcore.results.summary import SPLITS
 
 VERDICTS = {"not tested": ""}
 """verdict -> rich's style, bold if it is not named"""
@@ -30,7 +30,7 @@ WIDE = 100
 
 
 def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None:
-    """Print a table for each study and setting, followed by its verdict. Needs 80 columns, uses 100.
+    """Print a table for each study and setting. Needs 80 columns, uses 100.
 
     A study with more than FEW settings is printed as one table with a line for each setting; the page shows it in full.
     """
@@ -90,19 +90,14 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     for method in methods:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
     for (_, _, setting), rows in places(summary):
-        cells = {
-            method: Text(metric.scaled(mean), "bold" if rank == 1 else "")
-            for method, mean, rank in zip(
-                rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
-            )
-        }
-        table.add_row(Text(setting), *(cells.get(method, Text("-")) for method in methods))
+        cells = dict(zip(rows["method"], map(metric.scaled, rows[f"{split}_mean"]), strict=True))
+        table.add_row(Text(setting), *(Text(cells.get(method, "-")) for method in methods))
     console.print(table)
     console.print()
 
 
 def _print_settings(summary: pd.DataFrame, console: Console) -> None:
-    """Print the table of each setting, its verdict, and a note for each sign."""
+    """Print the table of each setting and what it does not show."""
     for (study, dataset, setting), rows in places(summary):
         heads, lines = cells(rows)
         hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round", "macs"}
@@ -121,13 +116,12 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
             control = bool(rows["control"].iloc[i])
             if control and i and not rows["control"].iloc[i - 1]:
                 table.add_section()
-            shown = [Text(cell.text, "bold" if cell.best else "") for name, cell in line.items() if name not in hidden]
+            shown = [Text(cell.text) for name, cell in line.items() if name not in hidden]
             table.add_row(*shown, style="dim" if control else "")
         console.print(table)
         console.print()
-        for sentence in [*verdict(rows), *notes(rows)]:
-            console.print(Text(sentence))
-        console.print()
+        for sentence in notes(rows):
+            console.print(Text(f"{sentence}\n"))
 
 
 def _stacked(head: str) -> str:

@@ -1,4 +1,4 @@
-"""Summary of the tidy table: last round, mean and spread, worst device, bytes, ranks with ties."""
+"""Summary of the tidy table: last round, mean and spread, worst device, bytes, ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LESS = frozenset(
     | {*TRAFFIC, "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
-PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap", "spread"]
+PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap"]
 COST = ("nets_run", "macs")
 COLUMNS = [
     *ROW,
@@ -72,8 +72,9 @@ def summarise(
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
     *_worst: mean over seeds of the worst value of a device. *_macro_f1, *_loss: means over all devices and seeds.
     *_loss_std_devices: as *_std_devices, of the loss.
-    *_rank, *_gap, *_spread: see :func:`ranks`, :func:`gap_to_best`; the gap is to the best method that is not a
-    control, positive where the row is worse.
+    *_gap: by how much the row is worse than the best of the methods with all seeds, see :func:`gap_to`; its luck with
+    fewer seeds is no merit. *_rank: the methods in the order of their gaps, 1 for the best. Neither says whether a
+    difference is more than chance: that is :mod:`fedcore.results.answer`.
 
     metric: the name of the metric. primary: the split that decides `rank`: `test` if every method has it in every seed,
     else `shared`. control: a row that the methods must beat; it is no candidate and has no rank, but a gap. bytes_up,
@@ -231,77 +232,41 @@ def _rank(
             run.notna().any(axis=1).all() and len(run) == seeds[name] for name, run in runs.items()
         )
         better = {name: sign * run for name, run in runs.items()}
-        places = ranks({name: run for name, run in better.items() if name not in controls}, over)
-        gaps = {name: gap_to_best(run, better[next(iter(places))], over) for name, run in better.items() if places}
-        rows[f"{split}_rank"] = rows["method"].map(places).astype("Int64")
-        rows[f"{split}_gap"] = rows["method"].map({name: gap for name, (gap, _) in gaps.items()}).astype(float)
-        rows[f"{split}_spread"] = rows["method"].map({name: spread for name, (_, spread) in gaps.items()}).astype(float)
+        gaps = gaps_to_best(better, controls, over)
+        rows[f"{split}_rank"] = (
+            rows["method"].map(gaps.drop([*controls], errors="ignore").rank(method="min")).astype("Int64")
+        )
+        rows[f"{split}_gap"] = rows["method"].map(gaps).astype(float)
     primary = "test" if everywhere["test"] else "shared"
     rows["primary"] = primary
     rows["rank"] = rows[f"{primary}_rank"]
     rows["control"] = rows["method"].isin(controls)
-    worse = rows[f"{primary}_gap"].fillna(-sign * rows[f"{primary}_mean"])
-    order = rows.assign(order=worse.round(12))
-    return order.sort_values(["control", "rank", "order", "method"]).drop(columns="order")
+    order = rows.assign(order=rows[f"{primary}_gap"].fillna(-sign * rows[f"{primary}_mean"]).round(12))
+    return order.sort_values(["control", "order", "method"]).drop(columns="order")
 
 
-def ranks(runs: Mapping[str, pd.DataFrame], weights: pd.Series | None = None) -> dict[str, int]:
-    """Return each method's rank, 1 for the best, sorted by mean; equal ranks are ties within the spread.
+def gaps_to_best(runs: Mapping[str, pd.DataFrame], controls: frozenset[str], weights: pd.Series | None) -> pd.Series:
+    """Return by how much each run is worse than the best that is no control, of those with the most seeds.
 
     runs: method -> values, seeds x devices, the greater the better. weights: of the devices.
-
-    Methods are visited from the best mean down (equal means: by name). The first leads a group; each next one is
-    compared with the current leader, shares its rank if they tie (:func:`is_tie`), and otherwise leads a new group,
-    whose rank is its position (1, 1, 3, ...). "Within the spread" is not transitive (a ~ b and b ~ c, but a above c),
-    so that comparing neighbours would let a chain of small steps tie all methods. Comparing with the leader bounds a
-    group by one spread, and ranks never contradict the order of the means. The price: a method below one that does not
-    tie with the leader cannot share the leader's rank, however wide its spread is; its gap and spread still show the
-    tie, and :func:`standings` marks it. A row with fewer seeds than others, as it was stopped, has the mean of the best
-    of these less its gap to it on its own seeds: their luck is no merit.
     """
-    means = {name: round(mean_over_devices(run, weights).mean(), 12) for name, run in runs.items()}
-    most = max(map(len, runs.values()), default=0)
-    best = max((name for name, run in runs.items() if len(run) == most), key=means.__getitem__, default="")
-    for name, run in runs.items():
-        if len(run) < most:
-            means[name] = round(means[best] - gap_to_best(run, runs[best], weights)[0], 12)
-    order = sorted(runs, key=lambda name: (-means[name], name))
-    places: dict[str, int] = {}
-    leader = ""
-    for position, name in enumerate(order, 1):
-        if not leader or not is_tie(*gap_to_best(runs[name], runs[leader], weights)):
-            leader = name
-            places[name] = position
-        else:
-            places[name] = places[leader]
-    return places
+    methods = {name: run for name, run in runs.items() if name not in controls}
+    most = max(map(len, methods.values()), default=0)
+    means = {name: mean_over_devices(run, weights).mean() for name, run in methods.items() if len(run) == most}
+    best = max(sorted(means), key=lambda name: round(means[name], 12), default=None)
+    gaps = {} if best is None else {name: gap_to(run, methods[best], weights) for name, run in runs.items()}
+    return pd.Series(gaps, dtype=float).round(12)
 
 
-def gap_to_best(run: pd.DataFrame, best: pd.DataFrame, weights: pd.Series | None = None) -> tuple[float, float]:
-    """Return the best run's value minus a run's, and the spread of that difference.
+def gap_to(run: pd.DataFrame, best: pd.DataFrame, weights: pd.Series | None = None) -> float:
+    """Return the best run's value minus a run's: seed by seed, or of the means if they have no seed in common.
 
-    run, best: seeds x devices. weights: of the devices. A seed fixes the partition, the initial models and the random
-    draws, and affects all methods alike, so that the difference is taken seed by seed. Its spread is the standard
-    deviation over seeds, not the standard error: it tells whether another seed would likely show the same order, which
-    does not depend on the number of seeds. With a single common seed, it is the standard error over devices of the
-    differences by device: how far the mean would move with other devices of this kind (0 if unknown: one device, or the
-    shared test set under two global models). Without a common seed: difference of the means, root of the sum of squared
-    spreads.
+    run, best: seeds x devices. A seed fixes the partition, the initial models and the random draws, and affects all
+    methods alike.
     """
-    common = (mean_over_devices(best, weights) - mean_over_devices(run, weights)).dropna()
-    if len(common) > 1:
-        return common.mean(), common.std()
-    if len(common) == 1:
-        pairs = (best.loc[common.index[0]] - run.loc[common.index[0]]).dropna()
-        return common.iloc[0], pairs.sem() if len(pairs) > 1 else 0.0
-    means = [mean_over_devices(side, weights).dropna() for side in (best, run)]
-    spreads = [mean.std() if len(mean) > 1 else 0.0 for mean in means]
-    return means[0].mean() - means[1].mean(), math.hypot(*spreads)
-
-
-def is_tie(gap: float, spread: float) -> bool:
-    """Return whether a gap is within the spread (up to rounding); a negative gap always is."""
-    return gap <= spread + 1e-12
+    best_mean, mean = mean_over_devices(best, weights), mean_over_devices(run, weights)
+    common = (best_mean - mean).dropna()
+    return float(common.mean() if len(common) else best_mean.mean() - mean.mean())
 
 
 def curves(table: pd.DataFrame) -> pd.DataFrame:
@@ -319,51 +284,10 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
     return course.sort_values("step", kind="stable", ignore_index=True)
 
 
-def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
-    """Return the standing of each row of a summary: its rank, "=" where it is shared, or "control".
-
-    "≈" follows where a row that is not among the best is within the spread of the best method, "↑" where it is above.
-    split: "test" or "shared"; None: the one that decides.
-    """
-    words = []
-    for _, row in summary.iterrows():
-        on = split or row["primary"]
-        rank, gap, spread = (row[f"{on}_{part}"] for part in ("rank", "gap", "spread"))
-        ties = summary[(summary[PLACE] == row[PLACE]).all(axis=1) & (summary[f"{on}_rank"] == rank)]
-        word = "control" if row["control"] else "-" if pd.isna(rank) else f"{rank}{'=' * (len(ties) > 1)}"
-        if is_tie(gap, spread) and (row["control"] or rank != 1):
-            word += " ≈" if is_tie(-gap, spread) else " ↑"
-        words.append(word)
-    return words
-
-
-def verdict(summary: pd.DataFrame) -> list[str]:
-    """Say which way of combining serves the devices of one setting best: a sentence for each split.
-
-    "By the mean" is no answer, since the difference may be chance, a tie is not called equal, and a method that has no
-    rival is not called the best: what to do about it is :mod:`fedcore.results.answer`.
-    """
-    sentences = []
-    whom = "the device" if summary["n_devices"].max() == 1 else f"the {summary['n_devices'].max()} devices"
-    for split, where in {"test": "their own", "shared": "the shared"}.items():
-        best = summary[summary[f"{split}_rank"] == 1]
-        if best.empty:
-            continue
-        metric = METRICS[best["metric"].iloc[0]]
-        scores = " to ".join(dict.fromkeys(metric.value(best[f"{split}_mean"].agg(end)) for end in ("min", "max")))
-        scores = f"{scores} right" if metric.name == "accuracy" else f"{metric.words} {scores}"
-        verb, tie = ("serves", " by the mean") if len(best) == 1 else ("serve", ", tied within the spread")
-        sentence = f"On {where} test data {join_words(best['method'])} {verb} {whom} best{tie}: {scores}"
-        if summary[f"{split}_rank"].count() == 1:
-            sentence = f"On {where} test data {best['method'].iloc[0]}, the only method: {scores}"
-        for mark, how in {"↑": "better", "≈": "within the spread of it"}.items():
-            words = zip(summary["method"], standings(summary, split), strict=True)
-            rivals = [name for name, word in words if word == f"control {mark}"]
-            if rivals:
-                noun, verb = ("control", "is") if len(rivals) == 1 else ("controls", "are")
-                sentence += f"; the {noun} {join_words(rivals)} {verb} {how}"
-        sentences.append(f"{sentence}.")
-    return sentences or ["No method has a score."]
+def standings(summary: pd.DataFrame) -> list[str]:
+    """Return the standing of each row of a summary: its rank, or "control"; "-" without a value."""
+    pairs = zip(summary["rank"], summary["control"], strict=True)
+    return ["control" if control else "-" if pd.isna(rank) else str(rank) for rank, control in pairs]
 
 
 def front(summary: pd.DataFrame, split: str) -> list[str]:

@@ -52,7 +52,7 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     assert by_method["dear"]["sent"] == 30_000
     assert by_method["dear"]["traffic"] == "sends 10 kB, receives 20 kB"
     assert by_method["good"]["test"] == {
-        "mean": 0.85, "spread": 0.01, "worst": 0.8, "rank": 1, "tied": False, "front": True,
+        "mean": 0.85, "spread": 0.01, "worst": 0.8, "rank": 1, "front": True,
     }  # fmt: skip
     assert by_method["control"]["control"]
     assert by_method["control"]["test"]["rank"] is None

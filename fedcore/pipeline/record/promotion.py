@@ -40,7 +40,7 @@ from fedcore.pipeline.record.proposals import Proposal, kept, study_run
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import ACCURACY, METRICS
-from fedcore.results.summary import SPLITS, is_tie
+from fedcore.results.summary import SPLITS
 
 METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
@@ -140,7 +140,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
             change = metric.sign * (tables[0][column] - tables[1][column]).dropna().astype(float)
             if len(change):
                 error = float(change.std() / len(change) ** 0.5) if len(change) > 1 else 0.0
-                better = not is_tie(float(change.mean()), error)
+                better = float(change.mean()) > error + 1e-12
                 size = f"{metric.difference(float(change.mean()))} ± {metric.width(error)} {metric.unit}".strip()
                 size += f" of {metric.words}" * (metric.name != "accuracy") + f" on {where} data"
                 return Proposal(version, champion, "yes" if better else "no", f"{size} ± devices")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +27,8 @@ from fedcore.report.figures.drawing import (
 )
 from fedcore.results.criterion import ACCURACY, METRICS, Metric
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SPLITS, format_bytes, last_round, standings, verdict
+from fedcore.results.summary import SPLITS, format_bytes, last_round
 
-QUIET = "#6f8fa6"
 EVEN = 1e6
 """An alpha from which on the classes' shares on devices differ by less than a thousandth."""
 
@@ -114,31 +112,30 @@ def class_shares(table: pd.DataFrame) -> Figure:
 def comparison(summary: pd.DataFrame) -> Figure:
     """Draw the accuracy of every method of one setting on devices' test data and on the shared test set.
 
-    summary: the rows of one setting from `fedcore.results.summary.summarise`, drawn in their order. The best (by rank)
-    are blue and bold; controls are grey and hollow, below a line.
+    summary: the rows of one setting from `fedcore.results.summary.summarise`, drawn in their order. Controls are grey
+    and hollow, below a line.
     """
     control = summary["control"].to_numpy(bool)
     metric = METRICS[summary["metric"].iloc[0]]
     at = np.arange(len(summary)) + 0.9 * control
     figure, panels = _panels(summary, 3.8, 1.9 + 0.34 * float(at.max() + 1.4), sharey=True)
     for panel, split in panels.items():
-        table = summary[[f"{split}_{part}" for part in ("mean", "std_seeds", "worst", "rank")]]
+        table = summary[[f"{split}_{part}" for part in ("mean", "std_seeds", "worst")]]
         rows = table.astype(float).to_numpy()
-        for y, (mean, std, worst, rank), hollow, word in zip(at, rows, control, standings(summary, split), strict=True):
+        for y, (mean, std, worst), hollow in zip(at, rows, control, strict=True):
             if np.isnan(mean):
                 continue
-            colour = GREY if hollow else BLUE if rank == 1 else QUIET
+            colour = GREY if hollow else BLUE
             panel.hlines(y, worst, mean, color=colour, linewidth=1.2)
             panel.plot(worst, y, "|", color=colour, markersize=9, markeredgewidth=1.8)
             panel.hlines(y, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=colour, linewidth=7, alpha=0.35)
             panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
             panel.annotate(
-                f"{metric.value(mean)}   {word.removeprefix('control').strip()}",
+                metric.value(mean),
                 (1.02, y),
                 xycoords=("axes fraction", "data"),
                 verticalalignment="center",
                 color=GREY if hollow else "black",
-                fontweight="bold" if rank == 1 else "normal",
             )
         panel.set_xlabel(metric.words)
         panel.xaxis.set_major_formatter(_formatter(metric))
@@ -159,18 +156,11 @@ def comparison(summary: pd.DataFrame) -> Figure:
             fontsize=8,
             color=GREY,
         )
-    band = Line2D([], [], color=QUIET, linewidth=7, alpha=0.35), Line2D([], [], color=QUIET, marker="o", markersize=7)
-    tick = Line2D([], [], color=QUIET, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
+    band = Line2D([], [], color=BLUE, linewidth=7, alpha=0.35), Line2D([], [], color=BLUE, marker="o", markersize=7)
+    tick = Line2D([], [], color=BLUE, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
     handles: list[Any] = [band, tick]
     words = ["mean ± standard deviation over seeds", "worst device"]
     figure.legend(handles, words, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
-    figure.suptitle(
-        "\n".join(textwrap.fill(plain(part), 56 * len(panels)) for part in verdict(summary)),
-        x=0.01,
-        horizontalalignment="left",
-        fontsize=10.5,
-        linespacing=1.35,
-    )
     return figure
 
 

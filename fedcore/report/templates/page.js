@@ -1,5 +1,5 @@
 // Makes the page's charts, slider and tables from the numbers in #numbers. It decides nothing: what to do under each
-// budget, ranks, ties and fronts were computed before. Without it, the page shows tables and pictures.
+// budget, ranks and fronts were computed before. Without it, the page shows tables and pictures.
 "use strict";
 
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
@@ -96,15 +96,6 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   if (zero) add(svg, "text", { class: "tick", x: x(0), y: area.y + area.h + 17, "text-anchor": "middle" }, "0");
   add(svg, "text", { class: "tick", x: area.x + area.w, y: area.y + area.h + 36, "text-anchor": "end" }, "bytes that a device sends and receives →");
 
-  // Ties: the accuracies of the rows that share a rank.
-  const ranks = new Set(rows.filter((row) => row[split].tied).map((row) => row[split].rank));
-  for (const rank of ranks) {
-    const means = rows.filter((row) => row[split].rank === rank).map((row) => row[split].mean);
-    const [top, bottom] = [y(Math.max(...means)) - 5, y(Math.min(...means)) + 5];
-    say(add(svg, "rect", { class: rank === 1 ? "tie first" : "tie", x: area.x, width: area.w, y: top, height: bottom - top }),
-      [`tied at rank ${rank}`, "not told apart by these seeds"]);
-  }
-
   const front = rows.filter((row) => row[split].front).sort((a, b) => a.sent - b.sent);
   const path = front.map((row, i) => (i ? `H${x(row.sent)}V` : `M${x(row.sent)},`) + y(row[split].mean)).join("");
   if (path) add(svg, "path", { class: "front", d: path + `H${area.x + area.w}` });
@@ -134,10 +125,10 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   }
   for (const row of [...order].reverse()) {
     const group = add(svg, "g", { class: kind(row), role: "button" });
-    const [cx, cy, { mean, spread, worst, rank, tied }] = [x(row.sent), y(row[split].mean), row[split]];
+    const [cx, cy, { mean, spread, worst, rank }] = [x(row.sent), y(row[split].mean), row[split]];
     if (spread && mean >= low) add(group, "line", { class: "spread", x1: cx, x2: cx, y1: y(mean - spread), y2: y(Math.min(mean + spread, high)) });
     add(group, "circle", { cx, cy, r: row.method === advised ? 7.5 : 5 });
-    const standing = row.control ? "a control" : `rank ${rank}${tied ? ", tied" : ""}${row[split].front ? ", on the front" : ""}`;
+    const standing = row.control ? "a control" : `rank ${rank}${row[split].front ? ", on the front" : ""}`;
     say(group, [row.method, shown(metric, mean) + (spread === null ? "" : ` ± ${change(metric, spread).slice(1)}`), `worst device ${shown(metric, worst)}`, row.traffic, standing]);
     group.addEventListener("click", () => pick(row.method));
     group.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(row.method); });
