@@ -342,7 +342,7 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     from fedcore.field.session import play_study
 
     with going_on():
-        result = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, said=say)
+        result = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, notify=say)
     folder = kit / "study"
     folder.mkdir(exist_ok=True)
     result.table.to_csv(folder / "table.csv", index=False)

@@ -36,29 +36,29 @@ class RemoteHandle:
 
 def read_part(answer: bytes, name: str) -> tuple[bool, Params] | None:
     """Return whether a side is over, and what it sends; None if it has to begin again."""
-    words, tensors = unpack(answer, f"answer of {name}")
-    if words.get("reply") == "lost":
+    header, tensors = unpack(answer, f"answer of {name}")
+    if header.get("reply") == "lost":
         return None
-    words, tensors = read_reply(answer, name, "part")
+    header, tensors = read_reply(answer, name, "part")
     sent = tensors.get("sent", {})
     for key, x in sent.items():
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"answer of {name}: tensor {key} has values that are not finite")
-    return bool(words.get("over")), sent
+    return bool(header.get("over")), sent
 
 
 def read_update(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
     """Return the handle of a device's memory, and its update. Raises InputError for one that does not fit its net."""
-    words, tensors = read_reply(answer, name, "visited")
-    value = words.get("score")
+    header, tensors = read_reply(answer, name, "visited")
+    value = header.get("score")
     if not _is_fraction(value):
         raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
-    size = read_number(words, "size", name)
+    size = read_number(header, "size", name)
     update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
     check(name, update, net)
     check_tensors(update.params, net, f"update of {name}")
-    memory = str(words.get("memory"))
-    return RemoteHandle(memory, read_number(words, "nbytes", name)) if memory else {}, update
+    memory = str(header.get("memory"))
+    return RemoteHandle(memory, read_number(header, "nbytes", name)) if memory else {}, update
 
 
 CARD = ("key", "certificate", "signature")
@@ -66,26 +66,26 @@ CARD = ("key", "certificate", "signature")
 
 def read_card(name: str, answer: bytes) -> tuple[dict[str, str], str]:
     """Return a device's signed key, and what it has revealed before."""
-    words, _ = read_reply(answer, name, "card")
-    card = words.get("card")
+    header, _ = read_reply(answer, name, "card")
+    card = header.get("card")
     if not isinstance(card, dict) or not all(isinstance(card.get(part), str) for part in CARD):
         raise InputError(f"answer of {name}: has no key")
-    return {part: card[part] for part in CARD}, str(words.get("revealed"))
+    return {part: card[part] for part in CARD}, str(header.get("revealed"))
 
 
 def read_mask(name: str, answer: bytes) -> bytes:
     """Return a device's own mask."""
-    words, _ = read_reply(answer, name, "revealed")
+    header, _ = read_reply(answer, name, "revealed")
     try:
-        return bytes.fromhex(words["own"])
+        return bytes.fromhex(header["own"])
     except (KeyError, TypeError, ValueError):
         raise InputError(f"answer of {name}: tells no mask") from None
 
 
 def read_scores(name: str, answer: bytes, task: str = CLASSIFICATION.name) -> dict[str, dict[str, float]]:
     """Return split -> metric -> value of a device. task: the name of what labels are."""
-    words, _ = read_reply(answer, name, "scored")
-    scores: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
+    header, _ = read_reply(answer, name, "scored")
+    scores: dict[str, dict[str, float]] = header.get("scores")  # type: ignore[assignment]
     whole = isinstance(scores, dict) and scores.keys() <= PARTS and scores.keys() >= {"val", "test"}
     if not whole or not all(isinstance(part, dict) for part in scores.values()):
         raise InputError(f"answer of {name}: has no scores")
@@ -120,16 +120,16 @@ def _is_fraction(value: Any) -> bool:
 
 def read_reply(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], dict[str, Params]]:
     """Return the words and tensors of an answer of the kind `wanted`. Raises InputError if the device refuses."""
-    words, tensors = unpack(answer, f"answer of {name}")
-    if words.get("reply") == "refused":
-        raise InputError(f"{name} refuses: {str(words.get('why'))[:500]}")
-    if words.get("reply") != wanted:
+    header, tensors = unpack(answer, f"answer of {name}")
+    if header.get("reply") == "refused":
+        raise InputError(f"{name} refuses: {str(header.get('why'))[:500]}")
+    if header.get("reply") != wanted:
         raise InputError(f"answer of {name}: is none of {wanted}")
-    return words, tensors
+    return header, tensors
 
 
-def read_number(words: Mapping[str, Any], key: str, name: str) -> int:
+def read_number(header: Mapping[str, Any], key: str, name: str) -> int:
     """Return a whole number of an answer."""
-    if type(value := words.get(key)) is not int or not 0 <= value < 2**53:
+    if type(value := header.get(key)) is not int or not 0 <= value < 2**53:
         raise InputError(f"answer of {name}: {key} = {value!r}: must be a whole number")
     return value

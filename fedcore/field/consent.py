@@ -121,8 +121,8 @@ class Consent:
         What it may run of the owner's own modules is imported.
         """
         module = plan.method.partition(":")[0]
-        known = plan.method in METHODS or (":" in plan.method and module in plan.modules)
-        if not known or not (plan.method in self.methods or module in self.modules):
+        exists = plan.method in METHODS or (":" in plan.method and module in plan.modules)
+        if not exists or not (plan.method in self.methods or module in self.modules):
             allowed = ", ".join(sorted({*self.methods, *self.modules}))
             raise InputError(f"method {plan.method}: not allowed on {name}; allowed: {allowed}")
         settings = {**plan.settings, **{f"training.{key}": value for key, value in plan.training.items()}}

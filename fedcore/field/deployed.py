@@ -29,7 +29,7 @@ def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame
     folder = memory / run
     try:
         plan = Plan.from_json((folder / "plan.json").read_text("utf-8"))
-        words, tensors = unpack((folder / "deployed").read_bytes(), f"{own.name}: {folder / 'deployed'}")
+        header, tensors = unpack((folder / "deployed").read_bytes(), f"{own.name}: {folder / 'deployed'}")
     except OSError:
         raise InputError(f"--run {run}: {own.name} has no model of such a run") from None
     recipe = plan.read_recipe()
@@ -40,7 +40,7 @@ def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame
     frame = read(file, schema.missing_values, schema.label).frame
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
     method, nets = plan.build()
-    memory_kept = _memory(folder, str(words["memory"]), own.name)
+    memory_kept = _memory(folder, str(header["memory"]), own.name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
         model = method.deploy(memory_kept, message)
@@ -53,7 +53,7 @@ def _memory(folder: Path, digest: str, name: str) -> Params:
     if not digest:
         return {}
     for path in folder.glob("turn-*-*"):
-        words, parts = unpack(path.read_bytes(), f"{name}: {path.name}")
-        if words["memory"] == digest:
+        header, parts = unpack(path.read_bytes(), f"{name}: {path.name}")
+        if header["memory"] == digest:
             return parts["memory"]
     raise InputError(f"{name}: its memory of run {folder.name} is gone")

@@ -86,19 +86,19 @@ class FieldDevice:
     def answer(self, call: bytes) -> bytes:
         """Return the answer to a call: a result, that it is still at work, or why it refuses. Any thread may call."""
         try:
-            words, tensors = unpack(call, "call")
+            header, tensors = unpack(call, "call")
             asks = {
                 "join": self._join, "numbers": self._numbers, "card": self._card, "visit": self._visit,
                 "reveal": self._reveal, "pair": self._pair, "score": self._score,
             }  # fmt: skip
-            if (ask := asks.get(str(words.get("ask")))) is None:
+            if (ask := asks.get(str(header.get("ask")))) is None:
                 raise InputError(f"call: must ask to {', '.join(asks)}")
             key = hashlib.blake2b(call, digest_size=16).hexdigest()
             with self._lock:  # one step at a time, and none twice
                 if key not in self._jobs or _failed(self._jobs[key]):
                     for other in [other for other, job in self._jobs.items() if job.cancel() or job.done()]:
                         del self._jobs[other]
-                    self._jobs[key] = self._steps.submit(self._timed, ask, key, words, tensors)
+                    self._jobs[key] = self._steps.submit(self._timed, ask, key, header, tensors)
                 job = self._jobs[key]
             return job.result(self._wait)
         except NotYet:
@@ -123,9 +123,9 @@ class FieldDevice:
         finally:
             limit.cancel()
 
-    def _join(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _join(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Agree to a run, or refuse it, before anything of it runs."""
-        plan = Plan.from_json(str(words.get("plan")))
+        plan = Plan.from_json(str(header.get("plan")))
         path = self.folder / plan.run / "plan.json"
         if path.is_file() and path.read_text("utf-8") != plan.to_json():  # its memory is of that method alone
             raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
@@ -143,9 +143,9 @@ class FieldDevice:
             }
         )  # fmt: skip
 
-    def _numbers(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _numbers(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Return medians, or means and variances, of this device's training rows, if its owner allows that."""
-        plan = Plan.from_json(str(words.get("plan")))
+        plan = Plan.from_json(str(header.get("plan")))
         self.consent.check(plan, self.name)
         recipe = plan.read_recipe()
         if recipe is None or recipe.lacks is None or isinstance(self.data, Splits):
@@ -190,8 +190,8 @@ class FieldDevice:
         if recipe is not None and recipe.lacks is not None:
             raise InputError(f"run {plan.run}: its recipe lacks numbers")
         data = self.data if isinstance(self.data, Splits) else self.data.prepared(recipe, plan.seed)
-        known = self.folder / plan.run / "data"
-        if known.is_file() and known.read_text("utf-8") != self._fingerprint(data):
+        fingerprint_file = self.folder / plan.run / "data"
+        if fingerprint_file.is_file() and fingerprint_file.read_text("utf-8") != self._fingerprint(data):
             raise InputError(
                 f"run {plan.run}: the rows of {self.name} are others than when it joined; give another name"
             )
@@ -207,26 +207,26 @@ class FieldDevice:
         method, nets = plan.build()
         self._plans, self._data = {plan.run: (plan, method, nets[self.name])}, {plan.run: data}  # others are on disk
 
-    def _visit(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _visit(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Take the device's part in a turn, unless it has: then give the same answer."""
-        plan, method, net = self._run(words)
-        turn = self._turn(words)
+        plan, method, net = self._run(header)
+        turn = self._turn(header)
         stage = method.stages[turn[0]]
         if not isinstance(stage, Stage):
             raise InputError(f"{_turn_word(turn)}: is a step of pairs")
-        masks = self._masks(plan, turn, words)
-        known = self._turns(plan.run)
+        masks = self._masks(plan, turn, header)
+        turns = self._turns(plan.run)
         sums: dict[str, str] = {}
-        if turn in known:
-            before, parts = self._read(known[turn])
+        if turn in turns:
+            before, parts = self._read(turns[turn])
             if before["call"] == key:
                 return _visited(before, parts)
             sums = before["sums"]
             if masks is None or before["revealed"] or sums.get(masks.context, key) != key:
                 raise InputError(f"{_turn_word(turn)}: {self.name} has answered another call for it")
-        elif known and turn < max(known):  # another answer to it would tell more than one
+        elif turns and turn < max(turns):  # another answer to it would tell more than one
             raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
-        memory, source = self._memory(plan.run, str(words.get("memory")))
+        memory, source = self._memory(plan.run, str(header.get("memory")))
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
         device = Device(self.name, net, self._data[plan.run])
@@ -244,18 +244,18 @@ class FieldDevice:
         }  # fmt: skip
         parts = {"memory": new_memory, "params": update.params, "extra": update.extra}
         write_file(self._turn_file(plan.run, turn), pack(after, parts))
-        for other in known.values():  # the memory before stays, in case that the server never gets this answer
+        for other in turns.values():  # the memory before stays, in case that the server never gets this answer
             if other not in (source, self._turn_file(plan.run, turn)):
                 other.unlink()
         return _visited(after, parts)
 
-    def _pair(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _pair(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Go on with the device's side of a step of two, with what the other side has sent, see `PairSide`.
 
         A side lives in memory alone: after a restart the server begins the pair again.
         """
-        plan, method, net = self._run(words)
-        turn, part, pair = self._turn(words), _whole(words, "part"), cast(list[str], words.get("pair"))
+        plan, method, net = self._run(header)
+        turn, part, pair = self._turn(header), _whole(header, "part"), cast(list[str], header.get("pair"))
         stage = method.stages[turn[0]]
         if not isinstance(stage, PairStage) or stage.sides is None or not _is_pair(pair, plan.nets, self.name):
             raise InputError(f"{_turn_word(turn)}: has no step of {self.name} and another device")
@@ -263,10 +263,10 @@ class FieldDevice:
             raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
         at = StepId(plan.seed, *turn, (pair[0], pair[1]))
         if part == 0:
-            memory, _ = self._memory(plan.run, str(words.get("memory")))
+            memory, _ = self._memory(plan.run, str(header.get("memory")))
             self._count_beginning(plan, at)
-            here, place = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
-            side = stage.sides.side(memory, _message(tensors, net), here, at, place)
+            here, position = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
+            side = stage.sides.side(memory, _message(tensors, net), here, at, position)
             next(side)
             self._side = (plan.run, at), 0, side
         if self._side is None or self._side[:2] != ((plan.run, at), part):
@@ -292,12 +292,12 @@ class FieldDevice:
             raise InputError(f"{_turn_word((at.stage, at.round))}: {self.name} has begun this pair {BEGINNINGS} times")
         write_file(file, "\n".join([*lines, line]).encode())
 
-    def _card(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _card(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the public key of a run, and which sum of a turn is complete, if one is."""
-        plan, _, _ = self._run(words)
+        plan, _, _ = self._run(header)
         if not plan.masked or self.keys is None:
             raise InputError(f"run {plan.run}: has no masked sums")
-        file = self._turns(plan.run).get(self._turn(words))
+        file = self._turns(plan.run).get(self._turn(header))
         before = self._read(file)[0] if file is not None else {"revealed": False}
         return pack(
             {
@@ -307,23 +307,23 @@ class FieldDevice:
             }
         )
 
-    def _reveal(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _reveal(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the key of the device's own mask in the last sum of a turn; no other sum of it follows."""
-        plan, _, _ = self._run(words)
-        turn = self._turn(words)
+        plan, _, _ = self._run(header)
+        turn = self._turn(header)
         file = self._turns(plan.run).get(turn)
         before, parts = self._read(file) if file is not None else ({"context": ""}, {})
-        if not before["context"] or before["context"] != words.get("context"):
+        if not before["context"] or before["context"] != header.get("context"):
             raise InputError(f"{_turn_word(turn)}: {self.name} has not answered for these devices last")
         if not before["revealed"]:  # on disk first: after a kill it still knows that no other sum may follow
             write_file(self._turn_file(plan.run, turn), pack({**before, "revealed": True}, parts))
         return pack({"reply": "revealed", "own": before["own"]})
 
-    def _masks(self, plan: Plan, turn: tuple[int, int], words: Mapping[str, Any]) -> Masks | None:
+    def _masks(self, plan: Plan, turn: tuple[int, int], header: Mapping[str, Any]) -> Masks | None:
         """Return the masks of a sum; without a list of the devices in it nothing leaves that must be masked."""
         if not plan.masked or self.keys is None:
             return None
-        cards = words.get("cards")
+        cards = header.get("cards")
         if (
             not isinstance(cards, dict)
             or not cards.keys() <= plan.nets.keys()
@@ -343,9 +343,9 @@ class FieldDevice:
             write_file(path, self.keys.new_secret())
         return path.read_bytes()
 
-    def _turn(self, words: Mapping[str, Any]) -> tuple[int, int]:
-        plan, method, _ = self._run(words)
-        turn = _whole(words, "stage"), _whole(words, "round")
+    def _turn(self, header: Mapping[str, Any]) -> tuple[int, int]:
+        plan, method, _ = self._run(header)
+        turn = _whole(header, "stage"), _whole(header, "round")
         if turn[0] >= len(method.stages):
             raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
         if turn[1] >= method.stages[turn[0]].rounds:
@@ -355,31 +355,31 @@ class FieldDevice:
     def _turn_file(self, run: str, turn: tuple[int, int]) -> Path:
         return self.folder / run / f"turn-{turn[0]}-{turn[1]}"
 
-    def _score(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    def _score(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Score the model of a message on the device's own examples, with the memory that the server means."""
-        plan, method, net = self._run(words)
-        known = self.folder / plan.run / "scored"
-        keys = known.read_text("utf-8").split() if known.is_file() else []
+        plan, method, net = self._run(header)
+        scored_file = self.folder / plan.run / "scored"
+        keys = scored_file.read_text("utf-8").split() if scored_file.is_file() else []
         if key not in keys and len(keys) >= sum(stage.rounds for stage in method.stages):
             raise InputError(f"run {plan.run}: {self.name} has scored a model of each round")
-        memory = self._memory(plan.run, words["memory"])[0] if words.get("memory") else {}
+        memory = self._memory(plan.run, header["memory"])[0] if header.get("memory") else {}
         data = self._data[plan.run]
         none = Data(data.test.x[:0], data.test.y[:0])
         device = Device(self.name, net, data)
-        asked = {str(name): value for name, value in dict(words.get("scoring") or {}).items()}
+        asked = {str(name): value for name, value in dict(header.get("scoring") or {}).items()}
         recipe = plan.read_recipe()
         scale = NO_LABEL_SCALE if recipe is None or recipe.label_scale is None else recipe.label_scale
         scoring = Scoring(**{**asked, "label_scale": scale})
         with one_thread():
             scores = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
-        write_file(self.folder / plan.run / "deployed", pack({"memory": words.get("memory") or ""}, tensors))
+        write_file(self.folder / plan.run / "deployed", pack({"memory": header.get("memory") or ""}, tensors))
         if key not in keys:  # by scores of models of its choice a server learns of single examples
-            write_file(known, "\n".join([*keys, key]).encode())
+            write_file(scored_file, "\n".join([*keys, key]).encode())
         return pack({"reply": "scored", "scores": scores[self.name]})
 
-    def _run(self, words: Mapping[str, Any]) -> tuple[Plan, Method, Net]:
+    def _run(self, header: Mapping[str, Any]) -> tuple[Plan, Method, Net]:
         """Return the plan of a call's run, also after a restart."""
-        run = str(words.get("run"))
+        run = str(header.get("run"))
         path = self.folder / run / "plan.json"
         if run not in self._plans:
             if not run.isalnum() or not path.is_file():
@@ -392,8 +392,8 @@ class FieldDevice:
         if not wanted:
             return {}, None
         for path in self._turns(run).values():
-            words, parts = self._read(path)
-            if words["memory"] == wanted:
+            header, parts = self._read(path)
+            if header["memory"] == wanted:
                 return parts["memory"], path
         raise InputError(f"run {run}: {self.name} has not the memory that the server knows of; start another run")
 
@@ -439,9 +439,9 @@ def _no_mask(*args: Any) -> Any:
     raise InputError("masked sums: this step would be masked by the run's seed, which the server knows")
 
 
-def _visited(words: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
+def _visited(header: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
     """Return what leaves the device after a turn: of its memory the digest and the size alone."""
-    answer = {name: words[name] for name in ("memory", "nbytes", "size", "score")}
+    answer = {name: header[name] for name in ("memory", "nbytes", "size", "score")}
     return pack({"reply": "visited", **answer}, {name: parts[name] for name in ("params", "extra")})
 
 
@@ -460,8 +460,8 @@ def _is_pair(pair: Any, names: Collection[str], own: str) -> bool:
     return isinstance(pair, list) and own in pair and pair in [list(two) for two in combinations(names, 2)]
 
 
-def _whole(words: Mapping[str, Any], name: str) -> int:
-    if type(value := words.get(name)) is not int or value < 0:
+def _whole(header: Mapping[str, Any], name: str) -> int:
+    if type(value := header.get(name)) is not int or value < 0:
         raise InputError(f"call: {name} = {value!r}: must be a whole number")
     return value
 

@@ -37,8 +37,8 @@ def read_examples(path: Path) -> Splits:
                 f"{path}: {name} has numbers as labels, which devices standardise by a study's schema; give a table, "
                 "--data rows.csv"
             )
-        known = y.dtype == (torch.float32 if y.is_floating_point() else torch.int64)
-        if y.ndim not in (1, 2) or x.ndim < 1 or len(x) != len(y) or not known:
+        fits_type = y.dtype == (torch.float32 if y.is_floating_point() else torch.int64)
+        if y.ndim not in (1, 2) or x.ndim < 1 or len(x) != len(y) or not fits_type:
             raise InputError(f"{path}: {name} has inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"{path}: {name} has inputs that are not finite")

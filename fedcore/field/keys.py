@@ -179,8 +179,8 @@ def numbers(key: bytes, shape: torch.Size) -> Tensor:
     return torch.frombuffer(bytearray(stream), dtype=torch.int64).reshape(shape)
 
 
-def _derive(secret: bytes, *words: str) -> bytes:
-    info = json.dumps(["fedcore masks", *words]).encode()
+def _derive(secret: bytes, *parts: str) -> bytes:
+    info = json.dumps(["fedcore masks", *parts]).encode()
     key: bytes = HKDF(hashes.SHA256(), 32, None, info).derive(secret)
     return key
 

@@ -145,8 +145,8 @@ def revoked(server: Path) -> frozenset[str]:
 def read_kit(folder: Path) -> Kit:
     """Read a kit. Raises InputError for a folder that is none."""
     try:
-        words = json.loads((folder / "kit.json").read_text("utf-8"))
-        kit = Kit(folder, str(words["name"]), str(words["address"]))
+        entries = json.loads((folder / "kit.json").read_text("utf-8"))
+        kit = Kit(folder, str(entries["name"]), str(entries["address"]))
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{folder}: is no kit; fedcore field init makes them") from None
     if not _ADDRESS.fullmatch(kit.address) or not all(

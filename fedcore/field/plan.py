@@ -57,7 +57,7 @@ class Plan:
         """Return how devices prepare their rows; None: they bring examples. Raises InputError for no recipe."""
         if self.recipe is None:
             return None
-        recipe = Recipe.from_words(self.recipe)
+        recipe = Recipe.from_mapping(self.recipe)
         schema = recipe.schema
         if (schema.shape, len(schema.classes), schema.task) != (self.shape, self.classes, self.task):
             raise InputError("recipe: has another shape, other classes or other labels than the run")
@@ -84,9 +84,9 @@ class Plan:
         """Return the different nets. Raises InputError for a function that builds none."""
         return [_own_net(kind) if self._is_own(kind[0]) else _net_of(kind) for kind in self.kinds]
 
-    def _is_own(self, place: str) -> bool:
+    def _is_own(self, path: str) -> bool:
         """Tell whether a function is of a module of one's own, which devices know by its digest."""
-        module, colon, _ = place.partition(":")
+        module, colon, _ = path.partition(":")
         return bool(colon) and module in self.modules
 
     def to_json(self) -> str:
@@ -100,16 +100,16 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """Undo `to_json`. Raises InputError for anything else."""
         try:
-            words = _to_tuples(json.loads(text))
-            plan = cls(**words)
-            known = isinstance(plan.run, str) and plan.run.isalnum() and isinstance(plan.method, str)
-            known = known and all(
+            fields = _to_tuples(json.loads(text))
+            plan = cls(**fields)
+            valid = isinstance(plan.run, str) and plan.run.isalnum() and isinstance(plan.method, str)
+            valid = valid and all(
                 isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets, plan.versions)
             )
-            known = known and plan.task in TASKS
-            known = known and isinstance(plan.modules, dict) and all(isinstance(kind[0], str) for kind in plan.kinds)
-            known = known and all(type(place) is int and 0 <= place < len(plan.kinds) for place in plan.nets.values())
-            if not known or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):
+            valid = valid and plan.task in TASKS
+            valid = valid and isinstance(plan.modules, dict) and all(isinstance(kind[0], str) for kind in plan.kinds)
+            valid = valid and all(type(index) is int and 0 <= index < len(plan.kinds) for index in plan.nets.values())
+            if not valid or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):
                 raise TypeError("a field of another type")
         except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
             raise InputError(f"plan: no plan of a run ({error})") from None
@@ -136,13 +136,14 @@ def plan_of(
     except TypeError as error:
         raise InputError(f"net: {error}") from None
     settings = config.training.settings()
-    own = {place.partition(":")[0] for place in (config.name, settings["loss"]) if ":" in place}
+    own = {path.partition(":")[0] for path in (config.name, settings["loss"]) if ":" in path}
     own |= {module for module in (kind[0].partition(":")[0] for kind in kinds.values()) if module not in NETS}
-    places = {key: number for number, key in enumerate(kinds)}
+    index_of = {key: number for number, key in enumerate(kinds)}
     plan = Plan(
         run, config.name, dict(config.settings), settings, seed, shape, classes,
-        {name: places[id(net)] for name, net in nets.items()}, tuple(kinds.values()), VERSIONS,
-        None if recipe is None else recipe.to_words(), {module: source_digest(module) for module in sorted(own)}, task,
+        {name: index_of[id(net)] for name, net in nets.items()}, tuple(kinds.values()), VERSIONS,
+        None if recipe is None else recipe.to_mapping(),
+        {module: source_digest(module) for module in sorted(own)}, task,
     )  # fmt: skip
     Plan.from_json(plan.to_json()).build()
     return plan
@@ -150,31 +151,31 @@ def plan_of(
 
 def check_tensors(params: Params, net: Net, who: str) -> None:
     """Refuse a tensor with a name of the net's, but another shape or type."""
-    known = params_of(template(net))
+    expected = params_of(template(net))
     for name, tensor in params.items():
-        if name in known and (tensor.shape, tensor.dtype) != (known[name].shape, known[name].dtype):
+        if name in expected and (tensor.shape, tensor.dtype) != (expected[name].shape, expected[name].dtype):
             raise InputError(
-                f"{who}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, its net has {known[name].dtype} "
-                f"{tuple(known[name].shape)}"
+                f"{who}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, its net has {expected[name].dtype} "
+                f"{tuple(expected[name].shape)}"
             )
 
 
 def _describe(net: Net) -> tuple[Any, ...]:
     build: Any = net.build.func if isinstance(net.build, partial) else net.build
     own = build.__module__.partition(".")[0] != "fedcore"
-    place = f"{build.__module__}:{build.__qualname__}" if own else place_of(net)
-    return place, *build_arguments(net), net.axes
+    path = f"{build.__module__}:{build.__qualname__}" if own else place_of(net)
+    return path, *build_arguments(net), net.axes
 
 
 def _own_net(kind: Any) -> Net:
-    place, positional, named, axes = kind
-    return Net(partial(import_builder(place, "net.name"), *positional, **named), axes)
+    path, positional, named, axes = kind
+    return Net(partial(import_builder(path, "net.name"), *positional, **named), axes)
 
 
 def _net_of(kind: Any) -> Net:
-    place, positional, named, axes = kind
+    path, positional, named, axes = kind
     try:
-        return replace(net_at(place, (positional, named)), axes=axes)
+        return replace(net_at(path, (positional, named)), axes=axes)
     except ValueError as error:
         raise InputError(f"net: {error}") from None
 

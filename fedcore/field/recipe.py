@@ -165,21 +165,21 @@ class Recipe:
             return fill_of(self.schema, medians(x), self.shared.fill)
         return self.shared.fill
 
-    def to_words(self) -> dict[str, Any]:
+    def to_mapping(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it."""
-        words: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return words
+        mapping: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return mapping
 
     def form(self) -> str:
         """Return a digest of all but the numbers that devices share."""
-        words = json.dumps(replace(self, shared=NO_FIT, label_scale=None).to_words(), sort_keys=True)
-        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+        text = json.dumps(replace(self, shared=NO_FIT, label_scale=None).to_mapping(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @classmethod
-    def from_words(cls, words: Any) -> Recipe:
+    def from_mapping(cls, mapping: Any) -> Recipe:
         """Undo `to_words`. Raises InputError for anything else."""
         try:
-            recipe: Recipe = _ADAPTER.validate_python(words)
+            recipe: Recipe = _ADAPTER.validate_python(mapping)
         except ValidationError as error:
             first = error.errors()[0]
             raise InputError(f"recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -10,7 +10,7 @@ import pandas as pd
 from fedcore.core.rounds import deployments
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL, TASKS
-from fedcore.field.runs import Kept, Setup
+from fedcore.field.runs import Setup, StoredRun
 from fedcore.field.server import federation_of
 from fedcore.results import reports, tidy
 from fedcore.types.method import Model, Report
@@ -18,7 +18,7 @@ from fedcore.types.method import Model, Report
 STUDY, SETTING = "field", "field"
 
 
-def table_of(record: Kept, setup: Setup, label: str) -> pd.DataFrame:
+def table_of(record: StoredRun, setup: Setup, label: str) -> pd.DataFrame:
     """Return a run's turns as rows of the tidy table (docs/concepts.md)."""
     method, _ = record.plan.build()
     same, recipe = setup.recipe is None or setup.recipe.split is not None, record.plan.read_recipe()
@@ -37,15 +37,15 @@ def table_of(record: Kept, setup: Setup, label: str) -> pd.DataFrame:
     }  # fmt: skip
     numbers = {"data": data, **reports.final_numbers(method, [], record.turns[-1].scores)}
     study = setup.study
-    place = tidy.Row(STUDY if study is None else study.name, _data(setup), SETTING, label, record.plan.seed)
-    return tidy.rows(place, record.turns, [Report()] * len(record.turns), numbers, record.prepare)
+    row = tidy.Row(STUDY if study is None else study.name, _data(setup), SETTING, label, record.plan.seed)
+    return tidy.rows(row, record.turns, [Report()] * len(record.turns), numbers, record.prepare)
 
 
 def _data(setup: Setup) -> str:
     return "devices" if setup.study is None else setup.study.data
 
 
-def models_of(record: Kept, setup: Setup) -> dict[str, tuple[Model, int]] | None:
+def models_of(record: StoredRun, setup: Setup) -> dict[str, tuple[Model, int]] | None:
     """Return each device's model and the number of its net; None where a device's memory or numbers are a part of it.
 
     Such a model stays on its device: it personalises, or the device prepares its rows by numbers that it keeps.
@@ -64,7 +64,7 @@ def models_of(record: Kept, setup: Setup) -> dict[str, tuple[Model, int]] | None
     return {name: (models[name], i % len(setup.nets)) for i, name in enumerate(fed.devices)}
 
 
-def schema_of(setup: Setup, record: Kept) -> Schema:
+def schema_of(setup: Setup, record: StoredRun) -> Schema:
     """Return how rows are prepared for the models of :func:`models_of`."""
     recipe = record.plan.read_recipe()
     if recipe is None:
@@ -73,7 +73,7 @@ def schema_of(setup: Setup, record: Kept) -> Schema:
     return replace(recipe.fitted, devices=dict.fromkeys(record.plan.nets, fit), shared=fit)
 
 
-def left_devices(record: Kept, label: str) -> pd.DataFrame:
+def left_devices(record: StoredRun, label: str) -> pd.DataFrame:
     """Return what left each device in a run: a row for each kind, with the values and bytes of it."""
     records: list[tuple[Any, ...]] = []
     for name in record.plan.nets:

@@ -156,10 +156,10 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        words = str(error).replace("data.path = ", "--data ")
-        raise InputError(words if words.startswith("--data ") else f"--data {path}: {words}") from None
+        message = str(error).replace("data.path = ", "--data ")
+        raise InputError(message if message.startswith("--data ") else f"--data {path}: {message}") from None
 
 
 def _few(names: object) -> str:
-    shown = [str(name) for name in names]  # type: ignore[attr-defined]
-    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
+    texts = [str(name) for name in names]  # type: ignore[attr-defined]
+    return ", ".join(texts[:10]) + (f" and {len(texts) - 10} more" if len(texts) > 10 else "")

@@ -146,7 +146,7 @@ def run_with_devices(
     *,
     seconds: float,
     least: int,
-    said: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Iterator[RoundResult]:
     """Run a method turn by turn; each turn's state is in `folder`, from whose last one a run goes on.
 
@@ -158,7 +158,7 @@ def run_with_devices(
     wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
     plan = _claim(folder, wanted)
     if not (folder / PLAN).is_file():
-        plan, prepare = exchange(meter, plan, seconds, least, said)
+        plan, prepare = exchange(meter, plan, seconds, least, notify)
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / ABOUT, json.dumps({"prepare": prepare}).encode())
         write_file(folder / PLAN, plan.to_json().encode())
@@ -167,15 +167,15 @@ def run_with_devices(
     if recipe is not None and recipe.label_scale is not None:
         scored = replace(scored, label_scale=recipe.label_scale)
     fed = replace(federation_of(public), scoring=scored, task=setup.task)
-    field = Field(meter, plan, fed, seconds, said, kit)
+    field = Field(meter, plan, fed, seconds, notify, kit)
     joined = field.join()
     method, _ = plan.build()
     if method.check is not None:
         method.check(joined)
-    known = json.loads((folder / ABOUT).read_text("utf-8"))
+    about = json.loads((folder / ABOUT).read_text("utf-8"))
     facts = {name: {"examples": joined[name], **field.facts[name], "data": field.data[name]} for name in joined}
-    write_file(folder / ABOUT, json.dumps({**known, "devices": {**known.get("devices", {}), **facts}}).encode())
-    said(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
+    write_file(folder / ABOUT, json.dumps({**about, "devices": {**about.get("devices", {}), **facts}}).encode())
+    notify(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
     state_file = folder / STATE
     state = state_of(state_file.read_bytes(), str(state_file)) if state_file.is_file() else None
     for turn in run_in_field(field, seed, state=state, least=least):
@@ -190,16 +190,16 @@ def _claim(folder: Path, plan: Plan) -> Plan:
     path = folder / PLAN
     if not path.is_file():
         return plan
-    known, wanted = Plan.from_json(path.read_text("utf-8")), plan
+    stored, wanted = Plan.from_json(path.read_text("utf-8")), plan
     recipe = plan.read_recipe()
-    if recipe is not None and (old := known.read_recipe()) is not None and recipe.lacks is not None:
-        plan = replace(plan, recipe=replace(recipe, shared=old.shared, label_scale=old.label_scale).to_words())
-    if plan.to_json() != known.to_json():
+    if recipe is not None and (old := stored.read_recipe()) is not None and recipe.lacks is not None:
+        plan = replace(plan, recipe=replace(recipe, shared=old.shared, label_scale=old.label_scale).to_mapping())
+    if plan.to_json() != stored.to_json():
         if not (folder / STATE).is_file():  # no turn was played, such as where devices refused
             path.unlink()
             return wanted
         raise InputError(f"--name {folder.name}: is another run, with another method or settings; give another name")
-    return known
+    return stored
 
 
 def _record(turn: RoundResult, meter: Metered) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _record(turn: RoundResult, meter: Metered) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredRun:
     """What a server has kept of a run.
 
     turns: so far, without their states. state: after the last one. devices: what each said when it joined, numbers of
@@ -227,7 +227,7 @@ class Kept:
     wire: Mapping[str, tuple[int, int]]
 
 
-def read_run(folder: Path) -> Kept:
+def read_run(folder: Path) -> StoredRun:
     """Return what is kept of a run. Raises InputError for a folder without a turn."""
     try:
         plan = Plan.from_json((folder / PLAN).read_text("utf-8"))
@@ -249,7 +249,7 @@ def read_run(folder: Path) -> Kept:
         name: (sum(of["wire"][name][0] for of in rounds.values()), sum(of["wire"][name][1] for of in rounds.values()))
         for name in names
     }
-    return Kept(plan, turns, state, about.get("devices", {}), about["prepare"], wire)
+    return StoredRun(plan, turns, state, about.get("devices", {}), about["prepare"], wire)
 
 
 def _at(path: Path) -> tuple[int, int]:

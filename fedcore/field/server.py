@@ -58,17 +58,17 @@ def ask(
     calls: Mapping[str, bytes],
     seconds: float,
     joining: bytes | None = None,
-    said: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> dict[str, bytes]:
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
-    joining: the call that a device gets first which does not know the run, as it came late or lost its folder. said:
+    joining: the call that a device gets first which does not know the run, as it came late or lost its folder. notify:
     called with a line now and then about whom the server waits for.
     """
     start = time.monotonic()
     end, over = start + seconds, Event()
 
-    def one(name: str) -> bytes | None:
+    def ask_device(name: str) -> bytes | None:
         patience = PATIENCE
         while (left := end - time.monotonic()) > 0 and not over.is_set():
             answer = link.send(name, calls[name], min(left, patience))
@@ -88,7 +88,7 @@ def ask(
 
     def put(name: str) -> None:
         try:
-            done.put((name, one(name)))
+            done.put((name, ask_device(name)))
         except Exception as error:
             done.put((name, error))
 
@@ -101,7 +101,7 @@ def ask(
             try:
                 name, answer = done.get(timeout=SAY)
             except Empty:
-                said(f"waiting for {', '.join(sorted(waiting))}: {time.monotonic() - start:.0f} s")
+                notify(f"waiting for {', '.join(sorted(waiting))}: {time.monotonic() - start:.0f} s")
                 continue
             waiting.discard(name)
             if isinstance(answer, Exception):
@@ -123,7 +123,7 @@ def _reply(answer: bytes) -> str:
 class Field:
     """Runs the devices' steps on real devices: an `execute` of :mod:`fedcore.core.rounds`.
 
-    seconds: how long devices have for a step. said: called with one line for each device that is absent, and why. kit:
+    seconds: how long devices have for a step. notify: called with a line for each device that is absent, and why. kit:
     the server's folder, by whose authority keys of masked sums are checked before they are passed on. facts: of each
     device that has joined, numbers of its test examples. data: a digest of its examples, which tells whether they are
     those of another run and nothing else.
@@ -135,10 +135,10 @@ class Field:
         plan: Plan,
         fed: Federation,
         seconds: float,
-        said: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         kit: Path | None = None,
     ) -> None:
-        self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
+        self.link, self.plan, self.fed, self.seconds, self.notify = link, plan, fed, seconds, notify
         self.facts: dict[str, dict[str, int]] = {}
         self.data: dict[str, str] = {}
         self.kit = kit
@@ -156,10 +156,10 @@ class Field:
         refused, joined = [], {}
         for name, answer in answers.items():
             try:
-                words, _ = read_reply(answer, name, "joined")
-                joined[name] = read_number(words, "examples", name)
-                self.facts[name] = {key: read_number(words, key, name) for key in ("test_examples", "test_classes")}
-                self.data[name] = str(words.get("data"))[:64]
+                header, _ = read_reply(answer, name, "joined")
+                joined[name] = read_number(header, "examples", name)
+                self.facts[name] = {key: read_number(header, key, name) for key in ("test_examples", "test_classes")}
+                self.data[name] = str(header.get("data"))[:64]
             except InputError as error:
                 refused.append(str(error))
         if refused:
@@ -225,13 +225,13 @@ class Field:
 
     def _talk(self, begin: Mapping[str, tuple[Any, Message]], at: StepId, end: float) -> list[Params] | None:
         """Return the results of both sides; None if one has lost its own. begin: memory and message of each."""
-        words = {**self._turn("pair", at), "pair": list(begin)}
+        header = {**self._turn("pair", at), "pair": list(begin)}
         results: dict[str, Params] = {}
         inbox, part = dict.fromkeys(begin, Params()), 0
         while len(results) < len(begin):
             for name in [name for name in begin if name not in results]:
                 memory, message = ({}, Message()) if part else begin[name]
-                call = _call({**words, "part": part}, memory, message, inbox[name])
+                call = _call({**header, "part": part}, memory, message, inbox[name])
                 answers = ask(self.link, {name: call}, end - time.monotonic(), self._joining)
                 if name not in answers:
                     raise TooFew(f"{' and '.join(begin)}: no answer of {name} in {self.seconds:g} s")
@@ -275,7 +275,7 @@ class Field:
         context = context_of(self.plan.run, (at.stage, at.round), {name: card["key"] for name, card in roster.items()})
         own = self._answers(dict.fromkeys(roster, pack({**self._turn("reveal", at), "context": context})), read_mask)
         if missing := sorted((complete | roster.keys()) - own.keys()):
-            self.said(f"the sum is not complete without {', '.join(missing)}, who must come back")
+            self.notify(f"the sum is not complete without {', '.join(missing)}, who must come back")
             return {}
         self._roster = tuple(roster)
         return {name: (memory, unmask(update, own[name])) for name, (memory, update) in results.items()}
@@ -292,7 +292,7 @@ class Field:
                 try:
                     on_shared = self._here.call(score, deploy, {}, message, bare, test, *more)[first.name]
                 except InputError as none:  # it has no model before it has taken part
-                    self.said(str(none))
+                    self.notify(str(none))
                     continue
             for name in devices:
                 packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
@@ -302,20 +302,20 @@ class Field:
         return {name: {name: scores | shared[name]} for name, scores in scored.items()}
 
     def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, results = ask(self.link, packed, self.seconds, self._joining, self.said), {}
+        answers, results = ask(self.link, packed, self.seconds, self._joining, self.notify), {}
         for name in packed:
             if name not in answers:
-                self.said(f"{name}: no answer in {self.seconds:g} s")
+                self.notify(f"{name}: no answer in {self.seconds:g} s")
                 continue
             try:
                 results[name] = read(name, answers[name])
             except InputError as refused:
-                self.said(str(refused)[:1000])
+                self.notify(str(refused)[:1000])
         return results
 
 
 def exchange(
-    link: Link, plan: Plan, seconds: float, least: int, said: Callable[[str], None] = lambda line: None
+    link: Link, plan: Plan, seconds: float, least: int, notify: Callable[[str], None] = lambda line: None
 ) -> tuple[Plan, dict[str, dict[str, float]]]:
     """Return a plan whose recipe has the numbers that devices share, and the bytes that each device sent and received.
 
@@ -331,19 +331,19 @@ def exchange(
         answers, refused, numbers, sizes = ask(link, dict.fromkeys(plan.nets, call), seconds), [], {}, {}
         for name in sorted(answers):
             try:
-                words, tensors = read_reply(answers[name], name, "numbers")
-                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, read_number(words, "examples", name))
+                header, tensors = read_reply(answers[name], name, "numbers")
+                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, read_number(header, "examples", name))
             except InputError as error:
                 refused.append(str(error))
         if refused:
             raise InputError("; ".join(refused))
         for name in sorted(plan.nets.keys() - numbers.keys()):
-            said(f"{name}: no answer in {seconds:g} s")
+            notify(f"{name}: no answer in {seconds:g} s")
         heard &= numbers.keys()
         if len(numbers) < least:
             raise TooFew(f"{len(numbers)} of {len(plan.nets)} devices sent their numbers, at least {least} must")
         recipe = recipe.with_numbers({name: numbers[name] for name in plan.nets if name in numbers}, sizes)
-        plan = replace(plan, recipe=recipe.to_words())
+        plan = replace(plan, recipe=recipe.to_mapping())
     return plan, dict.fromkeys(sorted(heard), preparation_bytes(schema, recipe.scale))
 
 
@@ -373,10 +373,10 @@ def disjoint(pairs: Iterable[Pair]) -> list[list[Pair]]:
     return groups
 
 
-def _call(words: Mapping[str, Any], memory: Any, message: Message, received: Params | None = None) -> bytes:
+def _call(header: Mapping[str, Any], memory: Any, message: Message, received: Params | None = None) -> bytes:
     more = {} if received is None else {"received": received}
     parts = {"params": message.params, "extra": message.extra, **more}
-    return pack({**words, "memory": memory.digest if memory else ""}, parts)
+    return pack({**header, "memory": memory.digest if memory else ""}, parts)
 
 
 def _nothing(test: Data) -> Splits:

@@ -15,17 +15,17 @@ from fedcore.core.rounds import RoundResult
 from fedcore.errors import InputError
 from fedcore.field import station
 from fedcore.field.kits import read_kit
-from fedcore.field.runs import Kept, Setup, read_run, read_setup, run_with_devices
+from fedcore.field.runs import Setup, StoredRun, read_run, read_setup, run_with_devices
 from fedcore.field.study import FieldStudy, rows_of, run_study
 
-Said = Callable[[str], None]
+Notify = Callable[[str], None]
 
 SHOWN = {
     "accuracy": "{:.3f} of {} devices' test examples right",
     "rmse": "root mean squared error {:.4g}, mean of {} devices' test examples",
     "macro_f1": "macro F1 {:.3f}, mean of {} devices' test examples",
 }
-"""How a turn's mean is said."""
+"""How a turn's mean is written."""
 
 
 def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> MethodConfig:
@@ -35,8 +35,8 @@ def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> M
         name = None if study is None else study.answer
         if name is None:
             raise InputError("--method: name one; the study of these kits has no answer")
-    if study is not None and name in (known := study.configs):
-        row = known[name]
+    if study is not None and name in (configs := study.configs):
+        row = configs[name]
         if not settings:
             return row
         training = row.training.settings()
@@ -45,7 +45,7 @@ def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> M
 
 
 @contextmanager
-def open_link(kit: Path, setup: Setup, seconds: float, said: Said) -> Iterator[Any]:
+def open_link(kit: Path, setup: Setup, seconds: float, notify: Notify) -> Iterator[Any]:
     """Open the way to the devices, and wait for them; who is away is named."""
     link: Any = station.find(kit)
     if link is None:
@@ -54,7 +54,7 @@ def open_link(kit: Path, setup: Setup, seconds: float, said: Said) -> Iterator[A
         link = Cells(read_kit(kit))
     try:
         if away := link.wait_for([*setup.devices], seconds):
-            said(f"not connected: {', '.join(away)}")
+            notify(f"not connected: {', '.join(away)}")
         yield link
     finally:
         link.close()
@@ -67,7 +67,7 @@ class FieldRun:
     folder: Path
     setup: Setup
     label: str
-    kept: Kept
+    stored: StoredRun
 
 
 Played = FieldRun
@@ -82,7 +82,7 @@ def play(
     *,
     seconds: float,
     least: int | None = None,
-    said: Said = lambda line: None,
+    said: Notify = lambda line: None,
 ) -> FieldRun:
     """Run a method with a kit's devices to its end; a run of that name goes on from its last turn.
 
@@ -92,7 +92,7 @@ def play(
     seed = (0 if setup.study is None else setup.study.seed) if seed is None else seed
     with open_link(kit, setup, seconds, said) as link:
         turns = run_with_devices(
-            link, setup, config, seed, folder, seconds=seconds, least=least or len(setup.devices), said=said
+            link, setup, config, seed, folder, seconds=seconds, least=least or len(setup.devices), notify=said
         )
         for turn in turns:
             said(summary(turn))
@@ -106,14 +106,14 @@ def play_study(
     *,
     seconds: float,
     least: int | None = None,
-    said: Said = lambda line: None,
+    notify: Notify = lambda line: None,
 ) -> FieldStudy:
     """Compare the rows of a kit's study on its devices. labels: of the rows; all of them if there are none."""
     setup = read_setup(kit)
     rows = rows_of(setup, labels)
-    with open_link(kit, setup, seconds, said) as link:
+    with open_link(kit, setup, seconds, notify) as link:
         return run_study(
-            link, setup, rows, seeds, kit / "runs", seconds=seconds, least=least or len(setup.devices), said=said
+            link, setup, rows, seeds, kit / "runs", seconds=seconds, least=least or len(setup.devices), notify=notify
         )
 
 
@@ -124,7 +124,7 @@ def summary(turn: RoundResult) -> str:
     """
     tested = [splits["test"] for splits in (turn.scores or {}).values() if "test" in splits]
     metric = next((name for name in SHOWN if any(name in scores for scores in tested)), "")
-    known = [scores[metric] for scores in tested if scores.get(metric, math.nan) == scores.get(metric, math.nan)]
+    values = [scores[metric] for scores in tested if scores.get(metric, math.nan) == scores.get(metric, math.nan)]
     absent = f"; absent: {', '.join(turn.absent)}" if turn.absent else ""
-    mean = SHOWN[metric].format(sum(known) / len(known), len(known)) if known else "not scored"
+    mean = SHOWN[metric].format(sum(values) / len(values), len(values)) if values else "not scored"
     return f"stage {turn.state.stage + 1}, round {turn.state.round}: {mean}{absent}"

@@ -15,9 +15,9 @@ def state_bytes(state: State) -> bytes:
     """Return a state of a run in the field, of which the devices' memories are digests alone."""
     messages: Any = state.messages
     distinct = {id(message): message for message in messages.values()}
-    number = {key: str(place) for place, key in enumerate(distinct)}
+    number = {key: str(index) for index, key in enumerate(distinct)}
     memories: Any = state.memories
-    words = {
+    header = {
         "stage": state.stage,
         "round": state.round,
         "delivered": sorted(state.delivered),
@@ -27,22 +27,22 @@ def state_bytes(state: State) -> bytes:
     server: Any = state.server
     parts = {f"{number[key]} params": message.params for key, message in distinct.items()}
     more = {f"{number[key]} extra": message.extra for key, message in distinct.items()}
-    return pack(words, {"server": server, **parts, **more})
+    return pack(header, {"server": server, **parts, **more})
 
 
 def state_of(content: bytes, who: str) -> State:
     """Undo `state_bytes`. Raises InputError for anything else."""
-    words, tensors = unpack(content, who)
+    header, tensors = unpack(content, who)
     try:
         sent = {
-            place: Message(tensors[f"{place} params"], tensors[f"{place} extra"])
-            for place in {*words["messages"].values()}
+            index: Message(tensors[f"{index} params"], tensors[f"{index} extra"])
+            for index in {*header["messages"].values()}
         }
         return State(
             tensors["server"],
-            {name: sent[place] for name, place in words["messages"].items()},
-            {name: RemoteHandle(*memory) for name, memory in words["memories"].items()},
-            {}, words["stage"], words["round"], frozenset(words["delivered"]),
+            {name: sent[index] for name, index in header["messages"].items()},
+            {name: RemoteHandle(*memory) for name, memory in header["memories"].items()},
+            {}, header["stage"], header["round"], frozenset(header["delivered"]),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError):
         raise InputError(f"{who}: is no state of a run") from None

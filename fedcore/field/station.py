@@ -43,8 +43,8 @@ def serve(kit: Path, link: Station) -> None:
     folder, key, stop = Path(tempfile.mkdtemp(prefix="fedcore-")), token_bytes(32), Event()
     try:
         with Listener(str(folder / "s"), "AF_UNIX", authkey=key) as listener:
-            words = {"at": str(folder / "s"), "key": key.hex(), "pid": os.getpid()}
-            write_file(kit / PLACE, json.dumps(words).encode())
+            address = {"at": str(folder / "s"), "key": key.hex(), "pid": os.getpid()}
+            write_file(kit / PLACE, json.dumps(address).encode())
             while not stop.is_set():
                 with suppress(AuthenticationError, OSError, EOFError):
                     Thread(target=_lend, args=(listener.accept(), link, stop), daemon=True).start()
@@ -56,13 +56,13 @@ def serve(kit: Path, link: Station) -> None:
 def _lend(connection: Connection, link: Station, stop: Event) -> None:
     """Answer one request."""
     with connection, suppress(OSError, EOFError, InputError):
-        words, _ = unpack(connection.recv_bytes(), "request")
-        match words.get("ask"):
+        request, _ = unpack(connection.recv_bytes(), "request")
+        match request.get("ask"):
             case "send":
-                answer = link.send(str(words["name"]), connection.recv_bytes(), float(words["seconds"]))
+                answer = link.send(str(request["name"]), connection.recv_bytes(), float(request["seconds"]))
                 connection.send_bytes(b"\0" if answer is None else b"\1" + answer)
             case "wait":
-                missing = link.wait_for([str(name) for name in words["names"]], float(words["seconds"]))
+                missing = link.wait_for([str(name) for name in request["names"]], float(request["seconds"]))
                 connection.send_bytes(pack({"missing": missing}))
             case "stop":
                 stop.set()
@@ -72,8 +72,8 @@ def _lend(connection: Connection, link: Station, stop: Event) -> None:
 class Lent:
     """The link of a server that stays, used from another process. place, key: what the server wrote into its kit."""
 
-    def __init__(self, place: str, key: bytes, pid: int) -> None:
-        self.place, self.key, self.pid = place, key, pid
+    def __init__(self, path: str, key: bytes, pid: int) -> None:
+        self.path, self.key, self.pid = path, key, pid
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         """Return a device's answer to a call, or None if none comes in these seconds, or the server is gone."""
@@ -103,14 +103,14 @@ class Lent:
         """Do nothing: the server keeps the connections."""
 
     def _open(self) -> Connection:
-        return Client(self.place, "AF_UNIX", authkey=self.key)
+        return Client(self.path, "AF_UNIX", authkey=self.key)
 
 
 def find(kit: Path) -> Lent | None:
     """Return the link of the server that stays for a kit; None if there is none."""
     try:
-        words = json.loads((kit / PLACE).read_text("utf-8"))
-        lent = Lent(str(words["at"]), bytes.fromhex(words["key"]), int(words["pid"]))
+        address = json.loads((kit / PLACE).read_text("utf-8"))
+        lent = Lent(str(address["at"]), bytes.fromhex(address["key"]), int(address["pid"]))
         lent.wait_for([], 0.0)
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None

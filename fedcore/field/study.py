@@ -114,7 +114,7 @@ def run_study(
     *,
     seconds: float,
     least: int,
-    said: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> FieldStudy:
     """Run rows with each seed on devices, and answer as the study would; a row that is refused is left out.
 
@@ -129,18 +129,19 @@ def run_study(
         for number, row in enumerate(rows):
             if row.label in refused:
                 continue
-            place = folder / f"{_plain(row.label)}{number}seed{seed}"
-            said(f"{row.label}, seed {seed}")
+            run_folder = folder / f"{_plain(row.label)}{number}seed{seed}"
+            notify(f"{row.label}, seed {seed}")
             try:
                 for _ in run_with_devices(
-                    link, replace(setup, recipe=recipe), row, seed, place, seconds=seconds, least=least, said=said
-                ):
+                    link, replace(setup, recipe=recipe), row, seed, run_folder,
+                    seconds=seconds, least=least, notify=notify,
+                ):  # fmt: skip
                     pass
             except InputError as why:
                 refused[row.label] = str(why)
-                said(f"{row.label} is left out: {why}")
+                notify(f"{row.label} is left out: {why}")
                 continue
-            record = read_run(place)
+            record = read_run(run_folder)
             recipe, prepare = record.plan.read_recipe(), prepare or record.prepare
             tables.append(table_of(replace(record, prepare=prepare), setup, row.label))
             left.append(left_devices(record, row.label))
@@ -162,11 +163,11 @@ def criterion_of(setup: Setup) -> Criterion:
 
 def rows_of(setup: Setup, labels: Collection[str] = ()) -> list[MethodConfig]:
     """Return the study's rows, or those of some labels. Raises InputError for a label that is no row."""
-    known = {} if setup.study is None else setup.study.configs
+    configs = {} if setup.study is None else setup.study.configs
     for label in labels:
-        if label not in known:
-            raise InputError(f"--method {label}: is no row of the study; it has: {', '.join(known) or 'none'}")
-    return [row for label, row in known.items() if not labels or label in labels]
+        if label not in configs:
+            raise InputError(f"--method {label}: is no row of the study; it has: {', '.join(configs) or 'none'}")
+    return [row for label, row in configs.items() if not labels or label in labels]
 
 
 def _plain(label: str) -> str:

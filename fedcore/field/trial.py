@@ -40,12 +40,12 @@ class Process:
     """
 
     def __init__(self, kit: Path, data: Path, memory: Path, allowed: Sequence[str], log: Path) -> None:
-        words = ["device", "start", str(kit), "--data", str(data), "--memory", str(memory), "--with-parent"]
-        words += [word for name in allowed for word in ("--allow", name)]
+        command = ["device", "start", str(kit), "--data", str(data), "--memory", str(memory), "--with-parent"]
+        command += [word for name in allowed for word in ("--allow", name)]
         self._connection, theirs = socket.socketpair()
         with theirs:
-            forked = fork_worker(theirs, 0, (__name__, "run_command", [str(log), *words]))
-        self._running = forked or _start_python(words, log)
+            forked = fork_worker(theirs, 0, (__name__, "run_command", [str(log), *command]))
+        self._running = forked or _start_python(command, log)
 
     def ended(self) -> bool:
         return self._running.poll() is not None
@@ -59,21 +59,21 @@ class Process:
             self._running.stdin.close()
 
 
-def run_command(descriptor: int, log: str, *words: str) -> None:
-    """Run `fedcore words` in this process, a fork, with a descriptor as its input and a file for its output."""
+def run_command(descriptor: int, log: str, *command: str) -> None:
+    """Run `fedcore command` in this process, a fork, with a descriptor as its input and a file for its output."""
     with Path(log).open("ab") as out:
         for number, source in enumerate((descriptor, out.fileno(), out.fileno())):
             os.dup2(source, number)
     os.close(descriptor)
-    sys.stdin, sys.argv = os.fdopen(0), ["fedcore", *words]
+    sys.stdin, sys.argv = os.fdopen(0), ["fedcore", *command]
     with suppress(SystemExit):  # it has said why
         runpy.run_module("fedcore", run_name="__main__")
 
 
-def _start_python(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def _start_python(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "fedcore", *words], stdin=subprocess.PIPE, stdout=out, stderr=out, process_group=0
+            [sys.executable, "-m", "fedcore", *command], stdin=subprocess.PIPE, stdout=out, stderr=out, process_group=0
         )
 
 
@@ -146,7 +146,7 @@ def simulate(config: MethodConfig, fed: Federation, seed: int) -> tuple[Method, 
 
 
 def try_method(
-    config: MethodConfig, fed: Federation, seed: int, folder: Path, said: Callable[[str], None], seconds: float = 60.0
+    config: MethodConfig, fed: Federation, seed: int, folder: Path, notify: Callable[[str], None], seconds: float = 60.0
 ) -> list[str]:
     """Run a method on real processes and in a simulation; return what differs between them.
 
@@ -157,14 +157,14 @@ def try_method(
     method, here = simulate(config, fed, seed)
     start = time.monotonic()
     with processes(folder, fed, [plan.method]) as site:
-        said(f"{len(fed.devices) + 1} processes, connected in {time.monotonic() - start:.1f} s")
-        field = Field(site.link, plan, federation_of(fed.public), seconds, said)
+        notify(f"{len(fed.devices) + 1} processes, connected in {time.monotonic() - start:.1f} s")
+        field = Field(site.link, plan, federation_of(fed.public), seconds, notify)
         field.join()
         start = time.monotonic()
         there = []
         for turn in run_in_field(field, seed):
             there.append(turn)
-            said(f"stage {turn.state.stage + 1}, round {turn.state.round}: {time.monotonic() - start:.1f} s")
+            notify(f"stage {turn.state.stage + 1}, round {turn.state.round}: {time.monotonic() - start:.1f} s")
     return differences(there, here, method)
 
 
@@ -176,21 +176,21 @@ def differences(there: Sequence[RoundResult], here: Sequence[RoundResult], metho
     if len(there) != len(here):
         return [f"{len(there)} turns in the field, {len(here)} in the simulation"]
     differing = []
-    for one, two in zip(there, here, strict=True):
-        where = f"stage {two.state.stage + 1}, round {two.state.round}"
-        differing += [f"{where}: {part}" for part, same in _compare(one, two, method).items() if not same]
+    for field_turn, simulated in zip(there, here, strict=True):
+        where = f"stage {simulated.state.stage + 1}, round {simulated.state.round}"
+        differing += [f"{where}: {part}" for part, same in _compare(field_turn, simulated, method).items() if not same]
     return differing
 
 
-def _compare(one: RoundResult, two: RoundResult, method: Method) -> dict[str, bool]:
-    personal = set() if method.deploy is received_model else {*two.state.memories}
+def _compare(field_turn: RoundResult, simulated: RoundResult, method: Method) -> dict[str, bool]:
+    personal = set() if method.deploy is received_model else {*simulated.state.memories}
     return {
-        "the server's memory": _server(one) == _server(two),
-        "messages": _messages(one) == _messages(two),
-        "memories": _memories(one) == _memories(two),
-        "bytes up": one.up == two.up,
-        "bytes down": one.down == two.down,
-        "scores": _scores(one, personal) == _scores(two, personal),
+        "the server's memory": _server(field_turn) == _server(simulated),
+        "messages": _messages(field_turn) == _messages(simulated),
+        "memories": _memories(field_turn) == _memories(simulated),
+        "bytes up": field_turn.up == simulated.up,
+        "bytes down": field_turn.down == simulated.down,
+        "scores": _scores(field_turn, personal) == _scores(simulated, personal),
     }
 
 

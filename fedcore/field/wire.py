@@ -45,12 +45,12 @@ _TYPES = {
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
-def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
-    """Return a parcel. words: what JSON can hold. tensors: group -> name -> tensor."""
+def pack(header: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
+    """Return a parcel. header: what JSON can hold. tensors: group -> name -> tensor."""
     parts = [(group, name, tensor) for group, params in (tensors or {}).items() for name, tensor in params.items()]
     table = [[group, name, _type_of(name, tensor), list(tensor.shape)] for group, name, tensor in parts]
-    header = json.dumps({"words": words, "groups": [*(tensors or {})], "tensors": table}).encode()
-    return b"".join([_START.pack(_MAGIC, len(header)), header, *(_bytes_of(tensor) for _, _, tensor in parts)])
+    envelope = json.dumps({"words": header, "groups": [*(tensors or {})], "tensors": table}).encode()
+    return b"".join([_START.pack(_MAGIC, len(envelope)), envelope, *(_bytes_of(tensor) for _, _, tensor in parts)])
 
 
 def unpack(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
@@ -99,11 +99,11 @@ def _unpack(parcel: memoryview) -> tuple[dict[str, Any], dict[str, Params]]:
     if magic != _MAGIC or length > MOST_HEADER:
         raise ValueError("another format")
     start = _START.size + length
-    header = json.loads(bytes(parcel[_START.size : start]))
-    words, table = header["words"], header["tensors"]
-    if not isinstance(words, dict) or not isinstance(table, list) or len(table) > MOST_TENSORS:
+    envelope = json.loads(bytes(parcel[_START.size : start]))
+    header, table = envelope["words"], envelope["tensors"]
+    if not isinstance(header, dict) or not isinstance(table, list) or len(table) > MOST_TENSORS:
         raise ValueError("another header")
-    tensors: dict[str, Params] = {str(group): {} for group in header["groups"]}
+    tensors: dict[str, Params] = {str(group): {} for group in envelope["groups"]}
     sizes = [_size(*entry) for entry in table]
     if start + sum(sizes) != len(parcel):
         raise ValueError(f"{len(parcel)} bytes in place of {start + sum(sizes)}")
@@ -112,7 +112,7 @@ def _unpack(parcel: memoryview) -> tuple[dict[str, Any], dict[str, Params]]:
             raise ValueError("a name is missing, or there twice")
         tensors[group][name] = _tensor(parcel[start : start + size], _TYPES[kind], shape)
         start += size
-    return words, tensors
+    return header, tensors
 
 
 def _size(group: str, name: str, kind: str, shape: list[int]) -> int:

@@ -71,7 +71,7 @@ def test_a_device_makes_labels_of_other_tasks_to_the_bit(task, hold_out, tmp_pat
         recipe = recipe.with_numbers({site: recipe.numbers(one) for site, one in raw.items()}, sizes)
     assert bits({site: recipe.prepare(one) for site, one in raw.items()}) == bits({name: there[name] for name in raw})
     assert (recipe.label_scale is not None) == (task == "regression")
-    assert Recipe.from_words(recipe.to_words()) == recipe
+    assert Recipe.from_mapping(recipe.to_mapping()) == recipe
 
 
 @pytest.mark.parametrize("scaling", ["none", "standard"])
@@ -96,7 +96,7 @@ def test_pictures_of_a_device_are_those_of_the_study(scaling, tmp_path):
 
 def test_a_recipe_travels_as_json():
     made = Recipe(replace(TABLE, missing="median"), "common", shared=Fit((0.1, 0.2), (1 / 3, 0.0), (2.0, 1.0)))
-    assert Recipe.from_words(made.to_words()) == made
+    assert Recipe.from_mapping(made.to_mapping()) == made
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_recipe_travels_as_json():
 )
 def test_what_is_no_recipe_is_refused_in_one_line(change, said):
     with pytest.raises(InputError, match=f"^{said}") as refused:
-        Recipe.from_words({**Recipe(TABLE).to_words(), **change})
+        Recipe.from_mapping({**Recipe(TABLE).to_mapping(), **change})
     assert "\n" not in str(refused.value)
 
 

@@ -32,7 +32,7 @@ def play(tmp_path):
 
     def start(name, row=ROWS["ditto"], said=None):
         lines = (said if said is not None else []).append
-        return run_with_devices(link, SETUP, row, 0, tmp_path / "server" / name, seconds=20.0, least=2, said=lines)
+        return run_with_devices(link, SETUP, row, 0, tmp_path / "server" / name, seconds=20.0, least=2, notify=lines)
 
     return start
 

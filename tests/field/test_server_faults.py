@@ -113,7 +113,7 @@ def test_ctrl_c_waits_for_no_device(monkeypatch: Any):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask(link, {"stuck": pack({})}, 600.0, said=stop)
+        ask(link, {"stuck": pack({})}, 600.0, notify=stop)
     assert time.monotonic() - start < 60
     link.go.set()
 

@@ -56,14 +56,14 @@ def kit(tmp_path):
 def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_path):
     row = choose_method(kit, None, {})
     assert (row.label, row.name, row.settings["rounds"]) == ("mine", "ditto", 2)
-    played = play(kit, row, "one", seconds=20.0)
-    assert (played.kept.plan.seed, len(played.kept.turns)) == (4, 2)
+    field_run = play(kit, row, "one", seconds=20.0)
+    assert (field_run.stored.plan.seed, len(field_run.stored.turns)) == (4, 2)
     again = play(kit, row, "one", seconds=20.0)  # it is over
-    assert bits(again.kept.turns) == bits(played.kept.turns)
+    assert bits(again.stored.turns) == bits(field_run.stored.turns)
 
     own, memory = plant_rows(tmp_path, "west"), tmp_path / "devices" / "west"
     found = deployed.predict(memory, "one", own, own.path)
-    plan = played.kept.plan
+    plan = field_run.stored.plan
     raw = own.splits(plan.read_recipe(), plan.seed)
     every = torch.tensor(found[[f"probability_{name}" for name in plan.read_recipe().schema.classes]].to_numpy())
     scores = []
@@ -71,7 +71,7 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
         rows = own.read(plan.read_recipe()).train
         index = [int((rows.x.nan_to_num() == x.nan_to_num()).all(1).nonzero()[0]) for x in part.x]
         scores.append(metrics(every[index].log(), part.y)["accuracy"])
-    told = played.kept.turns[-1].scores["west"]
+    told = field_run.stored.turns[-1].scores["west"]
     assert scores == [told["test"]["accuracy"], told["val"]["accuracy"]]
     with pytest.raises(InputError, match=r"^--run two: west has no model of such a run$"):
         deployed.predict(memory, "two", own, own.path)
@@ -100,6 +100,6 @@ def test_a_nightly_runs_the_answer_under_the_name_of_the_day(kit, monkeypatch):
     recorded: list[Any] = []
     monkeypatch.setattr(flow, "record_field", recorded.append)
     flow.field.fn(str(kit), deadline=20.0)
-    (played,) = (one.unquote() for one in recorded)
-    assert (played.label, len(played.kept.turns)) == ("mine", 2)
-    assert played.folder.name == f"night{date.today():%Y%m%d}"
+    (field_run,) = (one.unquote() for one in recorded)
+    assert (field_run.label, len(field_run.stored.turns)) == ("mine", 2)
+    assert field_run.folder.name == f"night{date.today():%Y%m%d}"

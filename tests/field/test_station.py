@@ -47,7 +47,7 @@ def test_only_its_owner_finds_it(lent, tmp_path):
     assert stat.S_IMODE((tmp_path / station.PLACE).stat().st_mode) == 0o600
     words = json.loads((tmp_path / station.PLACE).read_text())
     assert stat.S_IMODE((tmp_path / words["at"]).parent.stat().st_mode) == 0o700
-    stranger = station.Lent(lent.place, b"another key", lent.pid)
+    stranger = station.Lent(lent.path, b"another key", lent.pid)
     with pytest.raises(Exception, match="digest"):
         stranger.wait_for([], 0.0)
     assert lent.send("a", b"1", 5.0) == b"a1"  # it has not ended

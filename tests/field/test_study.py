@@ -43,7 +43,7 @@ def test_a_study_on_devices_has_the_numbers_of_the_study(tmp_path):
     link.start("north", ["local_only", "fedavg", "analytic", "numbers"])
     setup = replace(setup, study=Study("script", "Which?", "small", "data", "plant", (), least_test=5))
     rows, said = [*ROWS, method("fedprox", rounds=1)], []
-    there = run_study(link, setup, rows, [0, 1], tmp_path / "runs", seconds=20.0, least=3, said=said.append)
+    there = run_study(link, setup, rows, [0, 1], tmp_path / "runs", seconds=20.0, least=3, notify=said.append)
     pd.testing.assert_series_equal(numbers(there.table), numbers(here.table), check_exact=True)
     assert there.answer.advice.action == here.answer.advice.action
     assert list(there.refused) == ["fedprox"]

@@ -38,34 +38,36 @@ NO_SECONDS = pd.DataFrame({"kind": [], "wall": [], "cpu": []})
 
 def record(field_run: FieldRun) -> list[str]:
     """Write a run to the record, unless it is there, and propose its model; return lines about it."""
-    setup, kept, label, study = field_run.setup, field_run.kept, field_run.label, field_run.setup.study
-    of_data = digest_of("".join(f"{name} {answer['data']}\n" for name, answer in sorted(kept.devices.items())).encode())
-    result = digest_of(table_of(kept, setup, label).to_csv(index=False).encode())
-    config = digest_of(f"field {of_data} {kept.plan.to_json()}".encode())
+    setup, stored, label, study = field_run.setup, field_run.stored, field_run.label, field_run.setup.study
+    of_data = digest_of(
+        "".join(f"{name} {answer['data']}\n" for name, answer in sorted(stored.devices.items())).encode()
+    )
+    result = digest_of(table_of(stored, setup, label).to_csv(index=False).encode())
+    config = digest_of(f"field {of_data} {stored.plan.to_json()}".encode())
     metric = METRICS["accuracy" if study is None else study.metric]
     data = "devices" if study is None else study.data
     tags = {
         "fedcore.kind": "field", promotion.SIMULATED: "false", "fedcore.study": STUDY if study is None else study.name,
         "fedcore.setting": SETTING, "fedcore.size": "field", "fedcore.method": label,
-        "fedcore.seed": str(kept.plan.seed), promotion.METRIC: metric.name, "fedcore.dataset": data,
+        "fedcore.seed": str(stored.plan.seed), promotion.METRIC: metric.name, "fedcore.dataset": data,
         "fedcore.data": of_data, "fedcore.partition": of_data,
     }  # fmt: skip
     keeper = Record()
     if not keeper.is_complete(config, result):
-        schema = schema_of(setup, kept)
-        rows = sum(answer["examples"] for answer in kept.devices.values())
+        schema = schema_of(setup, stored)
+        rows = sum(answer["examples"] for answer in stored.devices.values())
         profile = {"examples": rows, "classes": list(schema.classes), "shape": list(schema.shape)}
         title = "On real devices" if study is None else f"On real devices: {study.title}"
         parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, profile)
         run = keeper.open(config, f"{label} field {field_run.folder.name}", tags, parent)
         _register(keeper, run, field_run, tags)
         keeper.write(
-            run, params=_params(field_run), table=table_of(kept, setup, label), seconds=NO_SECONDS,
+            run, params=_params(field_run), table=table_of(stored, setup, label), seconds=NO_SECONDS,
             dataset=(data, of_data, profile), turn_reports=(), drawn={}, schema=schema,
             criterion=replace(criterion_of(setup), metric=metric),
             files={
-                "field.json": _about(field_run), "plan.json": kept.plan.to_json().encode(),
-                "left.csv": left_devices(kept, label).to_csv(index=False).encode(),
+                "field.json": _about(field_run), "plan.json": stored.plan.to_json().encode(),
+                "left.csv": left_devices(stored, label).to_csv(index=False).encode(),
             },
         )  # fmt: skip
         keeper.close(run, result)
@@ -86,22 +88,22 @@ def find_answer(task: str) -> tuple[MethodConfig, int]:
 
 def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str]) -> None:
     """Register the models of a run, or their recipe, once."""
-    where, setup, kept = run.info.run_id, field_run.setup, field_run.kept
+    where, setup, stored = run.info.run_id, field_run.setup, field_run.stored
     task = "field" if setup.study is None else setup.study.task
-    deployed = models_of(kept, setup)
+    deployed = models_of(stored, setup)
     if keeper.client.search_model_versions(f"run_id = '{where}'"):
         return
     if deployed is not None:
         distinct = list({id(model): (model, net) for model, net in deployed.values()}.values())
-        places = {id(model): number for number, (model, _) in enumerate(distinct)}
-        devices = {name: places[id(model)] for name, (model, _) in deployed.items()}
+        index_of = {id(model): number for number, (model, _) in enumerate(distinct)}
+        devices = {name: index_of[id(model)] for name, (model, _) in deployed.items()}
         with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
-            what = models.log_arguments(Path(folder), schema_of(setup, kept), setup.nets, distinct, devices)
+            what = models.log_arguments(Path(folder), schema_of(setup, stored), setup.nets, distinct, devices)
             logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", field_run.label), **what)
         keeper.register(run, keeper.client.get_logged_model(logged.model_id), task, tags)
         return
     name = registered(task)
-    keeper.client.log_text(where, kept.plan.to_json(), f"{RECIPE}/plan.json")
+    keeper.client.log_text(where, stored.plan.to_json(), f"{RECIPE}/plan.json")
     with keeper.lock:
         if not keeper.client.search_registered_models(f"name = '{name}'"):
             keeper.client.create_registered_model(name, description="The models that the devices of a run deploy")
@@ -114,27 +116,27 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
 
 
 def _params(field_run: FieldRun) -> dict[str, Any]:
-    plan = field_run.kept.plan
+    plan = field_run.stored.plan
     training = {f"training.{key}": value for key, value in plan.training.items()}
     return {"run": plan.run, "seed": plan.seed, "method": plan.method, **training, **plan.settings}
 
 
 def _about(field_run: FieldRun) -> bytes:
     """Return the roster, absences, bytes and versions of a run."""
-    kept = field_run.kept
-    words = {
+    stored = field_run.stored
+    about = {
         name: {
-            "joined": name in kept.devices,
-            "versions": dict(kept.plan.versions) if name in kept.devices else None,
+            "joined": name in stored.devices,
+            "versions": dict(stored.plan.versions) if name in stored.devices else None,
             "absent": [
-                f"{at.stage + 1}/{at.round + 1}" for t in kept.turns if name in t.absent for at in [t.round_info]
+                f"{at.stage + 1}/{at.round + 1}" for t in stored.turns if name in t.absent for at in [t.round_info]
             ],
-            "bytes_up": sum(turn.up.get(name, 0) for turn in kept.turns),
-            "bytes_down": sum(turn.down.get(name, 0) for turn in kept.turns),
-            "wire_up": kept.wire[name][0],
-            "wire_down": kept.wire[name][1],
-            **kept.prepare.get(name, {}),
+            "bytes_up": sum(turn.up.get(name, 0) for turn in stored.turns),
+            "bytes_down": sum(turn.down.get(name, 0) for turn in stored.turns),
+            "wire_up": stored.wire[name][0],
+            "wire_down": stored.wire[name][1],
+            **stored.prepare.get(name, {}),
         }
-        for name in kept.plan.nets
+        for name in stored.plan.nets
     }
-    return (json.dumps(words, indent=1) + "\n").encode()
+    return (json.dumps(about, indent=1) + "\n").encode()

@@ -341,14 +341,14 @@ def version_of(client: Any, name: str):
 
 
 def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_path):
-    one = run_in_process(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
-    (said,) = record(one)
+    field_run = run_in_process(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
+    (said,) = record(field_run)
     assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
-    assert record(one) == [said]
+    assert record(field_run) == [said]
     assert find_answer(TASK) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")
     assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
-    assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in one.kept.turns)
+    assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in field_run.stored.turns)
     about = json.loads(promotion.read_artifact(client, run.info.run_id, "field.json"))
     assert about["west"]["bytes_up"] < about["west"]["wire_up"]
     assert about["west"]["versions"].keys() == {"fedcore", "torch"}
@@ -356,18 +356,20 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     task, served, reference = promotion.load(client, f"{TASK}@{registry.CHAMPION}")
     assert (task, reference) == (TASK, None)
     new = plant().head(20)
-    params = one.kept.state.messages["west"].params
-    net = one.setup.public().nets["west"]
-    mine = outputs(Model((params,)), net, encode(new, schema_of(one.setup, one.kept))).exp()
+    params = field_run.stored.state.messages["west"].params
+    net = field_run.setup.public().nets["west"]
+    mine = outputs(Model((params,)), net, encode(new, schema_of(field_run.setup, field_run.stored))).exp()
     assert served.predict(new)["probability"].tolist() == pytest.approx(mine.amax(1).tolist(), rel=1e-6)
 
 
 def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
-    one = run_in_process(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
-    record(one)
+    field_run = run_in_process(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
+    record(field_run)
     run, version = version_of(client, "ditto field two")
     assert version.tags[promotion.PERSONAL] == "true"
-    assert promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == one.kept.plan.to_json()
+    assert (
+        promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == field_run.stored.plan.to_json()
+    )
     with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
         promotion.load(client, f"{TASK}/{version.version}")
     table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
