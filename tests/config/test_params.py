@@ -11,6 +11,7 @@ from asked import PARAMS, ROOT, ask, copied, points, refusal
 from dvc.utils.hydra import apply_overrides
 
 from fedcore.config.params import REQUIRED, change, parse, read
+from fedcore.config.studies import Run
 from fedcore.methods import METHODS
 
 
@@ -23,6 +24,14 @@ def project(folder: Path, **files: str | bytes) -> Path:
         path = folder / f"{name.replace('__', '/')}.yaml"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder
+
+
+def test_section_run_has_all_of_its_settings():
+    """Those of other sections are known by the functions that take them."""
+    params = read(ROOT)
+    assert set(Run.model_fields) == set(params["run"])
+    costs = change(params, parse(["run.costs={fault: {ok: 50}, ok: {fault: 1}}"]))["run"]["costs"]
+    assert costs == {"fault": {"ok": 50}, "ok": {"fault": 1}}
 
 
 def test_the_files_are_short():

@@ -287,7 +287,9 @@ def find() -> dict[str, Any]:
         found["short"] = short_steps(probe)
         light, heavy = probe.store.put(Update({"w": torch.zeros(3)})), probe.store.put(Update({"w": torch.zeros(3000)}))
         steps = Steps(probe.store, pool)
-        sizes = steps.map(work.double, {"light": ("order", light), "heavy": ("order", heavy), "same": ("order", light)})
+        sizes = steps.map(
+            work.double, {"li{0}ght {": ("order", light), "heavy": ("order", heavy), "same": ("order", light)}
+        )
         found["order"] = {
             "units": list(sizes), "steps": [step.unit for step in steps.done],
             "lengths": [len(value.params["w"]) for value in probe.store.get(sizes).values()],

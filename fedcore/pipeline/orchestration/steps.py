@@ -35,9 +35,13 @@ _NUMBERS = count()
 
 
 def submit(cached: Task[..., Any], name: str, key: str, job: Job, refresh: bool) -> PrefectFuture[Any]:
-    """Hand a job to Prefect as a run of that name; refresh: compute it even if the cache has its record."""
+    """Hand a job to Prefect as a run of that name; refresh: compute it even if the cache has its record.
+
+    Prefect takes a name for a template, in which a device's braces would name an argument.
+    """
     number = next(_NUMBERS)
     _JOBS[number] = job
+    name = name.replace("{", "{{").replace("}", "}}")
     future = cached.with_options(task_run_name=name, refresh_cache=True if refresh else NotSet).submit(key, number)
     future.add_done_callback(lambda _: _JOBS.__delitem__(number))
     return future
