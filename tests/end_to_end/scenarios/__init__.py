@@ -16,15 +16,16 @@ from scenarios.pictures import Own, documented, own
 from scenarios.place import Place, empty_record, lone, serve
 from scenarios.stages import Repro, repro
 from scenarios.steps import probed
+from scenarios.upgraded import Upgraded, upgraded
 
 __all__ = [
     "SCENARIOS", "Bucket", "Deployed", "Hurt", "Installed", "Kill", "Killed", "Long", "Mine", "Own", "Place", "Refused",
-    "Repro", "Sampled", "Tables", "documented", "empty_record", "lone", "machines", "serve",
+    "Repro", "Sampled", "Tables", "Upgraded", "documented", "empty_record", "lone", "machines", "serve",
 ]  # fmt: skip
 
 SCENARIOS: dict[str, Callable[[Place], Any]] = {
     "installed": installed, "repro": repro, "deployed": deployed, "tables": tables, "mine": mine, "refused": refused,
     "killed": killed, "hurt": hurt, "long": long, "sampled": sampled, "own": own, "bucket": bucket,
-    "probed": probed,
+    "upgraded": upgraded, "probed": probed,
 }  # fmt: skip
 """Scenarios in the order of their start, the longest first."""
