@@ -1,6 +1,7 @@
 """Held-out examples: the shared test set, and what each device tests and validates on."""
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from partitions import LABELS, LEAVES_OUT, SETTINGS, dataset, equal, everything
 
 from fedcore.partition import PARTITIONS, partition, splits
+from fedcore.partition.held_out import draw
 from fedcore.partition.tables import from_frame, to_frame
 from fedcore.types.federation import Data
 
@@ -123,3 +125,12 @@ def test_a_rare_label_stays_in_training():
     for seed in range(20):
         made = partition(dataset(labels), **{**SETTINGS, "seed": seed})
         assert any(7 in own["train"] for own in made.devices.values())
+
+
+def test_labels_are_drawn_in_an_order_of_the_draws_own():
+    """Two of four rows of four labels: each of the six pairs is as likely as the others."""
+    rng, pairs = np.random.default_rng(0), Counter()
+    for _ in range(600):
+        pairs[tuple(draw(np.arange(4), np.arange(4), 2.0, rng)[0].tolist())] += 1
+    assert len(pairs) == 6
+    assert all(abs(count - 100) < 4 * (600 * 1 / 6 * 5 / 6) ** 0.5 for count in pairs.values())

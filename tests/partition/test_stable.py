@@ -61,6 +61,14 @@ def test_duplicates_are_on_one_side():
         assert all(found[i] == found[i + 200] for i in range(200))
 
 
+def test_another_fraction_of_validation_moves_no_test_row():
+    none, some, many = (sides(partition(data(), **{**STABLE, "val": val})) for val in (0.0, 0.1, 0.3))
+    tested = {i for i, side in none.items() if side == "test"}
+    assert tested
+    for found in (some, many):
+        assert {i for i, side in found.items() if side == "test"} == tested
+
+
 def test_sides_differ_between_seeds():
     one, other = (sides(partition(data(), **{**STABLE, "seed": seed})) for seed in (0, 1))
     assert one != other
@@ -112,6 +120,11 @@ def test_a_new_category_and_a_new_label_change_no_key(tmp_path):
     after = row_keys(write(tmp_path, ROWS, (99, "drill", 0.5, "s1", "maybe")))
     assert len(set(before.tolist())) == 24
     assert after[:24].tolist() == before.tolist()
+
+
+def test_minus_zero_is_zero(tmp_path):
+    (plus,), (minus,) = (row_keys(write(tmp_path, ROWS, (3, "mill", zero, "s1", "yes")))[-1:] for zero in ("0", "-0.0"))
+    assert plus == minus
 
 
 def test_content_label_and_device_make_the_key(tmp_path):
