@@ -88,7 +88,7 @@ def print_champions(led: Mapping[str, tuple[Version | None, Version | None]]) ->
 
     lines = []
     for name, (champion, candidate) in led.items():
-        proposal = None if candidate is None else proposals.kept(candidate, champion)
+        proposal = None if candidate is None else proposals.standing_proposal(candidate, champion)
         if candidate is not None and proposal is None:
             return False
         lines.append(line_of(name, champion, proposal))

@@ -46,11 +46,11 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     shared = open_store(run_section(change(read(), {} if store is None else {"run.store": store})).store)
     pruned = {"": prune(environment.STEPS, Store(environment.BLOBS), days, dry_run)}
     if isinstance(shared, SharedStore):
-        pruned[f" in {shared.place}"] = shared.prune(journal.blobs(), days, dry_run)
+        pruned[f" in {shared.location}"] = shared.prune(journal.blobs(), days, dry_run)
     done = "would prune" if dry_run else "pruned"
-    for place, counts in pruned.items():
+    for location, counts in pruned.items():
         print(
-            f"{done} {counts.steps} steps and {counts.blobs} blobs not used for {days:g} days{place}, "
+            f"{done} {counts.steps} steps and {counts.blobs} blobs not used for {days:g} days{location}, "
             f"{counts.nbytes / 1e6:.1f} MB; blobs of {counts.left / 1e6:.1f} MB stay"
         )
     freed = retention.prune(days, dry_run)

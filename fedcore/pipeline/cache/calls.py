@@ -63,4 +63,4 @@ def load_call(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> An
 
 def store_error(store: Store, ref: Ref) -> str:
     """Return an empty text if this process can read the store, otherwise what is wrong."""
-    return "" if store.holds(ref) else f"cannot read the store {store.place}"
+    return "" if store.holds(ref) else f"cannot read the store {store.location}"

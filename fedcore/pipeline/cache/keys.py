@@ -44,7 +44,7 @@ class Digest:
     """Computes digests of values, equal ones for equal values in every process. Shared parts are digested once."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[Any, str]] = {}
+        self.cached: dict[int, tuple[Any, str]] = {}
 
     def of(self, value: Any) -> str:
         kind = type(value)
@@ -55,16 +55,16 @@ class Digest:
         if kind is tuple:
             return _blake("\x1f".join(["tuple", *map(self.of, value)]))
         if is_dataclass(value) or isinstance(value, partial | dict):
-            known = self.known.get(id(value))
-            if known is None:
-                known = self.known[id(value)] = (value, self._hash(value))
-            return known[1]
+            cached = self.cached.get(id(value))
+            if cached is None:
+                cached = self.cached[id(value)] = (value, self._hash(value))
+            return cached[1]
         return self._hash(value)
 
     def _hash(self, value: Any) -> str:
-        return _blake("\x1f".join([type(value).__name__, *self.words(value)]))
+        return _blake("\x1f".join([type(value).__name__, *self.key_parts(value)]))
 
-    def words(self, value: Any) -> Iterator[str]:
+    def key_parts(self, value: Any) -> Iterator[str]:
         """Yield texts that distinguish a value from all others of its type."""
         if isinstance(value, Ref):
             yield value.digest
@@ -118,11 +118,11 @@ def source(module: str, name: str) -> str:
     todo = [(module, name)]
     follow = OWN_PACKAGES | {module.split(".")[0]}
     while todo:
-        place = todo.pop()
-        if place in reached:
+        definition = todo.pop()
+        if definition in reached:
             continue
-        where, symbol = place
-        reached[place] = ""
+        where, symbol = definition
+        reached[definition] = ""
         top = where.split(".")[0]
         if top in sys.stdlib_module_names:
             continue
@@ -136,7 +136,7 @@ def source(module: str, name: str) -> str:
                 todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
             continue
         for statement in names[symbol]:
-            reached[place] += statement.text
+            reached[definition] += statement.text
             todo += statement.uses
     parts = [f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items())]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
@@ -145,7 +145,7 @@ def source(module: str, name: str) -> str:
 @cache
 def _version(package: str) -> frozenset[str]:
     """Return {"name==version"} of an installed package; nothing for a user's own module."""
-    owners = [found for found, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
+    owners = [dist for dist, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
     return frozenset(f"{owner.name}=={metadata.version(owner.name)}" for owner in owners)
 
 
@@ -172,7 +172,7 @@ class Statement:
     """A top-level statement of a module, read when it is asked: a key reaches some of a module's names."""
 
     def __init__(self, tree: ast.stmt, module: str, package: str, imported: Mapping[str, tuple[str, str]]) -> None:
-        self._tree, self._place, self._imported = _strip(tree), (module, package), imported
+        self._tree, self._module, self._imported = _strip(tree), (module, package), imported
 
     @cached_property
     def text(self) -> str:
@@ -182,7 +182,7 @@ class Statement:
     @cached_property
     def uses(self) -> list[tuple[str, str]]:
         """The (module, name) pairs that it uses."""
-        return _uses(self._tree, *self._place, self._imported)
+        return _uses(self._tree, *self._module, self._imported)
 
 
 class Import(NamedTuple):
@@ -209,7 +209,7 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
         read = Statement(statement, module, package, imported)
         for name in _defined_names(statement):
             names.setdefault(name, []).append(read)
-    bound: dict[str, list[Statement | Import]] = {name: [Import([place])] for name, place in imported.items()}
+    bound: dict[str, list[Statement | Import]] = {name: [Import([origin])] for name, origin in imported.items()}
     return bound | names
 
 
@@ -274,20 +274,20 @@ def _uses(
     statement: ast.stmt, module: str, package: str, imported: Mapping[str, tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return the (module, name) pairs that a statement refers to."""
-    known = dict(imported)
+    names = dict(imported)
     for node in _within(statement):
-        known |= _imports(node, package)
+        names |= _imports(node, package)
     pairs: list[tuple[str, str]] = []
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
-            origin, name = known[node.value.id]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            origin, name = names[node.value.id]
             inner = f"{origin}.{name}" if name else origin
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
             pairs.append((inner, node.attr) if _find(inner) is not None else (origin, name))
             return
         if isinstance(node, ast.Name) and node.id not in BUILTINS:
-            pairs.append(known.get(node.id, (module, node.id)))
+            pairs.append(names.get(node.id, (module, node.id)))
         for child in ast.iter_child_nodes(node):
             visit(child)
 
@@ -297,11 +297,11 @@ def _uses(
 
 def _within(statement: ast.stmt) -> list[ast.AST]:
     """Return a statement and those inside of it, outer ones first; an expression has none."""
-    found: list[ast.AST] = [statement]
-    for node in found:
+    statements: list[ast.AST] = [statement]
+    for node in statements:
         for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-            found += getattr(node, part, [])
-    return found
+            statements += getattr(node, part, [])
+    return statements
 
 
 def _strip(statement: ast.stmt) -> ast.stmt:

@@ -47,16 +47,16 @@ class StoreLost(Failed):
     """The store does not answer."""
 
 
-def open_store(place: str | None) -> Store:
+def open_store(url: str | None) -> Store:
     """Return the store at a path or URL; None: the folder in the project's state. Raises InputError."""
-    if place is None or ("://" not in place and Path(place).resolve() == environment.BLOBS):
+    if url is None or ("://" not in url and Path(url).resolve() == environment.BLOBS):
         return Store(environment.BLOBS)
-    store = SharedStore(place if "://" in place else Path(place).resolve().as_uri())
+    store = SharedStore(url if "://" in url else Path(url).resolve().as_uri())
     try:
         store.open()
     except (ImportError, ValueError, OSError, StoreLost) as error:
         why = f"it does not answer ({_words(error.__cause__)})" if isinstance(error, StoreLost) else _words(error)
-        raise InputError(f"run.store = {place!r}: {why}") from None
+        raise InputError(f"run.store = {url!r}: {why}") from None
     return store
 
 
@@ -80,7 +80,7 @@ class SharedStore(Store):
         return SharedStore, (self.url,)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return self.url
 
     def open(self) -> None:
@@ -99,10 +99,10 @@ class SharedStore(Store):
         if afresh:
             _sizes.cache_clear()
         with self._asked():
-            known = _sizes(self.url)
+            sizes = _sizes(self.url)
         for ref in {*blobs}:
-            if super().holds(ref) and known.get(ref.digest) != self.path(ref).stat().st_size:
-                if ref.digest in known:
+            if super().holds(ref) and sizes.get(ref.digest) != self.path(ref).stat().st_size:
+                if ref.digest in sizes:
                     self._remove(ref)
                 self._offer(ref, self.path(ref).read_bytes())
 

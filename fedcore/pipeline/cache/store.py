@@ -79,7 +79,7 @@ class Store:
         return f"{self.root}/{ref.digest[:2]}/{ref.digest}.safetensors"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Return where the store is, for messages."""
         return str(self.root)
 
@@ -191,9 +191,9 @@ def to_content(value: Any) -> tuple[bytes, int]:
     shape = flatten(value, "", tensors)
     seen: set[int] = set()
     for name, tensor in tensors.items():  # the format allows no shared memory
-        place = tensor.untyped_storage().data_ptr()
-        tensors[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
+        address = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if address in seen else tensor
+        seen.add(address)
     content = _to_bytes(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
     return content, getattr(value, "nbytes", sum(t.nbytes for t in tensors.values()))
 
@@ -317,17 +317,17 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Ref):
         return {"ref": [value.digest, value.nbytes]}
     if type(value) in CLASSES.values():
-        held = {f.name: getattr(value, f.name) for f in fields(value) if not _is_left_out(f, value)}
-        parts = {key: flatten(part, f"{name}/{key}", tensors) for key, part in held.items()}
+        values = {f.name: getattr(value, f.name) for f in fields(value) if not _is_left_out(f, value)}
+        parts = {key: flatten(part, f"{name}/{key}", tensors) for key, part in values.items()}
         return {"class": type(value).__name__, "fields": parts}
     if isinstance(value, Net):
         return {"net": [place_of(value), flatten(build_arguments(value), name, tensors)]}
     if isinstance(value, dict):
         return {"dict": [[flatten(k, "", tensors), flatten(v, f"{name}/{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, tuple) and len(value) > LONG and all(isinstance(word, str) for word in value):
-        places = {word: place for place, word in enumerate(dict.fromkeys(value))}
-        tensors[name] = torch.tensor([places[word] for word in value], dtype=torch.int32)
-        return {"words": [[*places], name]}
+        index_of = {word: index for index, word in enumerate(dict.fromkeys(value))}
+        tensors[name] = torch.tensor([index_of[word] for word in value], dtype=torch.int32)
+        return {"words": [[*index_of], name]}
     if isinstance(value, tuple):
         return {"tuple": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
     if isinstance(value, list):
@@ -360,8 +360,8 @@ def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
         case "dict":
             return {unflatten(k, tensors): unflatten(v, tensors) for k, v in body}
         case "words":
-            words, name = body
-            return tuple(words[place] for place in tensors[name].tolist())
+            texts, name = body
+            return tuple(texts[index] for index in tensors[name].tolist())
         case "tuple":
             return tuple(unflatten(part, tensors) for part in body)
         case "list":

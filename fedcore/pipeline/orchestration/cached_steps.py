@@ -115,18 +115,18 @@ class Steps:
         alone = accelerator is not None or sharded
         return self._map(fn, calls, body, sharded=sharded, prepare=None if alone else shared.prepare)
 
-    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, result: Any = None) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
 
-        start: if the step has to be computed, start the workers meanwhile for the next steps. known: the step's result,
-        if this process has computed it already.
+        start: if the step has to be computed, start the workers meanwhile for the next steps. result: the step's, if
+        this process has computed it already.
         """
 
         def body(name: str, *args: Any) -> Any:
             if start:
                 self.workers.start()
-            if known is not None:
-                return call_save(self.store, lambda: known, ())
+            if result is not None:
+                return call_save(self.store, lambda: result, ())
             return self.workers(load_call_save, self.store, fn, args)
 
         return self._map(fn, {"": args}, body)[""]
@@ -168,11 +168,11 @@ class Steps:
 
     def _compute_again(self, args: Any) -> bool:
         """Compute those blobs of a step's arguments that are gone; returns whether it is known how for any."""
-        known = [ref for ref in refs(args) if ref.digest in self._again]
+        recomputable = [ref for ref in refs(args) if ref.digest in self._again]
         with self._computing_again:  # several steps may miss one value
-            for again in {self._again[ref.digest] for ref in known if not self.store.holds(ref)}:
+            for again in {self._again[ref.digest] for ref in recomputable if not self.store.holds(ref)}:
                 self.store.put(again(self._in_memory()))
-        return bool(known)
+        return bool(recomputable)
 
     def drop(self, value: Any, but: Any) -> None:
         """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
@@ -192,8 +192,8 @@ class Steps:
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         jobs = {unit: Job(partial(body, f"{kind}-{keys[unit]}", *args)) for unit, args in calls.items()}
         for key in {*keys.values()} - self._records.keys():
-            if (known := look_up(key)) is not None:
-                self._records[key] = known
+            if (stored := look_up(key)) is not None:
+                self._records[key] = stored
         if prepare is not None:
             prepare({f"{kind}-{keys[unit]}": args for unit, args in calls.items() if keys[unit] not in self._records})
         futures = {

@@ -31,8 +31,8 @@ def create(database: Path) -> None:
         asyncio.run(_play_migrations())
         database.chmod(0o600)
         ready.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(sqlite3.connect(database)) as made:
-            write_atomic(ready, made.serialize())
+        with closing(sqlite3.connect(database)) as connection:
+            write_atomic(ready, connection.serialize())
     except (ImportError, AttributeError, OSError, RuntimeError, sqlite3.Error, Failed) as error:
         sys.stderr.write(f"fedcore: a new project's database is left to Prefect ({error})\n")
 
@@ -56,8 +56,8 @@ def is_usable(ready: Path) -> bool:
             ((flows,),) = opened.execute("select count(*) from flow_run")
     except (sqlite3.Error, ValueError):
         return False
-    known = provide_database_interface().orm.versions_dir.glob(f"*_{revision}_*.py")
-    return check == "ok" and flows == 0 and any(known)
+    migrations = provide_database_interface().orm.versions_dir.glob(f"*_{revision}_*.py")
+    return check == "ok" and flows == 0 and any(migrations)
 
 
 def _is_used(database: Path) -> bool:

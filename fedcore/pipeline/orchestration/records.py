@@ -32,8 +32,8 @@ def with_checksum(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seal(key: str, record: Mapping[str, Any]) -> str:
-    said = {name: record[name] for name in sorted(FIELDS - {"seal"})}
-    return blake2b(json.dumps([key, said], sort_keys=True).encode(), digest_size=20).hexdigest()
+    fields = {name: record[name] for name in sorted(FIELDS - {"seal"})}
+    return blake2b(json.dumps([key, fields], sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
 def discard_damaged(path: Path) -> None:

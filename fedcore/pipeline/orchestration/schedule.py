@@ -27,5 +27,5 @@ def options() -> dict[str, Any]:
 
 def tell_failure(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
     """Tell, after the last try, that a run of a deployment failed."""
-    words = next(iter((state.message or state.name or "").splitlines()), "")
-    alerts.tell_failure(nightly.read().alerts, f"{run.name}: {words}")
+    reason = next(iter((state.message or state.name or "").splitlines()), "")
+    alerts.tell_failure(nightly.read().alerts, f"{run.name}: {reason}")

@@ -147,12 +147,12 @@ def _last() -> tuple[str, int]:
     The password is sent to this address, so it must be one on loopback.
     """
     try:
-        said = json.loads(STATE.read_text())
-        url, pid, port = said["url"], said["pid"], urlsplit(said["url"]).port
-        known = port and url == _address(port) and type(pid) is int and 0 < pid < 2**31
+        stored = json.loads(STATE.read_text())
+        url, pid, port = stored["url"], stored["pid"], urlsplit(stored["url"]).port
+        valid = port and url == _address(port) and type(pid) is int and 0 < pid < 2**31
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        known = False
-    return (url, pid) if known else ("", 0)
+        valid = False
+    return (url, pid) if valid else ("", 0)
 
 
 def _address(port: int) -> str:
@@ -271,8 +271,8 @@ def _restart() -> str:
     write_atomic(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
     _write_profile({name: settings[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")})
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as told:
-        told.write(f"{json.dumps(settings)}\n".encode())
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(f"{json.dumps(settings)}\n".encode())
     threading.Thread(target=process.wait, daemon=True).start()  # who stops it waits until it is collected
     limit = time.monotonic() + 120
     while not answers(url):
@@ -291,11 +291,11 @@ def _launch(output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     It is in its own session, so that Ctrl-C in a run does not stop a server that other runs use.
     """
     # Prefect makes its home when it is imported. It is to be made by a server that is used.
-    made = Path(os.environ["PREFECT_HOME"]).exists()
+    exists = Path(os.environ["PREFECT_HOME"]).exists()
     return subprocess.Popen(
         [sys.executable, *COMMAND, "prefect", "server", "start", "--host", "127.0.0.1"],
         stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, cwd=environment.HOME,
-        env={**os.environ, **({} if made else {"PREFECT_HOME": str(environment.STATE)})},
+        env={**os.environ, **({} if exists else {"PREFECT_HOME": str(environment.STATE)})},
     )  # fmt: skip
 
 
@@ -308,9 +308,9 @@ def _write_profile(settings: dict[str, str]) -> None:
 
 def failure(status: int) -> str:
     """Return the line for a server that cannot do what it was asked to, with the last words of its database."""
-    said = DATABASE_ERROR.findall(LOG.read_text(errors="replace")[-TAIL:]) if LOG.is_file() else []
-    words = said[-1] if said else f"status {status}"
-    return f"the Prefect server: {words}; see {LOG.relative_to(environment.HOME)}; {CONTINUE}"
+    errors = DATABASE_ERROR.findall(LOG.read_text(errors="replace")[-TAIL:]) if LOG.is_file() else []
+    reason = errors[-1] if errors else f"status {status}"
+    return f"the Prefect server: {reason}; see {LOG.relative_to(environment.HOME)}; {CONTINUE}"
 
 
 def free_port(wanted: int = 0) -> int:
@@ -333,15 +333,15 @@ def answers(url: str) -> bool:
         return False
 
 
-def _serve(words: list[str]) -> None:
+def _serve(arguments: list[str]) -> None:
     """Run Prefect's command in this process, with an address, until the lease has not been touched for IDLE seconds."""
     environment.prepare()
     settings: dict[str, str] = {}
 
     def wait() -> None:
-        if not (told := sys.stdin.readline()):
+        if not (line := sys.stdin.readline()):
             os._exit(0)  # the command that began this process has ended, and needed no server
-        settings.update(json.loads(told))
+        settings.update(json.loads(line))
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
@@ -356,7 +356,7 @@ def _serve(words: list[str]) -> None:
     refresh_global_settings_context()
     threading.Thread(target=_end_when_idle, daemon=True).start()
     database.create(environment.PREFECT / "prefect.db")
-    sys.argv = words
+    sys.argv = arguments
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
 
 
@@ -373,8 +373,8 @@ def _end_when_idle() -> None:
     os._exit(1)
 
 
-def main(words: list[str]) -> None:
-    match words:
+def main(arguments: list[str]) -> None:
+    match arguments:
         case ["start"]:
             print(ensure())
         case ["stop"]:
@@ -384,7 +384,7 @@ def main(words: list[str]) -> None:
                 print(f"{url}\nits page asks for a password: cat {PASSWORD}", flush=True)
                 threading.Event().wait()
         case ["prefect", *_]:
-            _serve(words)
+            _serve(arguments)
         case _:
             sys.exit("usage: python -m fedcore.pipeline.orchestration.server start | stop | keep")
 

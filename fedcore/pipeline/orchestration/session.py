@@ -63,9 +63,9 @@ def hide_errors() -> None:
     Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
     """
     logging.raiseExceptions = False  # else Prefect prints that it could not send a log to a server that is gone
-    shown = _HideErrors()
+    log_filter = _HideErrors()
     for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
-        logging.getLogger(f"prefect.{name}").addFilter(shown)
+        logging.getLogger(f"prefect.{name}").addFilter(log_filter)
 
 
 class _HideErrors(logging.Filter):

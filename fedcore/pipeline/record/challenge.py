@@ -111,24 +111,24 @@ def judge(
     keys = row_keys(dataset)
     part = (uniform(keys, "part") * PARTS).astype(np.int64)
     rows = unseen(dataset, partition, keys, trained)
-    known = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}
+    comparable = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}
     pairs = {}
-    for who, index in known.items():
+    for who, index in comparable.items():
         i = torch.from_numpy(index)
         y = dataset.train.y[i]
-        said, rival = say(candidate, who, Data(dataset.train.x[i], y)), say(champion, who, Data(x[i], y))
-        pairs[who] = Paired(said, rival, y, part[index])
+        predicted, rival = say(candidate, who, Data(dataset.train.x[i], y)), say(champion, who, Data(x[i], y))
+        pairs[who] = Paired(predicted, rival, y, part[index])
     gain = challenge(pairs, criterion, scoring)
     better, reason = verdict(gain, criterion)
     metric = criterion.metric
     count = f"{sum(len(pair.y) for pair in pairs.values()):,} rows of {len(pairs)} devices that trained neither"
     if gain is not None:
         low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)
-        shown = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
-        count = f"{shown.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
-    others = f"left out, as the champion has no model for it: {', '.join(sorted({*rows} - {*known}))}"
-    words = (count, reason, others if len(known) < len(rows) else "")
-    return "yes" if better else "no", "; ".join(filter(None, words))
+        text = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
+        count = f"{text.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
+    others = f"left out, as the champion has no model for it: {', '.join(sorted({*rows} - {*comparable}))}"
+    sentences = (count, reason, others if len(comparable) < len(rows) else "")
+    return "yes" if better else "no", "; ".join(filter(None, sentences))
 
 
 def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) -> dict[str, Index]:
@@ -147,15 +147,15 @@ def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) ->
 def require_same(dataset: Dataset, schema: Schema) -> None:
     """Raise InputError, which names the column, if a model cannot read today's rows or knows other classes."""
     now = schema_of(dataset)
-    held, present = ({column.name: column.kind for column in described.columns} for described in (schema, now))
-    for name in held:
+    kinds, present = ({column.name: column.kind for column in described.columns} for described in (schema, now))
+    for name in kinds:
         if name not in present:
             raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")
-        if held[name] != present[name]:
-            raise InputError(f"column {name!r} holds a {present[name]} today, for the champion it is a {held[name]}")
-    if (new := [name for name in present if name not in held]) and dataset.ids is None:
+        if kinds[name] != present[name]:
+            raise InputError(f"column {name!r} holds a {present[name]} today, for the champion it is a {kinds[name]}")
+    if (new := [name for name in present if name not in kinds]) and dataset.ids is None:
         raise InputError(f"column {new[0]!r} is new, which divides all rows anew (set data.id)")
-    if not held and (now.shape, now.dtype) != (schema.shape, schema.dtype):
+    if not kinds and (now.shape, now.dtype) != (schema.shape, schema.dtype):
         raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")
     if dataset.task.name != schema.task:
         raise InputError(
@@ -173,11 +173,11 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
     """Return a dataset's examples with the inputs of an earlier schema: a category of today alone has none."""
     if not schema.columns:
         return dataset.train.x
-    places = {name: i for i, name in enumerate(schema_of(dataset).inputs)}
+    index_of = {name: i for i, name in enumerate(schema_of(dataset).inputs)}
     x = dataset.train.x.new_zeros((len(dataset.train), len(schema.inputs)))
     for i, name in enumerate(schema.inputs):
-        if name in places:
-            x[:, i] = dataset.train.x[:, places[name]]
+        if name in index_of:
+            x[:, i] = dataset.train.x[:, index_of[name]]
     return x
 
 

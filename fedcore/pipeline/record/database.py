@@ -57,16 +57,16 @@ def is_usable(ready: Path) -> bool:
         with closing(sqlite3.connect(f"{ready.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as opened:
             ((check,),) = opened.execute("pragma quick_check(1)")
             ((revision,),) = opened.execute("select version_num from alembic_version")
-            ((held,),) = opened.execute("select (select count(*) from experiments) + (select count(*) from runs)")
+            ((count,),) = opened.execute("select (select count(*) from experiments) + (select count(*) from runs)")
     except (OSError, sqlite3.Error, ValueError):
         return False
-    known = (Path(mlflow.__file__).parent / MIGRATIONS).glob(f"{revision}_*.py")
-    return check == "ok" and held == 0 and any(known)
+    migrations = (Path(mlflow.__file__).parent / MIGRATIONS).glob(f"{revision}_*.py")
+    return check == "ok" and count == 0 and any(migrations)
 
 
-def _keep(made: Path, ready: Path) -> None:
+def _keep(created: Path, ready: Path) -> None:
     """Keep a new database for later projects, without the default experiment."""
-    with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(":memory:")) as empty:
+    with closing(sqlite3.connect(created)) as source, closing(sqlite3.connect(":memory:")) as empty:
         source.backup(empty)
         empty.execute("delete from experiments")
         empty.commit()
@@ -88,8 +88,8 @@ def check_database(uri: str) -> None:
 
 def database_file(uri: str) -> Path | None:
     """Return the file of a database; None if it is no file."""
-    kind, _, place = uri.partition("sqlite:///")
-    return None if kind or not place else Path(place)
+    kind, _, path = uri.partition("sqlite:///")
+    return None if kind or not path else Path(path)
 
 
 PLACES = {

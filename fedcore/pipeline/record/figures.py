@@ -28,15 +28,15 @@ def warm_up() -> None:
 
 def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
     split = "test" if tidy.has(result.table, "test") else "shared"
-    made: dict[str, pictures.Picture] = {
+    drawings: dict[str, pictures.Picture] = {
         "devices": lambda: figures.png(figures.per_device(result.table, result.metric, split=split))
     }
     if result.table["round"].max() > 1:
-        made["rounds"] = lambda: figures.png(figures.curves(curves(result.table), result.metric))
-    made |= pictures.of_method(result.figures, result.row.label, result.reports)
-    place = (store, result.prepared.dataset, result.prepared.partition)
+        drawings["rounds"] = lambda: figures.png(figures.curves(curves(result.table), result.metric))
+    drawings |= pictures.of_method(result.figures, result.row.label, result.reports)
+    refs = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.extra_figures:
-        made["similarity"] = partial(pictures.similarity_map, *place)
+        drawings["similarity"] = partial(pictures.similarity_map, *refs)
     if result.embedding is not None:
-        made["features"] = partial(pictures.feature_map, *place, {result.row.label: result.embedding})
-    return made
+        drawings["features"] = partial(pictures.feature_map, *refs, {result.row.label: result.embedding})
+    return drawings

@@ -48,8 +48,8 @@ def metrics(
     members = groups(table).drop_duplicates("device").set_index("device")["group"]
     decider, weights = decides.metric, measured(table, decides).weights
     sent: dict[str, float] = {}
-    known = table[table["value"].notna()]
-    for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
+    rows = table[table["value"].notna()]
+    for (stage, number, split, metric), part in rows.groupby(["stage", "round", "split", "metric"], sort=True):
         step, name = turns[stage, number], safe_name(str(metric))
         own = split == "test" and metric == decider.column
         counted = part[part["device"].isin(weights)] if own else part

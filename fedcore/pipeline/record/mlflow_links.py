@@ -30,18 +30,18 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.end_time"])
     last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in PLACE): study for study in studies}
     for (name, size, dataset), study in last.items():
-        several = sum(place[:2] == (name, size) for place in last) > 1
-        words = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
+        several = sum(key[:2] == (name, size) for key in last) > 1
+        title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
         query = f"tags.`mlflow.parentRunId` = '{study.info.run_id}'"
-        yield f"{words}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
+        yield f"{title}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
         runs = client.search_runs([experiment], query, max_results=1000)
         metric = METRICS[next((run.data.tags.get(promotion.METRIC) for run in runs), None) or ACCURACY.name]
-        yield f"{words}: methods", best_first(experiment, query, metric)
+        yield f"{title}: methods", best_first(experiment, query, metric)
         if pair := best_and_alone(runs, metric):
             ids = ", ".join(f"'{run.info.run_id}'" for run in pair)
-            shown = " and ".join(run.data.tags["fedcore.method"] for run in pair)
-            place = best_first(experiment, f"attributes.run_id IN ({ids})", metric, compareRunsMode="CHART")
-            yield f"{words}: {shown}", place
+            methods = " and ".join(run.data.tags["fedcore.method"] for run in pair)
+            url = best_first(experiment, f"attributes.run_id IN ({ids})", metric, compareRunsMode="CHART")
+            yield f"{title}: {methods}", url
     for name in promotion.names(client):
         champion = promotion.alias(client, name, CHAMPION)
         if champion is not None:
@@ -65,9 +65,9 @@ def best_and_alone(runs: list[Run], metric: Metric) -> list[Run]:
     The best by the mean over seeds; a method with fewer seeds than others was stopped, since it cannot win. The runs
     are those of each method's first seed.
     """
-    known = [run for run in runs if run.data.tags["fedcore.kind"] == "method" and metric.name in run.data.metrics]
+    scored = [run for run in runs if run.data.tags["fedcore.kind"] == "method" and metric.name in run.data.metrics]
     rows: dict[tuple[str, ...], list[Run]] = {}
-    for run in sorted(known, key=lambda run: int(run.data.tags.get("fedcore.seed", 0))):
+    for run in sorted(scored, key=lambda run: int(run.data.tags.get("fedcore.seed", 0))):
         rows.setdefault((run.data.tags.get("fedcore.setting", ""), run.data.tags["fedcore.method"]), []).append(run)
     most = max(map(len, rows.values()), default=0)
     whole = [row for row in rows.values() if len(row) == most]

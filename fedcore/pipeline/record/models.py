@@ -83,10 +83,10 @@ def write(
         (folder / tensors_file(i)).write_bytes(to_content(model)[0])
 
 
-def share(store: Store, blobs: Sequence[Ref], place: Path) -> None:
+def share(store: Store, blobs: Sequence[Ref], folder: Path) -> None:
     """Let the files of models that MLflow has logged at a place be the store's blobs of these models."""
     for i, ref in enumerate(blobs):
-        store.share(ref, place / "data" / FOLDER / tensors_file(i))
+        store.share(ref, folder / "data" / FOLDER / tensors_file(i))
 
 
 def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:
@@ -131,15 +131,15 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
         target = folder / "fedcore" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(home / name)
-    places, needed = [str(folder / "fedcore")], [f"torch=={torch.__version__.partition('+')[0]}", *PACKAGES[1:]]
+    paths, needed = [str(folder / "fedcore")], [f"torch=={torch.__version__.partition('+')[0]}", *PACKAGES[1:]]
     for top in dict.fromkeys(str(net["name"]).partition(":")[0].split(".")[0] for net in nets if ":" in net["name"]):
         spec = find_spec(top)
         if distributions := _distributions().get(top):
             needed += [f"{name}=={metadata.version(name)}" for name in distributions]
         elif spec is not None and spec.origin is not None:
             file = Path(spec.origin)
-            places.append(str(file.parent if file.name == "__init__.py" else file))
-    return places, needed
+            paths.append(str(file.parent if file.name == "__init__.py" else file))
+    return paths, needed
 
 
 @cache
@@ -168,8 +168,8 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     if TASKS[schema.task].standardised:
         outputs = [ColSpec(DataType.float, LABEL)]
     elif not TASKS[schema.task].has_classes:
-        said = DataType.long if TASKS[schema.task] == MULTILABEL else DataType.string
-        columns = ((LABEL, said), (PROBABILITY, DataType.float))
+        label_type = DataType.long if TASKS[schema.task] == MULTILABEL else DataType.string
+        columns = ((LABEL, label_type), (PROBABILITY, DataType.float))
         outputs = [ColSpec(kind, name) for what, kind in columns for name in serving.several_columns(what, schema)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
     return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
@@ -182,28 +182,28 @@ FOLDER = "models"
 """The folder's name."""
 
 
-def load(place: Path) -> serving.ServedModels:
+def load(folder: Path) -> serving.ServedModels:
     """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there.
 
     No compiled file beside that code is read, as no seal covers it (fedcore/pipeline/record/seals.py).
     """
     sys.pycache_prefix, sys.dont_write_bytecode = str(environment.STATE / "no-bytecode"), True
-    code = str(place / "code")
+    code = str(folder / "code")
     sys.path.append(code)
     try:
-        return serving.load(place / "data" / FOLDER)
+        return serving.load(folder / "data" / FOLDER)
     finally:
         sys.path.remove(code)  # it holds a part of fedcore, which a worker that gets the path could take for the whole
 
 
-def load_schema(place: Path) -> Schema:
+def load_schema(folder: Path) -> Schema:
     """Return the schema of the models that MLflow has logged at a place."""
-    return from_json((place / "data" / FOLDER / SCHEMA).read_bytes())
+    return from_json((folder / "data" / FOLDER / SCHEMA).read_bytes())
 
 
-def load_reference(place: Path) -> drift.Reference | None:
+def load_reference(folder: Path) -> drift.Reference | None:
     """Return what new rows are compared with; None for models of an earlier version, which have no reference."""
-    file = place / "data" / FOLDER / REFERENCE
+    file = folder / "data" / FOLDER / REFERENCE
     return drift.from_json(file.read_bytes()) if file.is_file() else None
 
 
@@ -217,9 +217,9 @@ def log_arguments(
 ) -> dict[str, Any]:
     """Write models as `write` does; returns MLflow's arguments to log or save them."""
     write(folder / FOLDER, schema, sections, models, devices, threshold)
-    places, needed = write_code(folder / "code", sections)
+    paths, needed = write_code(folder / "code", sections)
     return {
-        "loader_module": LOADER, "data_path": str(folder / FOLDER), "code_paths": places,
+        "loader_module": LOADER, "data_path": str(folder / FOLDER), "code_paths": paths,
         "signature": signature(schema, threshold is not None), "pip_requirements": needed,
         "metadata": {"classes": list(schema.classes)},
     }  # fmt: skip

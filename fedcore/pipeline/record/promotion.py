@@ -36,7 +36,7 @@ from fedcore.pipeline.record.proposals import PROPOSAL as PROPOSAL
 from fedcore.pipeline.record.proposals import SIMULATED as SIMULATED
 from fedcore.pipeline.record.proposals import STUDY_RUN as STUDY_RUN
 from fedcore.pipeline.record.proposals import WHY as WHY
-from fedcore.pipeline.record.proposals import Proposal, kept, study_run
+from fedcore.pipeline.record.proposals import Proposal, standing_proposal, study_run
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import ACCURACY, METRICS
@@ -110,7 +110,7 @@ def mark_candidate(client: MlflowClient, version: ModelVersion, rule: Rule | Non
 
 def last_comparison(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
     """Return a candidate's comparison with the champion as its tags keep it; anew if the champion is another now."""
-    return kept(version, alias(client, version.name, CHAMPION)) or compare(client, version, rule)
+    return standing_proposal(version, alias(client, version.name, CHAMPION)) or compare(client, version, rule)
 
 
 def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
@@ -195,11 +195,11 @@ def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[st
         scores = {}
     metric = METRICS[tags.get(METRIC, ACCURACY.name)]
     keys = [f"{prefix}{metric.name}" for prefix in SCORES]
-    shown = [metric.value(scores[key]) if key in scores else "-" for key in keys]
+    values = [metric.value(scores[key]) if key in scores else "-" for key in keys]
     study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
     last = ", ".join(filter(None, (aliases, final)))
-    return [str(version.version), *named[:2], study, named[2], metric.words, *shown, last]
+    return [str(version.version), *named[:2], study, named[2], metric.words, *values, last]
 
 
 def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
@@ -240,5 +240,5 @@ def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Re
             "predict uses them"
         )
     uri = client.get_model_version_download_uri(version.name, version.version)
-    place = seals.check(version.name, uri, f"version {version.version} of {version.name}")
-    return task, models.load(place), models.load_reference(place)
+    folder = seals.check(version.name, uri, f"version {version.version} of {version.name}")
+    return task, models.load(folder), models.load_reference(folder)

@@ -106,7 +106,7 @@ def study_run(version: Version) -> str:
     return str(version.tags.get(STUDY_RUN, version.run_id))
 
 
-def kept(version: Version, champion: Version | None) -> Proposal | None:
+def standing_proposal(version: Version, champion: Version | None) -> Proposal | None:
     """Return a candidate's comparison as its tags keep it; None if the champion is another now."""
     if champion is None or study_run(champion) == study_run(version):
         return Proposal(version, champion, "", "")

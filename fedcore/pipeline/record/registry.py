@@ -46,13 +46,13 @@ def registered(task: str) -> str:
 
 def read() -> dict[str, Versions] | None:
     """Return the versions in MLflow's database by task; None if it is no file here, or none that can be read."""
-    kind, _, place = os.environ["MLFLOW_TRACKING_URI"].partition("sqlite:///")
-    if kind or not place:
+    kind, _, path = os.environ["MLFLOW_TRACKING_URI"].partition("sqlite:///")
+    if kind or not path:
         return None
-    if not Path(place).exists():
+    if not Path(path).exists():
         return {}
     try:
-        with closing(_open(place)) as database:
+        with closing(_open(path)) as database:
             names, versions, aliases, lines = (database.execute(query).fetchall() for query in QUERIES)
     except sqlite3.Error:
         return None
@@ -79,9 +79,9 @@ class Version:
 
 def read_led() -> dict[str, tuple[Version | None, Version | None]] | None:
     """Return each registered model's champion and candidate by its name; None where :func:`read` returns None."""
-    known = read()
-    if not known:
-        return None if known is None else {}
+    catalogue = read()
+    if not catalogue:
+        return None if catalogue is None else {}
     try:
         with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
             return {
@@ -89,7 +89,7 @@ def read_led() -> dict[str, tuple[Version | None, Version | None]] | None:
                     _version(database, registered(task), versions.aliases.get(CHAMPION)),
                     _version(database, registered(task), versions.aliases.get(CANDIDATE)),
                 )
-                for task, versions in known.items()
+                for task, versions in catalogue.items()
             }
     except (sqlite3.Error, ValueError):  # it has changed meanwhile
         return None
@@ -104,8 +104,8 @@ def _version(database: sqlite3.Connection, name: str, number: str | None) -> Ver
     return Version(name, number, run_id, dict(tags))
 
 
-def _open(place: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{Path(place).resolve().as_uri()}?mode=ro", uri=True, timeout=60)
+def _open(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True, timeout=60)
 
 
 def locate(task: str, number: str) -> str | None:
@@ -121,40 +121,40 @@ def locate(task: str, number: str) -> str | None:
     return None if row is None or row[0] is None else str(row[0])
 
 
-def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:
+def require(catalogue: Mapping[str, Versions], task: str, word: str | None = None) -> None:
     """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
-    if task not in known:
-        tasks = ", ".join(known) or "none; run fedcore run"
+    if task not in catalogue:
+        tasks = ", ".join(catalogue) or "none; run fedcore run"
         raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
-    if word is not None and word not in (known[task].numbers if word.isdigit() else known[task].aliases):
-        aliases = sorted(known[task].aliases.items())
-        shown = ", ".join(f"{alias} (version {number})" for alias, number in aliases) or "no alias"
+    if word is not None and word not in (catalogue[task].numbers if word.isdigit() else catalogue[task].aliases):
+        aliases = sorted(catalogue[task].aliases.items())
+        listing = ", ".join(f"{alias} (version {number})" for alias, number in aliases) or "no alias"
         advice = f"; {AT_THE_END}" if word == CANDIDATE else ""
-        raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}{advice}")
+        raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {listing}{advice}")
 
 
-def only_champion(known: Mapping[str, Versions]) -> str:
+def only_champion(catalogue: Mapping[str, Versions]) -> str:
     """Return the only task that has a champion; raises InputError, which says what to do, if it is not one."""
-    led = [task for task, versions in known.items() if CHAMPION in versions.aliases]
+    led = [task for task, versions in catalogue.items() if CHAMPION in versions.aliases]
     if len(led) == 1:
         return led[0]
     if led:
         raise InputError(f"--model: must be one of {', '.join(led)}")
-    if not known:
+    if not catalogue:
         raise InputError("--model: no model is registered; run fedcore run")
-    which = next(iter(known)) if len(known) == 1 else f"NAME, NAME is {' or '.join(known)}"
+    which = next(iter(catalogue)) if len(catalogue) == 1 else f"NAME, NAME is {' or '.join(catalogue)}"
     raise InputError(f"--model: no model has been promoted; promote one: fedcore promote {which}")
 
 
-def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
+def choose(catalogue: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
     """Return the task and version of "task", "task@alias" or "task/number"; None: the only champion's."""
     if asked is None:
-        asked = only_champion(known)
+        asked = only_champion(catalogue)
     task, _, word = re.split("([@/])", f"{asked}@", maxsplit=1)
     word = word.removesuffix("@")
     try:
-        require(known, task, word or CHAMPION)
+        require(catalogue, task, word or CHAMPION)
     except InputError as error:
-        advice = "" if word or task not in known else f"; promote one: fedcore promote {task}"
+        advice = "" if word or task not in catalogue else f"; promote one: fedcore promote {task}"
         raise InputError(f"{error}{advice}") from None
     return task, word or CHAMPION

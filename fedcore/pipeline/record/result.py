@@ -185,15 +185,15 @@ class Result:
         values = last[(last["split"] == "val") & (last["metric"] == self.metric.column)]["value"].dropna()
         return self.metric.sign * float(values.mean()) if len(values) else None
 
-    def schema(self, dataset: Dataset, made: Partition) -> Schema:
-        """Return how each device prepared its examples. dataset, made: those of `prepared`."""
-        return fit_schema(dataset, training(made), self.setting.federation["scale"])
+    def schema(self, dataset: Dataset, partition: Partition) -> Schema:
+        """Return how each device prepared its examples. dataset, partition: those of `prepared`."""
+        return fit_schema(dataset, training(partition), self.setting.federation["scale"])
 
     @property
     def name(self) -> str:
-        place = "" if self.setting.name == "base" else f" {self.setting.name}"
+        point = "" if self.setting.name == "base" else f" {self.setting.name}"
         final = "" if self.final is None else ", final fit"
-        return f"{self.row.label}{place} seed {self.seed}{final}"
+        return f"{self.row.label}{point} seed {self.seed}{final}"
 
 
 def digest(results: Iterable[Result]) -> str:

@@ -43,8 +43,8 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
 
     Also the folders of such an age in runs/, but not the history. dry_run: delete nothing.
     """
-    kind, _, place = mlflow.get_tracking_uri().partition("sqlite:///")
-    if kind or not Path(place).is_file():
+    kind, _, path = mlflow.get_tracking_uri().partition("sqlite:///")
+    if kind or not Path(path).is_file():
         return None
     since = time.time() - days * DAY
     record = Record()
@@ -63,7 +63,7 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
     folders = [path for path in RUNS.glob("*/") if path.stat().st_mtime < since]
     nbytes += sum(map(_clear, folders)) if not dry_run else sum(map(_size, folders))
     if old and not dry_run:
-        database = sqlite3.connect(place, timeout=10, isolation_level=None)
+        database = sqlite3.connect(path, timeout=10, isolation_level=None)
         with closing(database), suppress(sqlite3.OperationalError):  # a page of MLflow reads it: the next time
             database.execute("vacuum")
     return PruneSummary(len(old), len(cleared), nbytes)
@@ -104,8 +104,8 @@ def needed(client: MlflowClient, versions: Mapping[str, Iterable[ModelVersion]])
     return run_ids
 
 
-def split(runs: Mapping[str, Run], kept: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:
-    """Return the runs to delete, and the studies' runs that lose their page. kept: runs that stay in any case."""
+def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:
+    """Return the runs to delete, and the studies' runs that lose their page. protected: runs that stay in any case."""
     old, pages = {}, []
     for where, run in runs.items():
         root, seen = run, {where}
@@ -117,7 +117,7 @@ def split(runs: Mapping[str, Run], kept: set[str], since: float) -> tuple[dict[s
             continue
         if root is run and run.data.tags.get("fedcore.kind") == "study":
             pages.append(run)
-        elif where not in kept:
+        elif where not in protected:
             old[where] = run
     return old, pages
 

@@ -98,8 +98,8 @@ class Record:
         self._trained: dict[PreparedData, bytes] = {}
 
     def _create(self) -> str:
-        place = environment.ARTIFACTS.as_uri()
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
+        uri = environment.ARTIFACTS.as_uri()
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=uri, tags=MODE))
 
     def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
         """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist.
@@ -107,19 +107,19 @@ class Record:
         The run of a final fit is below the study's run whose method it repeats, and names the data of that one.
         """
         with self.lock:
-            known = self.find(result.config)
-            if known is not None and has_result(known, result.digest):
+            run = self.find(result.config)
+            if run is not None and has_result(run, result.digest):
                 if drawn is not None:
                     # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
-                    for logged in self._logged(known):
+                    for logged in self._logged(run):
                         self.share(logged, store, result)
             else:
-                self._save(store, result, title, drawn, known)
+                self._save(store, result, title, drawn, run)
 
     def _save(
-        self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None, known: Run | None
+        self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None, existing: Run | None
     ) -> None:
-        """Write a method's result to its run. known: the run, if there is one."""
+        """Write a method's result to its run. existing: the run, if there is one."""
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.control else "method"
         study = final.study if final else result.prepared
@@ -133,13 +133,13 @@ class Record:
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
             **({promotion.HOLD_OUT: "stable"} if stable else {}),
         }  # fmt: skip
-        held: sources.Dataset
-        held, made = store.get((result.prepared.dataset, result.prepared.partition))
-        schema = result.schema(held, made)
-        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
+        dataset: sources.Dataset
+        dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
+        schema = result.schema(dataset, partition)
+        profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
         parent = final.run if final else self.parent(result.study, title, profile)
-        run = self._open(known, result.config, result.name, tags, parent)
-        model = self.model(run, store, result, schema, held, made)
+        run = self._open(existing, result.config, result.name, tags, parent)
+        model = self.model(run, store, result, schema, dataset, partition)
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
         self.write(
@@ -147,19 +147,20 @@ class Record:
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
-            files=origin_files(result) | ({TRAINED: self._trained_rows(result.prepared, held, made)} if stable else {}),
+            files=origin_files(result)
+            | ({TRAINED: self._trained_rows(result.prepared, dataset, partition)} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
-    def _trained_rows(self, of: PreparedData, held: sources.Dataset, made: Partition) -> bytes:
+    def _trained_rows(self, of: PreparedData, dataset: sources.Dataset, partition: Partition) -> bytes:
         """Return the keys of the rows that a run may learn from as a file, which are the same for runs on equal data.
 
-        held, made: what `of` names.
+        dataset, partition: what `of` names.
         """
         if of not in self._trained:
             while len(self._trained) >= MOST_TRAINED:
                 del self._trained[next(iter(self._trained))]
-            self._trained[of] = to_npy(trained_keys(held, made))
+            self._trained[of] = to_npy(trained_keys(dataset, partition))
         return self._trained[of]
 
     def find(self, config: str) -> Run | None:
@@ -178,14 +179,14 @@ class Record:
         with self.lock:
             return self._open(self.find(config), config, name, tags, parent)
 
-    def _open(self, known: Run | None, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
-        if known is None:
+    def _open(self, existing: Run | None, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
+        if existing is None:
             lineage = {"mlflow.parentRunId": parent} if parent else {}
             tags = {"fedcore.config": config, **tags, **lineage}
             return self.client.create_run(self.experiment, run_name=name, tags=tags)
-        if known.info.status != "RUNNING":
-            self.client.update_run(known.info.run_id, status="RUNNING")
-        return known
+        if existing.info.status != "RUNNING":
+            self.client.update_run(existing.info.run_id, status="RUNNING")
+        return existing
 
     def parent(self, of: StudyOnData, title: str, profile: Mapping[str, Any] | None = None) -> str:
         """Return the id of a study's run on its data; on other data it has another run.
@@ -198,10 +199,10 @@ class Record:
         }  # fmt: skip
         config = f"study {of.study} {of.size} {of.data}"
         with self.lock:
-            known = self.find(config)
-            if profile and known is not None and known.info.status == "FINISHED" and "rows" in known.data.params:
-                return str(known.info.run_id)
-            run = self._open(known, config, f"{of.study} ({of.size})", tags, None)
+            run = self.find(config)
+            if profile and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
+                return str(run.info.run_id)
+            run = self._open(run, config, f"{of.study} ({of.size})", tags, None)
         where = str(run.info.run_id)
         if profile and "rows" not in run.data.params:
             self.client.log_batch(where, params=[Param("rows", str(profile["examples"]))])
@@ -238,8 +239,8 @@ class Record:
         points = list(metrics(table, seconds, start, criterion))
         name, digest, profile = dataset
         self._log_dataset(where, name, digest, profile)
-        words = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
-        files = {**(files or {}), **{path: text.encode() for path, text in words.items()}}
+        texts = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
+        files = {**(files or {}), **{path: text.encode() for path, text in texts.items()}}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
         for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():
             path = "/".join(safe_name(part) for part in name.split("/"))
@@ -251,29 +252,29 @@ class Record:
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
-        shown = RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
+        table_tag = RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
         named = [Param(key, cut_value(value)) for key, value in params.items()]
-        self.client.log_batch(where, points, named, [shown])
+        self.client.log_batch(where, points, named, [table_tag])
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
     def model(
-        self, run: Run, store: Store, result: Result, schema: DataSchema, held: sources.Dataset, made: Partition
+        self, run: Run, store: Store, result: Result, schema: DataSchema, dataset: sources.Dataset, partition: Partition
     ) -> LoggedModel:
         """Log the models that the devices of a run deploy, once per run; returns their entry.
 
-        held, made: the dataset and the partition that they were trained on.
+        dataset, partition: the dataset and the partition that they were trained on.
 
         An entry whose logging was cut short is continued.
         """
         where = run.info.run_id
         begun = None
-        for known in self._logged(run):
-            if str(known.status) == "READY":
-                return known
-            begun = known
+        for logged in self._logged(run):
+            if str(logged.status) == "READY":
+                return logged
+            begun = logged
         distinct, devices = distinct_models(result)
         loaded = [(store.get(ref), net) for ref, net in distinct]
         logged = begun or mlflow.initialize_logged_model(
@@ -285,7 +286,7 @@ class Record:
             self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
         with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), self._finalising(logged):
             what = models.log_arguments(Path(folder), schema, result.setting.nets, loaded, devices, result.threshold)
-            models.write_reference(Path(folder) / models.FOLDER, held, made)
+            models.write_reference(Path(folder) / models.FOLDER, dataset, partition)
             card = mlflow.models.Model(
                 logged.artifact_location, where, model_uuid=logged.model_id, metadata=what["metadata"],
                 model_id=logged.model_id,
@@ -297,8 +298,8 @@ class Record:
 
     def _logged(self, run: Run) -> list[LoggedModel]:
         """Return the models that a run has logged or begun to log."""
-        found = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
-        return [*found]
+        logged_models = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
+        return [*logged_models]
 
     @contextmanager
     def _finalising(self, logged: LoggedModel) -> Iterator[None]:
@@ -313,8 +314,8 @@ class Record:
     def share(self, logged: LoggedModel, store: Store, result: Result) -> None:
         """Let the files of a logged model be the store's blobs of its models, if they are in this project."""
         with suppress(InputError):
-            place = seals.own_folder(logged.artifact_location, logged.name)
-            models.share(store, [ref for ref, _ in distinct_models(result)[0]], place)
+            folder = seals.own_folder(logged.artifact_location, logged.name)
+            models.share(store, [ref for ref, _ in distinct_models(result)[0]], folder)
 
     def register(
         self, run: Run, logged: LoggedModel, task: str, tags: Mapping[str, str], description: str | None = None
@@ -380,25 +381,25 @@ class Record:
             return []
         uri = self.client.get_model_version_download_uri(champion.name, champion.version)
         try:
-            place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
+            folder = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
         except InputError as refused:
             return [Notice(str(refused))]
-        reference, schema = models.load_reference(place), models.load_schema(place)
+        reference, schema = models.load_reference(folder), models.load_schema(folder)
         if reference is None:
             return []
-        held, made = store.get((result.prepared.dataset, result.prepared.partition))
+        dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
-        now = result.schema(held, made)
+        now = result.schema(dataset, partition)
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
             return [Notice(f"{beside}: other columns or classes, so that drift cannot be told")]
-        said = drift.lines(models.compare_training(reference, schema, held, made))
-        return [Notice(f"{beside}: {'; '.join(said) or 'nothing has moved'}", "drifted" if said else None)]
+        changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
+        return [Notice(f"{beside}: {'; '.join(changes) or 'nothing has moved'}", "drifted" if changes else None)]
 
     def find_source(self, task: str, word: str) -> tuple[Origin, PromotionCandidate]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
         version = promotion.find(self.client, task, word)
-        made = promotion.read_origin(self.client, version)
-        return made, PromotionCandidate(made.config, str(version.version), version.run_id)
+        origin = promotion.read_origin(self.client, version)
+        return origin, PromotionCandidate(origin.config, str(version.version), version.run_id)
 
     def save_final_fit(self, store: Store, result: Result) -> Notice:
         """Write a final fit to its run and make it the champion; returns a line about it."""
@@ -408,10 +409,10 @@ class Record:
         with self.lock:
             proposal = promotion.last_comparison(self.client, version)
             final = self.register_final_fit(store, result)
-            said = proposal.promoted_as(final)
+            line = proposal.promoted_as(final)
             promotion.promote(self.client, final)
-            self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, said)
-        return Notice(said, "promoted")
+            self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, line)
+        return Notice(line, "promoted")
 
     def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
         """Write a final fit to its run; returns the version."""
@@ -447,10 +448,10 @@ class Record:
         named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
         with self.lock:  # an equal flow at the same time writes no second points
             self.client.set_tag(where, "mlflow.note.content", shorten_note(f"{title}\n\n{note}"))
-            known = self.client.get_run(where).data.metrics
+            recorded = self.client.get_run(where).data.metrics
             now = get_current_time_millis()
             day = int(datetime.now().strftime("%Y%m%d"))
-            points = [Metric(key, value, now, day) for key, value in named.items() if known.get(key) != value]
+            points = [Metric(key, value, now, day) for key, value in named.items() if recorded.get(key) != value]
             self.client.log_batch(where, points)
             self._artifacts(where, files)
 

@@ -43,8 +43,8 @@ def check(name: str, uri: str, what: str) -> Path:
     what: the version, for messages.
     """
     folder = own_folder(uri, what)
-    known = environment.REGISTERED / digest(name, folder)
-    if not known.is_file() or known.stat().st_uid != os.getuid():
+    seal = environment.REGISTERED / digest(name, folder)
+    if not seal.is_file() or seal.stat().st_uid != os.getuid():
         raise InputError(
             f"{what}: not loaded, since its files are not those that this project registered; predict with another "
             "version, or set mlflow.db aside: the next run registers its models again"
@@ -73,12 +73,12 @@ def own_folder(uri: str, what: str) -> Path:
 
 def digest(name: str, folder: Path) -> str:
     """Return a digest of a registered model's name and of all its files, by their paths in its folder."""
-    made = blake2b(digest_size=20)
+    hasher = blake2b(digest_size=20)
     files = (path for path in folder.rglob("*") if path.is_file() and CACHES not in path.parts)
     files = (path for path in files if path != folder / META and not PART.fullmatch(path.name))
     for text in (name, *sorted(str(path.relative_to(folder)) for path in files)):
         content = text.encode(errors="surrogateescape")
-        made.update(len(content).to_bytes(8, "big") + content)
+        hasher.update(len(content).to_bytes(8, "big") + content)
         if text is not name:
-            made.update(blake2b((folder / text).read_bytes()).digest())
-    return made.hexdigest()
+            hasher.update(blake2b((folder / text).read_bytes()).digest())
+    return hasher.hexdigest()

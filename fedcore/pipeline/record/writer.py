@@ -126,12 +126,12 @@ class RecordWriter:
 
     def _call(self, process: Workers, fn: Callable[..., T], *args: Any) -> T:
         """Call a function in a process; once more in a new one if it was killed, since to write again is harmless."""
-        known = [arg.result() if isinstance(arg, Future) else arg for arg in args]
+        values = [arg.result() if isinstance(arg, Future) else arg for arg in args]
         try:
-            return process.call(fn, *known)
+            return process.call(fn, *values)
         except WorkerDied:
             try:
-                return process.call(fn, *known)
+                return process.call(fn, *values)
             except WorkerDied as died:
                 raise Failed(f"the record in MLflow: {died}, twice; {CONTINUE}") from None
 

@@ -123,7 +123,7 @@ def divide_dataset(
     """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
     _, section = split_threats(federation)
     words = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
-    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset, known=divided)
+    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset, result=divided)
     return made
 
 
