@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fedcore.errors import require_study
+from fedcore.errors import require_extra
 
 __version__ = "0.2.0"
 
@@ -108,10 +108,10 @@ __all__ = sorted(_PLACE)
 def __getattr__(name: str) -> Any:
     if name in _PLACE:
         if _PLACE[name].startswith(f"{__name__}.api."):
-            require_study()
+            require_extra("study")
         return getattr(import_module(_PLACE[name]), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
-        require_study()
+        require_extra("study")
         from fedcore.api.method_settings import settings_functions
 
         if function := settings_functions().get(name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import TracebackType
@@ -34,14 +34,23 @@ class TooFew(OneLine, RuntimeError):
     """Fewer devices answered in a round than must. The message names the absent ones."""
 
 
-STUDY = ("pandas", "pyarrow", "scipy", "sklearn", "cvxpy", "rich")
-"""Packages of the extra `study`, all of which it brings."""
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "study": ("pandas", "pyarrow", "scipy", "sklearn", "cvxpy", "rich"),
+    "pipeline": ("prefect", "mlflow", "dvc", "ruamel"),
+    "cluster": ("distributed",),
+    "field": ("nvflare",),
+}
+"""Packages that are there where an extra is installed."""
 
 
-def require_study() -> None:
-    """Refuse what compares methods where the extra is not installed, as on a device of the field."""
-    if missing := [package for package in STUDY if find_spec(package) is None]:
-        raise InputError(f"{missing[0]} is not installed; pip install 'fedcore[study]'")
+def require_extra(extra: str, packages: Sequence[str] = (), *, subject: str = "") -> None:
+    """Refuse in one line what needs an extra that is not installed; no package index has fedcore.
+
+    packages: those that are needed; by default all by which the extra is known. subject: what needs them.
+    """
+    if missing := [package for package in packages or EXTRAS[extra] if find_spec(package) is None]:
+        install = f"in a clone of fedcore: pip install '.[{extra}]' --constraint constraints.txt"
+        raise InputError(f"{subject}{missing[0]} is not installed; {install}")
 
 
 @contextmanager

@@ -86,6 +86,8 @@ def run_by_tests() -> set[tuple[str, ...]]:
                 continue
             if node.func.attr in ("run", "start"):
                 found.add(constants(node.args, names))
+            elif node.func.attr == "fork":  # of an installed fedcore (scenarios/installed.py)
+                found.add(("fedcore", *constants(node.args, names)))
             elif node.func.attr == "repro":  # of a project: a command of DVC
                 found.add(("dvc", *constants(node.args, names)))
     return found
@@ -145,7 +147,7 @@ def install(*words: str) -> None:
     pins = (ROOT / "constraints.txt").read_text()
     for word in given:
         if word != "--no-deps":
-            asked = Requirement(word)
+            asked = Requirement(word.replace(".[", f"{project['name']}["))  # of the clone
             assert asked.extras <= {*project["optional-dependencies"]}
             assert asked.name == project["name"] or f"\n{asked.name}==" in pins
 
@@ -276,6 +278,13 @@ def test_every_command_is_run_by_a_test_or_carried_up_to_the_computing(place: Pa
             wrong.append(f"{one}: {error!r}")
     shutil.copyfile(ROOT / "params.yaml", place / "params.yaml")
     assert wrong == []
+
+
+def test_a_scenario_runs_every_line_of_the_readme():
+    """From top to bottom, in a fresh clone (scenarios/installed.py); what `make test` would run is looked at there."""
+    lines = [one.words for one in commands() if one.page == "README.md" and one.words[0] != "cd"]
+    assert len(lines) > 4
+    assert [words for words in lines if words not in run_by_tests() | {("make", "test")}] == []
 
 
 REAL = ["domains", "mnist_m", "cwru"]

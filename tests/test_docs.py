@@ -179,6 +179,17 @@ def test_every_benchmark_has_a_page_with_its_figures():
     assert [name for name in names if not re.search(rf"benchmarks[./]{name}\b", said)] == []
 
 
+def test_nobody_is_told_to_install_from_an_index():
+    """No package index has fedcore: `pip install` takes a clone, a wheel or a project's requirements.txt."""
+    texts = [*PAGES, *(path for room in ("fedcore", "ops", "flows", "tasks") for path in (ROOT / room).rglob("*.*"))]
+    found = [
+        path
+        for path in texts
+        if path.suffix != ".pyc" and re.search(r"pip install\s+'?fedcore\b(?!-)", path.read_text())
+    ]
+    assert found == []
+
+
 def test_concepts_name_every_column_of_table_and_summary():
     text = (ROOT / "docs/concepts.md").read_text().partition("### Columns")[2].partition("### Groups")[0]
     table, _, both = text.partition("The **summary**")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, require_extra
 
 
 def refuse_leaf(_context: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> None:
@@ -64,7 +64,7 @@ def start(
 
     kit = unpack_kit(kit)
     opened = read_kit(kit)
-    require_flare()
+    require_extra("field")
     from fedcore.field.rows import DeviceRows
 
     rows = DeviceRows(data, opened.name)
@@ -140,11 +140,3 @@ def give_up() -> None:
 
     print("a step takes longer than --max-minutes: this device ends", flush=True)
     os._exit(1)
-
-
-def require_flare() -> None:
-    """Refuse in one line where NVIDIA FLARE is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("nvflare") is None:
-        raise InputError("nvflare is not installed; pip install 'fedcore[field]'")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.errors import InputError, TooFew, require_study
+from fedcore.errors import InputError, TooFew, require_extra
 
 if TYPE_CHECKING:
     from fedcore.field.runs import Setup
@@ -36,9 +36,7 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     """
     import tempfile
 
-    from fedcore.cli.device import require_flare
-
-    require_flare()
+    require_extra("field")
     import fedcore.field.cells  # noqa: F401  # once for all processes, which are forks
     from fedcore.cli.project import open_template
 
@@ -82,10 +80,9 @@ def init(
     fedcore field init my-field --address 10.0.0.5:8002
     fedcore field init my-field --address 127.0.0.1:8002 --device a --device b --shape 12 --classes 3
     """
-    from fedcore.cli.device import require_flare
 
-    require_flare()
-    require_study()
+    require_extra("field")
+    require_extra("study")
     from fedcore.field.kits import SERVER, archive, make_kits
     from fedcore.field.runs import Setup, write_setup
 
@@ -145,9 +142,8 @@ def start(kit: Path, foreground: bool) -> None:
     \b
     fedcore field start my-field/server
     """
-    from fedcore.cli.device import require_flare
 
-    require_flare()
+    require_extra("field")
     from fedcore.field import station
     from fedcore.field.kits import read_kit
     from fedcore.field.runs import read_setup
@@ -290,12 +286,11 @@ def run(
     \b
     fedcore field run my-field/server --method fedavg --set rounds=10 --deadline 10m --least 3
     """
-    from fedcore.cli.device import require_flare
 
-    require_flare()
+    require_extra("field")
     if not name.isalnum():
         raise InputError(f"--name {name}: must be letters and digits")
-    require_study()
+    require_extra("study")
     from fedcore.config.files import parse_value
     from fedcore.field.session import choose_method, play
 
@@ -333,12 +328,11 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     \b
     fedcore field study my-field/server --method local_only --method fedavg --seeds 0,1,2
     """
-    from fedcore.cli.device import require_flare
 
-    require_flare()
+    require_extra("field")
     if not all(seed.isdecimal() for seed in seeds.split(",")):
         raise InputError(f"--seeds {seeds}: must be whole numbers, such as 0,1,2")
-    require_study()
+    require_extra("study")
     from fedcore.field.session import play_study
 
     with going_on():

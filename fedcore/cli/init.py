@@ -16,8 +16,7 @@ from pathlib import Path
 import click
 
 import fedcore
-from fedcore.cli.project import require_pipeline
-from fedcore.errors import InputError
+from fedcore.errors import InputError, require_extra
 
 COPIED = (
     "flows",
@@ -75,7 +74,14 @@ dvc repro                             # the same study in stages, with versioned
 ```
 
 `params.yaml` has the settings, `studies/` the methods that are compared, `flows/` and `tasks/` the pipeline, which is
-yours to change. `requirements.txt` says which version of fedcore the results are of.
+yours to change. `requirements.txt` says which version of fedcore the results are of, and how to install it.
+"""
+
+REQUIREMENTS = """# No package index has fedcore. Once, in a clone of it at this version (PROJECT is this folder):
+#   pip wheel --no-deps --wheel-dir PROJECT/wheels .
+# Then here: pip install -r requirements.txt
+--find-links wheels
+fedcore[pipeline]=={version}
 """
 
 
@@ -101,7 +107,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     cd my-sites
     fedcore run
     """
-    require_pipeline()
+    require_extra("pipeline")
     source = template()
     check(folder, data, labels, device)
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +121,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
         project_settings(source / "params.yaml", place, labels, device, rows_of(data) if data else 0)
     )
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
-    (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
+    (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
     if nightly:
         write_ops(source / "ops", folder)
     model = "-".join([place.stem, *labels]) if place else "MODEL"
@@ -300,7 +306,7 @@ def write_ops(source: Path, folder: Path) -> None:
         if name.endswith((".service", ".timer")):
             text = text.replace("FOLDER", str(folder.resolve())).replace("FEDCORE", command)
         (folder / "ops" / name).write_text(text)
-    (folder / ".dockerignore").write_text("*\n!requirements.txt\n")
+    (folder / ".dockerignore").write_text("*\n!requirements.txt\n!wheels\n")
     (folder / ".fedcore").mkdir(mode=0o700)
     secret = folder / ".fedcore" / "nightly.env"
     secret.touch(mode=0o600)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import InputError
-
-EXTRA = ("prefect", "mlflow", "dvc", "ruamel")
-"""Packages of the extra `pipeline`, all of which it brings."""
+from fedcore.errors import InputError, require_extra
 
 
 def enter_project() -> Path:
@@ -23,19 +19,13 @@ def enter_project() -> Path:
     home = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
     if not (home / "params.yaml").is_file() and not (Path.cwd() / "params.yaml").is_file():
         raise InputError(f"{home}: no project here (no params.yaml); make one with: fedcore init FOLDER")
-    require_pipeline()
+    require_extra("pipeline")
     from fedcore.pipeline import environment
 
     environment.prepare()
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # the project's flows, tasks, methods and nets
     return home
-
-
-def require_pipeline() -> None:
-    """Refuse a command where the extra is not installed."""
-    if any(find_spec(name) is None for name in EXTRA):
-        raise InputError("this command needs the pipeline: pip install 'fedcore[pipeline]'")
 
 
 def flow(module: str, name: str) -> Any:

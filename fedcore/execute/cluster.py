@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from fedcore.builders import name_of
-from fedcore.errors import InputError
+from fedcore.errors import InputError, require_extra
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.dask_workers import (
@@ -166,8 +165,7 @@ class Cluster(Engine):
                         part.close(timeout=5)
 
     def __enter__(self) -> Cluster:
-        if find_spec("distributed") is None:
-            raise InputError("Dask is not installed; install it with: pip install 'fedcore[cluster]'")
+        require_extra("cluster", subject="run.engine = 'dask': ")
         if self.address is not None:
             try:
                 self._connect()

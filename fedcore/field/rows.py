@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fedcore.data import Dataset
-from fedcore.errors import InputError
+from fedcore.errors import InputError, require_extra
 from fedcore.field.examples import read_examples
 from fedcore.field.recipe import Recipe
 from fedcore.types.federation import Data, Splits
@@ -37,8 +36,8 @@ class DeviceRows:
         self.path, self.name = path, name
         self.examples: Splits | None = None
         needed = ("PIL",) if path.is_dir() else TABLES.get(path.suffix.lower(), ())
-        if missing := [package for package in needed if find_spec(package) is None]:
-            raise InputError(f"--data {path}: {missing[0]} is not installed; pip install 'fedcore[tables]'")
+        if needed:
+            require_extra("tables", needed, subject=f"--data {path}: ")
         if not path.exists():
             raise InputError(f"--data {path}: no such file or folder")
         if not needed:

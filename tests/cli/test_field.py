@@ -9,7 +9,7 @@ from pathlib import Path
 import forks
 import pytest
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcore[field]'")
+pytest.importorskip("nvflare", reason="nvflare is not installed: make test installs it")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

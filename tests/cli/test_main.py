@@ -128,5 +128,6 @@ def test_without_the_extra_one_line_names_it(tmp_path: Path, words: list[str]):
     call = [sys.executable, "-c", WITHOUT, *words]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr == "fedcore: this command needs the pipeline: pip install 'fedcore[pipeline]'\n"
+    install = "in a clone of fedcore: pip install '.[pipeline]' --constraint constraints.txt"
+    assert done.stderr == f"fedcore: prefect is not installed; {install}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]

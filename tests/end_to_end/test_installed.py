@@ -16,6 +16,35 @@ from fedcore.cli import init
 from fedcore.config.request import USER_STUDY
 
 
+def test_make_run_answers_in_a_fresh_clone_and_then_computes_nothing(installed: Installed):
+    first, second = installed.runs
+    assert (first.code, second.code, second.err) == (0, 0, ""), first.all
+    assert "first use: installing into .venv" in first.out
+    assert "code: base (digits): " in first.out
+    last = first.out.splitlines()[-2:]
+    assert second.out.splitlines() == last
+    assert last[0].startswith("code: ")
+    assert "page: results/report.html" in last[1]
+
+
+def test_make_test_runs_every_folder_and_file_of_tests_once(installed: Installed):
+    assert installed.tests.code == 0, installed.tests.err
+    ran, left = [], []
+    for line in installed.tests.out.splitlines():
+        if "/pytest " in line:
+            words = line.partition("/pytest ")[2].split()
+            named = [word for word in words if word.startswith("tests/")]
+            (left if "--ignore" in words else ran).extend(named)
+    assert sorted(ran) == sorted(left)
+    assert len({*ran}) == len(ran) > 10
+    assert [path for path in ran if not (ROOT / path).exists()] == []
+
+
+def test_a_project_says_how_to_install_its_version(installed: Installed):
+    assert installed.required.code == 0, installed.required.all
+    assert (installed.folder / "required" / f"fedcore-{__version__}.dist-info").is_dir()
+
+
 def test_the_wheel_installs_one_package(installed: Installed):
     names = zipfile.ZipFile(installed.wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"fedcore", f"fedcore-{__version__}.dist-info"}
@@ -36,7 +65,7 @@ def test_a_project_has_what_its_commands_need(installed: Installed):
     folder = installed.folder / "my-sites"
     params = YAML(typ="safe").load(folder / "params.yaml")
     assert (
-        params["data"] | {"name": "table", "path": "data/machines.csv", "label": "state", "device": "site"}
+        params["data"] | {"name": "table", "path": "data/machines.csv", "label": "fault", "device": "site"}
         == (params["data"])
     )
     assert params["run"]["studies"] == [USER_STUDY] == [init.STUDY]
@@ -51,7 +80,11 @@ def test_a_project_has_what_its_commands_need(installed: Installed):
 
 
 def test_a_run_answers_and_leaves_the_repository_clean(installed: Installed):
-    answer = installed.answer
+    look, answer = installed.look, installed.answer
+    assert (look.code, look.err) == (0, "")
+    assert "so far" in look.out
+    assert f"{USER_STUDY}: base (machines): " in look.out
+    assert re.findall(r"steps computed: .*train 0/\d+", answer.out), "the first look's steps are used again"
     assert (answer.code, answer.err) == (0, "")
     assert f"{USER_STUDY}: base (machines):" in answer.out
     assert "page: runs/" in answer.out
@@ -83,5 +116,5 @@ def test_a_restored_clone_predicts_the_same_and_computes_nothing(installed: Inst
 def test_a_stage_runs_in_the_project(installed: Installed):
     assert installed.staged.code == 0, installed.staged.err
     (card,) = (installed.folder / "my-sites" / "pipeline" / "data").rglob("card.json")
-    assert json.loads(card.read_text())["classes"] == ["fault", "ok"]
+    assert json.loads(card.read_text())["classes"] == ["no", "yes"]
     assert installed.clean[2].out.split() in ([], ["??", "dvc.lock"])

@@ -24,7 +24,7 @@ import distributed
 import psutil
 from distributed.comm.core import CommClosedError
 
-from fedcore import nets
+from fedcore import errors, nets
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.execute import cluster as room
@@ -229,8 +229,11 @@ def test_without_certificates_tls_is_refused_in_one_line(monkeypatch):
 
 
 def test_without_dask_a_cluster_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(room, "find_spec", lambda name: None)
-    assert refused() == "Dask is not installed; install it with: pip install 'fedcore[cluster]'"
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
+    assert refused() == (
+        "run.engine = 'dask': distributed is not installed; "
+        "in a clone of fedcore: pip install '.[cluster]' --constraint constraints.txt"
+    )
 
 
 def test_modules_reach_every_worker_in_place_of_older_ones(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from fedcore.field.plan import plan_of
 from fedcore.field.server import Field, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcore[field]'")
+pytest.importorskip("nvflare", reason="nvflare is not installed: make test installs it")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

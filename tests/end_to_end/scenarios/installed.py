@@ -1,8 +1,10 @@
-"""A project of one's own: from a wheel, in a fresh environment, far from fedcore's own repository."""
+"""README from top to bottom: a fresh clone of fedcore, an environment of one's own, and a project far from both."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,36 +13,47 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from project import LIMIT, ROOT, Project, Said, nursery
+import yaml
+from project import LIMIT, ROOT, Project, Said, nursery, small
 
+from fedcore.config.request import USER_STUDY
 from scenarios.place import Place
 
-METHODS = ["local_only", "fedavg", "analytic", "majority"]
-RUN = ("fedcore", "run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1]", "run.lr_factors=[]", "run.new_device=shared")
+METHODS = ("local_only", "fedavg", "fedprox", "analytic", "majority")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment that has the wheel, in a folder outside of the repository."""
+    """A folder outside of the repository, and an environment `venv` in it, or another, for the commands there."""
 
     folder: Path
+    venv: str = "venv"
+
+    def make(self) -> None:
+        """Make an environment that has what fedcore needs, not fedcore itself; its pip asks no package index."""
+        venv = self.folder / self.venv
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+        (self.packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+        for name, words in (("pip", f"{sys.executable} -m pip --python {venv}/bin/python"), ("dvc", "python -m dvc")):
+            (venv / "bin" / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+            (venv / "bin" / name).chmod(0o755)
 
     @property
     def packages(self) -> Path:
-        return next((self.folder / "venv" / "lib").glob("*/site-packages"))
+        return next((self.folder / self.venv / "lib").glob("*/site-packages"))
 
     def variables(self, **more: str) -> dict[str, str]:
-        own = ("FEDCORE_", "PREFECT_", "MLFLOW_", "PYTHONPATH", "GIT_", "DVC_")
+        own = ("FEDCORE_", "PREFECT_", "MLFLOW_", "PYTHONPATH", "GIT_", "DVC_", "MAKE", "PIP_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        path = os.pathsep.join([str(self.folder / "venv" / "bin"), os.environ["PATH"]])
-        return {**kept, **author, "PATH": path, "COLUMNS": "200", **more}
+        path = os.pathsep.join([str(self.folder / self.venv / "bin"), os.environ["PATH"]])
+        pip = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        return {**kept, **author, **pip, "PATH": path, "COLUMNS": "200", **more}
 
-    def run(self, *command: str, where: str = ".") -> Said:
+    def run(self, *command: str, where: str = ".", **more: str) -> Said:
         """Run a command in a new process."""
-        done = subprocess.run(
-            command, cwd=self.folder / where, env=self.variables(), capture_output=True, text=True, timeout=LIMIT
-        )
+        env = self.variables(**more)
+        done = subprocess.run(command, cwd=self.folder / where, env=env, capture_output=True, text=True, timeout=LIMIT)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def fork(self, *words: str, where: str = "my-sites", **more: str) -> Said:
@@ -53,21 +66,28 @@ class Environment:
 
 @dataclass(frozen=True)
 class Installed:
-    """wheel: the file. folder: where the environment and the project `my-sites` are. imported: where fedcore comes
-    from; flows: what is said to the import of flows. made: by `fedcore init`; files: those of the project then.
+    """runs: `make run` in the clone, and once more. tests: what `make test` would run there.
 
-    answer: of the first run; status: after it. promoted: its proposed model; grown: the same run on more rows, and the
-    status after it. predicted, aliases: by the project; saved: it. restored: a clone of it; predicted_again,
-    aliases_again, again: by the clone. staged: by `dvc repro data`. clean: what `git status` says of the project
-    after `init`, the first run, and `dvc repro`.
+    wheel: the file, built as the project's requirements.txt says; required: by pip from that file. folder: where the
+    clone, the environment and the project `my-sites` are. imported: where fedcore comes from; flows: what is said to
+    the import of flows. made: by `fedcore init`; files: those of the project then.
+
+    look, answer: of the first two runs; status: after them. promoted: the proposed model; grown: the same run on more
+    rows, and the status after it. predicted, aliases: by the project; saved: it. restored: a clone of it;
+    predicted_again, aliases_again, again: by the clone. staged: by `dvc repro data`. clean: what `git status` says of
+    the project after `init`, the runs, and `dvc repro`.
     """
 
+    runs: tuple[Said, Said]
+    tests: Said
     wheel: Path
+    required: Said
     folder: Path
     imported: Said
     flows: Said
     made: Said
     files: set[str]
+    look: Said
     answer: Said
     status: Said
     promoted: Said
@@ -84,13 +104,19 @@ class Installed:
 
 def installed(place: Place) -> Installed:
     """What a stranger calls first is a new process each; the commands after that are forks."""
+    shared = {"PREFECT_API_URL": str(place.host.api), "PREFECT_API_AUTH_STRING": str(place.host.password)}
     folder = place.folder / "elsewhere"
     there = Environment(folder)
-    wheel = install(folder)
-    rows().to_csv(folder / "machines.csv", index=False)
+    clone_into(folder / "fedcore")
+    there.make()
+    said = there.run("pip", "install", ".[pipeline]", "--constraint", "constraints.txt", where="fedcore")
+    assert said.code == 0, said.err
     imported = there.run("python", "-c", "import fedcore; print(fedcore.__file__)")
     flows = there.run("python", "-c", "import flows")
-    made = there.run("fedcore", "init", "my-sites", "--data", "machines.csv", "--label", "state", "--device", "site")
+    made = there.run(
+        "fedcore", "init", "../my-sites", "--data", "examples/machines.csv", "--label", "fault", "--device", "site",
+        where="fedcore",
+    )  # fmt: skip
     project = folder / "my-sites"
     files = {path.relative_to(project).as_posix() for path in project.rglob("*")}
 
@@ -98,55 +124,100 @@ def installed(place: Place) -> Installed:
         return there.run("git", "status", "--porcelain", where="my-sites")
 
     clean = [changes()]
+    wheel, required = require(there)
+    inside = Environment(folder / "fedcore", ".venv")
+    inside.make()
+    reduce_default(inside.folder)  # now that the wheel has the real settings
+    runs = inside.run("make", "run", PIP_NO_DEPS="1", **shared), inside.run("make", "run", **shared)
+    tests = inside.run("make", "--dry-run", "test")
+    reduce(project)
+    there.run("git", "add", "--all", where="my-sites")
+    there.run("git", "commit", "--quiet", "--message", "A small study, and fedcore", where="my-sites")
+
     place.join(Project(project))
     try:
-        answer = there.run(*RUN, where="my-sites")
+        look = there.run(
+            "fedcore", "run", "seeds=[0,1,2]", "methods=[local_only,fedavg,fedprox,analytic]", where="my-sites"
+        )
+        answer = there.run("fedcore", "run", where="my-sites")
         clean.append(changes())
         status = there.fork("status")
-        promoted = there.fork("promote", "machines-state")
+        promoted = there.fork("promote", "machines-fault")
         table = project / "data" / "machines.csv"
         old = table.read_text()
-        table.write_text(old + rows(400)[320:].to_csv(index=False, header=False))
-        grown = there.fork(*RUN[1:]), there.fork("status")
+        table.write_text(old + more_rows().to_csv(index=False, header=False))
+        grown = there.fork("run"), there.fork("status")
         table.write_text(old)
-        rows().drop(columns="state").to_csv(folder / "new.csv", index=False)
+        pd.read_csv(table).drop(columns="fault").to_csv(folder / "new.csv", index=False)
         predicted = there.fork("predict", "../new.csv")
         saved = there.fork("save", "../saved", "--cache")
         there.run("git", "clone", "--quiet", "my-sites", "clone")
         restored = there.fork("restore", "../saved", where="clone")
         predicted_again = there.fork("predict", "../new.csv", where="clone")
         aliases = there.fork("promote"), there.fork("promote", where="clone")
-        shared = {"PREFECT_API_URL": str(place.host.api), "PREFECT_API_AUTH_STRING": str(place.host.password)}
-        again = there.fork(*RUN[1:], where="clone", **shared)  # a server of the clone's own takes eleven seconds
+        again = there.fork("run", where="clone", **shared)  # a server of the clone's own takes eleven seconds
         staged = there.run("dvc", "repro", "data", where="my-sites")
         clean.append(changes())
     finally:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
     return Installed(
-        wheel, folder, imported, flows, made, files, answer, status, promoted, grown, predicted, saved, restored,
-        predicted_again, aliases, again, staged, (clean[0], clean[1], clean[2]),
+        runs, tests, wheel, required, folder, imported, flows, made, files, look, answer, status, promoted, grown,
+        predicted, saved, restored, predicted_again, aliases, again, staged, (clean[0], clean[1], clean[2]),
     )  # fmt: skip
 
 
-def install(folder: Path) -> Path:
-    """Build a wheel and install it into an environment; returns it."""
-    folder.mkdir()
-    pip = [sys.executable, "-m", "pip"]
-    build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    packages = Environment(folder).packages
-    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # what fedcore needs; not fedcore itself
-    target = ["--python", str(folder / "venv" / "bin" / "python")]
-    words = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, *target, *words], check=True, capture_output=True)
-    return wheel
+def clone_into(folder: Path) -> None:
+    """Clone the repository, with what is not committed yet."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+        elif name:
+            (folder / name).unlink(missing_ok=True)
 
 
-def rows(count: int = 320) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(count, 3)), columns=["load", "heat", "speed"])
-    table["site"] = np.array(["a", "b", "c", "d"])[np.arange(count) % 4]
-    table["state"] = np.where(table["load"] + table["heat"] > 0, "fault", "ok")
+def reduce_default(clone: Path) -> None:
+    """Reduce the default study to seconds."""
+    study = clone / "studies" / "code.yaml"
+    studies = yaml.safe_load(study.read_text())
+    params = yaml.safe_load((clone / "params.yaml").read_text())
+    small(params | {"studies": studies})
+    studies["code"]["methods"] = {"local_only": {}, "lmf": {}}
+    for path, content in ((study, studies), (clone / "params.yaml", params)):
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def require(there: Environment) -> tuple[Path, Said]:
+    """Follow requirements.txt of the project; returns the wheel and what pip says that installs from it."""
+    project = there.folder / "my-sites"
+    lines = (project / "requirements.txt").read_text().splitlines()
+    (build,) = (line.removeprefix("#").replace("PROJECT", "../my-sites") for line in lines if " pip wheel " in line)
+    (install,) = (line.partition(": ")[2] for line in lines if "pip install " in line)
+    said = there.run(*build.split(), where="fedcore")
+    assert said.code == 0, said.err
+    (wheel,) = (project / "wheels").iterdir()
+    return wheel, there.run(*install.split(), "--no-deps", "--target", "../required", where="my-sites")
+
+
+def reduce(project: Path) -> None:
+    """Reduce the study of all methods to a few, one learning rate and three seeds."""
+    study = project / "studies" / f"{USER_STUDY}.yaml"
+    studies = yaml.safe_load(study.read_text())
+    rows = {name: row for name, row in studies[USER_STUDY]["methods"].items() if name in METHODS}
+    studies[USER_STUDY] |= {"methods": rows, "new_device": "shared"}
+    studies[USER_STUDY]["sizes"]["small"]["set"]["run.lr_factors"] = []
+    study.write_text(yaml.safe_dump(studies, sort_keys=False))
+    params = project / "params.yaml"
+    text, count = re.subn(r"(?<=  seeds:\n)(  - \d+\n)+", "  - 0\n  - 1\n  - 2\n", params.read_text())
+    assert count == 1
+    params.write_text(text)
+
+
+def more_rows() -> pd.DataFrame:
+    """Return 80 rows like those of examples/machines.csv."""
+    table = pd.DataFrame(np.random.default_rng(1).normal(size=(80, 3)), columns=["load", "heat", "speed"])
+    table.insert(0, "site", np.array(["a", "b", "c", "d"])[np.arange(80) % 4])
+    table["fault"] = np.where(table["load"] + table["heat"] > 0, "yes", "no")
     return table
