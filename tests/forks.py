@@ -41,14 +41,14 @@ class Apart(template.Template):
         self._channel, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fork(self, connection: socket.socket, nice: int, task: template.Task | None = None) -> template.Forked:
+    def fork(self, connection: socket.socket, nice: int, job: template.Job | None = None) -> template.Forked:
         with self._lock:
             if self._process is None:
                 command = [sys.executable, "-c", PROGRAM, str(self._theirs.fileno())]
                 env = {**os.environ, "PYTHONPATH": str(ROOT)}
                 self._process = subprocess.Popen(command, env=env, pass_fds=[self._theirs.fileno()])
                 self._theirs.close()
-        return super().fork(connection, nice, task)
+        return super().fork(connection, nice, job)
 
     def close(self) -> None:
         super().close()

@@ -98,8 +98,8 @@ class Cluster(Engine):
         """
         with self._turn():
             key = self._next(name) if name else f"{word(fn)}-{uuid4().hex}"
-            task = _Task(fn, [args], key, accelerator)
-            result: Result = self._receive(task, self._send(task))[0]
+            job = _Job(fn, [args], key, accelerator)
+            result: Result = self._receive(job, self._send(job))[0]
         return result
 
     def map(
@@ -117,16 +117,16 @@ class Cluster(Engine):
         with self._turn():
             workers = self._addresses(0.0)
             parts = [part for part in shares(calls, max(1, len(workers))) if part]
-            tasks = [
-                _Task(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator)
+            jobs = [
+                _Job(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator)
                 for part in parts
             ]
-            futures = [self._send(task, workers[number : number + 1]) for number, task in enumerate(tasks)]
+            futures = [self._send(job, workers[number : number + 1]) for number, job in enumerate(jobs)]
             try:
                 results = {
                     key: result
-                    for part, task, future in zip(parts, tasks, futures, strict=True)
-                    for key, result in zip(part, self._receive(task, future), strict=True)
+                    for part, job, future in zip(parts, jobs, futures, strict=True)
+                    for key, result in zip(part, self._receive(job, future), strict=True)
                 }
             finally:
                 for future in futures:
@@ -225,14 +225,14 @@ class Cluster(Engine):
             again = self._asked[name] - 1
         return f"{name}-{again}" if again else name
 
-    def _send(self, task: _Task, workers: Sequence[str] = ()) -> Any:
-        """Return the future of a task that is sent to the cluster. workers: for a large packet; any if empty."""
-        client, packet = self._connect(), remote.pack((task.fn, task.calls))
+    def _send(self, job: _Job, workers: Sequence[str] = ()) -> Any:
+        """Return the future of a job that is sent to the cluster. workers: for a large packet; any if empty."""
+        client, packet = self._connect(), remote.pack((job.fn, job.calls))
         sent = packet if remote.size(packet) <= SMALL else self._scatter(packet, workers)
         with self._reached():
             return client.submit(
-                by_value("answer"), self._own, sent, key=task.key, pure=False,
-                resources=GPU if task.accelerator else None,
+                by_value("answer"), self._own, sent, key=job.key, pure=False,
+                resources=GPU if job.accelerator else None,
             )  # fmt: skip
 
     def _scatter(self, packet: remote.Packet, addresses: Sequence[str]) -> Any:
@@ -249,27 +249,27 @@ class Cluster(Engine):
             addresses = ()
             time.sleep(COUNTED / 2)
 
-    def _receive(self, task: _Task, future: Any) -> list[Any]:
-        """Return a task's results; it is sent again where a worker died that had its packet."""
+    def _receive(self, job: _Job, future: Any) -> list[Any]:
+        """Return a job's results; it is sent again where a worker died that had its packet."""
         from distributed import CancelledError, KilledWorker
         from distributed.comm.core import CommClosedError
 
         for attempt in range(DEATHS):
             if attempt:
-                future = self._send(replace(task, key=f"{task.key}-{uuid4().hex}"))
+                future = self._send(replace(job, key=f"{job.key}-{uuid4().hex}"))
             try:
                 self._wait(future)
                 results: list[Any] = remote.unpack(future.result())
                 return results
             except KilledWorker as killed:
-                raise died(task, killed.allowed_failures + 1) from None
+                raise died(job, killed.allowed_failures + 1) from None
             except CancelledError as error:
                 self._refuse_if_lost(getattr(error, "reason", "") == "scheduler-connection-lost")
             except CommClosedError:  # the scheduler went when it was asked where the result is
                 self._refuse_if_lost(True)
             finally:
                 future.release()
-        raise died(task, DEATHS)
+        raise died(job, DEATHS)
 
     def _wait(self, future: Any) -> None:
         """Wait until a task has ended; raises ClusterLost if no worker is left to do it."""
@@ -326,8 +326,8 @@ class Cluster(Engine):
 
 
 @dataclass(frozen=True)
-class _Task:
-    """A function with the arguments of its calls, all in one task of that key. accelerator: as for `Cluster.call`."""
+class _Job:
+    """A function with the arguments of its calls, one Dask task of that key. accelerator: as for `Cluster.call`."""
 
     fn: Callable[..., Any]
     calls: Sequence[tuple[Any, ...]]
@@ -335,9 +335,9 @@ class _Task:
     accelerator: str | None
 
 
-def died(task: _Task, times: int) -> WorkerDied:
-    """Return the error of a task with which so many workers died."""
-    error = WorkerDied(f"a worker of the cluster ended while it ran {name_of(task.fn)}")
+def died(job: _Job, times: int) -> WorkerDied:
+    """Return the error of a job with which so many workers died."""
+    error = WorkerDied(f"a worker of the cluster ended while it ran {name_of(job.fn)}")
     error.times = times
     return error
 

@@ -28,7 +28,7 @@ from typing import NoReturn, TypeAlias
 SIZE = 1 << 17
 """Bytes of the longest request. One holds `sys.path`."""
 
-Task: TypeAlias = tuple[str, str, list[str]]
+Job: TypeAlias = tuple[str, str, list[str]]
 """A module, its function, and texts that follow the descriptor as arguments."""
 
 _open: Template | None = None
@@ -45,12 +45,12 @@ class Template:
             _answer_requests(theirs, serve)
         theirs.close()
 
-    def fork(self, connection: socket.socket, nice: int, task: Task | None = None) -> Forked:
+    def fork(self, connection: socket.socket, nice: int, job: Job | None = None) -> Forked:
         """Start a process that calls serve(descriptor of `connection`). Raises OSError if the template has ended.
 
-        task: what it calls instead of `serve`.
+        job: what it calls instead of `serve`.
         """
-        request = {"path": sys.path, "nice": nice, "task": task}
+        request = {"path": sys.path, "nice": nice, "job": job}
         return Forked(self, self._ask(request, [connection.fileno()]))
 
     def collect(self, pid: int) -> int:
@@ -125,11 +125,11 @@ def _holds_processes() -> bool:
     return hasattr(signal, "pidfd_send_signal")
 
 
-def fork_worker(connection: socket.socket, nice: int, task: Task | None = None) -> Forked | None:
-    """Fork a worker, or a process with another task, from this process's template. Returns None without one."""
+def fork_worker(connection: socket.socket, nice: int, job: Job | None = None) -> Forked | None:
+    """Fork a worker, or a process with another job, from this process's template. Returns None without one."""
     if _open is not None:
         with suppress(OSError):
-            return _open.fork(connection, nice, task)
+            return _open.fork(connection, nice, job)
     return None
 
 
@@ -159,7 +159,7 @@ def _answer_requests(channel: socket.socket, serve: Callable[[int], None]) -> No
 
 
 def _become_worker(
-    serve: Callable[[int], None], descriptor: int, path: list[str], nice: int, task: Task | None
+    serve: Callable[[int], None], descriptor: int, path: list[str], nice: int, job: Job | None
 ) -> NoReturn:
     code = 1
     try:
@@ -172,10 +172,10 @@ def _become_worker(
         sys.path[:] = path
         gc.set_threshold(700, 10, 10)
         keep_freed_memory()
-        if task is None:
+        if job is None:
             serve(descriptor)
         else:
-            module, function, texts = task
+            module, function, texts = job
             getattr(import_module(module), function)(descriptor, *texts)
         code = 0
     except BaseException:

@@ -232,24 +232,24 @@ def log(around: Monomials) -> StepSolution:
     for g in range(int(form.group.max()) + 1):
         rows = np.flatnonzero(form.group == g)
         constraints.append(cp.log_sum_exp(form.C[rows] @ z + form.d[rows]) <= 0)
-    task = cp.Problem(cp.Minimize(cp.log_sum_exp(form.A @ z + form.b)), constraints)
-    status = solve_by_cvxpy(task)
+    problem = cp.Problem(cp.Minimize(cp.log_sum_exp(form.A @ z + form.b)), constraints)
+    status = solve_by_cvxpy(problem)
     if z.value is None:
         return StepSolution(None, np.inf, status)
-    return to_step(around, z.value, float(np.exp(task.value)), status)
+    return to_step(around, z.value, float(np.exp(problem.value)), status)
 
 
-def solve_by_cvxpy(task: cp.Problem, **how: bool) -> str:
+def solve_by_cvxpy(problem: cp.Problem, **how: bool) -> str:
     """Solve by CVXPY with Clarabel and return Clarabel's name of the status; errors count as NumericalError."""
     import cvxpy as cp
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # "may be inaccurate": the status says so
-            task.solve(solver=cp.CLARABEL, **SETTINGS, **how)
+            problem.solve(solver=cp.CLARABEL, **SETTINGS, **how)
     except cp.SolverError as error:
         return f"NumericalError ({error})".splitlines()[0]
-    return str(STATUS.get(task.status, task.status))
+    return str(STATUS.get(problem.status, problem.status))
 
 
 STATUS = {"optimal": "Solved", "optimal_inaccurate": "AlmostSolved", "infeasible": "PrimalInfeasible"}
