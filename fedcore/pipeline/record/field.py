@@ -74,12 +74,12 @@ def record(field_run: FieldRun) -> list[str]:
     return [proposal.line for proposal in keeper.propose([config], False, rule_of(read()))]
 
 
-def find_answer(task: str) -> tuple[MethodConfig, int]:
-    """Return the method and the seed of a task's candidate, which a study proposed, or a run on real devices."""
+def find_answer(model_name: str) -> tuple[MethodConfig, int]:
+    """Return the method and the seed of a model's candidate, which a study proposed, or a run on real devices."""
     keeper = Record()
-    version = promotion.find(keeper.client, task, CANDIDATE)
+    version = promotion.find(keeper.client, model_name, CANDIDATE)
     if version.tags.get(promotion.SIMULATED) != "false":
-        origin, _ = keeper.find_source(task, CANDIDATE)
+        origin, _ = keeper.find_source(model_name, CANDIDATE)
         return origin.row, origin.seed
     plan = Plan.from_json(promotion.read_artifact(keeper.client, version.run_id, "plan.json").decode())
     label = version.tags["fedcore.method"]
@@ -89,7 +89,7 @@ def find_answer(task: str) -> tuple[MethodConfig, int]:
 def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str]) -> None:
     """Register the models of a run, or their recipe, once."""
     where, setup, stored = run.info.run_id, field_run.setup, field_run.stored
-    task = "field" if setup.study is None else setup.study.task
+    model_name = "field" if setup.study is None else setup.study.task
     deployed = models_of(stored, setup)
     if keeper.client.search_model_versions(f"run_id = '{where}'"):
         return
@@ -100,9 +100,9 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
         with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
             what = models.log_arguments(Path(folder), schema_of(setup, stored), setup.nets, distinct, devices)
             logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", field_run.label), **what)
-        keeper.register(run, keeper.client.get_logged_model(logged.model_id), task, tags)
+        keeper.register(run, keeper.client.get_logged_model(logged.model_id), model_name, tags)
         return
-    name = registered(task)
+    name = registered(model_name)
     keeper.client.log_text(where, stored.plan.to_json(), f"{RECIPE}/plan.json")
     with keeper.lock:
         if not keeper.client.search_registered_models(f"name = '{name}'"):

@@ -1,4 +1,4 @@
-"""Champions: the version of a registered model that predictions use, for each dataset and task.
+"""Champions: the version of a registered model that predictions use, for each dataset and label.
 
 A run proposes a version: alias `candidate`. Where rows are held out by a stable hash, it challenges the champion on
 today's test rows (fedcore/pipeline/record/challenge.py). Elsewhere it is better than the champion if its metric is
@@ -164,7 +164,7 @@ def names(client: MlflowClient) -> list[str]:
 
 
 def all_versions(client: MlflowClient) -> dict[str, Versions]:
-    """Return the versions of this record by task, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
+    """Return this record's versions by model, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
     return {
         name.removeprefix(FAMILY): Versions(
             {str(version.version) for version in client.search_model_versions(f"name = '{name}'")},
@@ -174,12 +174,12 @@ def all_versions(client: MlflowClient) -> dict[str, Versions]:
     }
 
 
-def version_table(client: MlflowClient, task: str) -> list[list[str]]:
-    """Return a row of texts for each version of a task's model, with the columns of COLUMNS, the oldest first."""
+def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
+    """Return a row of texts for each version of a model, with the columns of COLUMNS, the oldest first."""
     named: dict[str, list[str]] = {}
-    for word, number in all_versions(client)[task].aliases.items():
+    for word, number in all_versions(client)[model_name].aliases.items():
         named.setdefault(number, []).append(word)
-    versions = client.search_model_versions(f"name = '{registered(task)}'")
+    versions = client.search_model_versions(f"name = '{registered(model_name)}'")
     return [
         _cells(client, version, ", ".join(sorted(named.get(str(version.version), []))))
         for version in sorted(versions, key=lambda version: int(version.version))
@@ -202,10 +202,10 @@ def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[st
     return [str(version.version), *named[:2], study, named[2], metric.words, *values, last]
 
 
-def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
+def find(client: MlflowClient, model_name: str, word: str) -> ModelVersion:
     """Return a version by its number or alias; raises InputError, which names what there is."""
-    registry.require(all_versions(client), task, word)
-    name = registered(task)
+    registry.require(all_versions(client), model_name, word)
+    name = registered(model_name)
     return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
 
 
@@ -227,13 +227,13 @@ def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:
 
 
 def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Reference | None]:
-    """Return the task and the models of a version, and what new rows are compared with, if the version has it.
+    """Return the name and the models of a version, and what new rows are compared with, if the version has it.
 
-    asked: "task", "task@alias" or "task/number"; None: the only champion. Raises InputError for models that this
+    asked: "name", "name@alias" or "name/number"; None: the only champion. Raises InputError for models that this
     project did not register, see :mod:`fedcore.pipeline.record.seals`.
     """
-    task, word = registry.choose(all_versions(client), asked)
-    version = find(client, task, word)
+    model_name, word = registry.choose(all_versions(client), asked)
+    version = find(client, model_name, word)
     if version.tags.get(PERSONAL) == "true":
         raise InputError(
             f"version {version.version} of {version.name}: its models stay on their devices, where fedcore device "
@@ -241,4 +241,4 @@ def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Re
         )
     uri = client.get_model_version_download_uri(version.name, version.version)
     folder = seals.check(version.name, uri, f"version {version.version} of {version.name}")
-    return task, models.load(folder), models.load_reference(folder)
+    return model_name, models.load(folder), models.load_reference(folder)

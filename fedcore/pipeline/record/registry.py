@@ -39,13 +39,13 @@ class Versions:
     challenge: str = field(default="", compare=False)
 
 
-def registered(task: str) -> str:
-    """Return the name of the registered model of a dataset and task."""
-    return f"{FAMILY}{task}"
+def registered(model_name: str) -> str:
+    """Return the full name of a registered model. model_name: of a dataset and label, as `Setting.task` has it."""
+    return f"{FAMILY}{model_name}"
 
 
 def read() -> dict[str, Versions] | None:
-    """Return the versions in MLflow's database by task; None if it is no file here, or none that can be read."""
+    """Return the versions in MLflow's database by model; None if it is no file here, or none that can be read."""
     kind, _, path = os.environ["MLFLOW_TRACKING_URI"].partition("sqlite:///")
     if kind or not path:
         return None
@@ -56,15 +56,15 @@ def read() -> dict[str, Versions] | None:
             names, versions, aliases, lines = (database.execute(query).fetchall() for query in QUERIES)
     except sqlite3.Error:
         return None
-    by_task = {name: Versions() for (name,) in names}
+    by_name = {name: Versions() for (name,) in names}
     for name, number in versions:
-        by_task[name].numbers.add(str(number))
+        by_name[name].numbers.add(str(number))
     for name, alias, number in aliases:
-        by_task[name].aliases[alias] = str(number)
+        by_name[name].aliases[alias] = str(number)
     for name, number, line in lines:
-        if str(number) == by_task[name].aliases.get(CANDIDATE):
-            by_task[name] = replace(by_task[name], challenge=line)
-    return {name.removeprefix(FAMILY): alias for name, alias in by_task.items() if name.startswith(FAMILY)}
+        if str(number) == by_name[name].aliases.get(CANDIDATE):
+            by_name[name] = replace(by_name[name], challenge=line)
+    return {name.removeprefix(FAMILY): alias for name, alias in by_name.items() if name.startswith(FAMILY)}
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ def read_led() -> dict[str, tuple[Version | None, Version | None]] | None:
     try:
         with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
             return {
-                registered(task): (
-                    _version(database, registered(task), versions.aliases.get(CHAMPION)),
-                    _version(database, registered(task), versions.aliases.get(CANDIDATE)),
+                registered(model_name): (
+                    _version(database, registered(model_name), versions.aliases.get(CHAMPION)),
+                    _version(database, registered(model_name), versions.aliases.get(CANDIDATE)),
                 )
-                for task, versions in catalogue.items()
+                for model_name, versions in catalogue.items()
             }
     except (sqlite3.Error, ValueError):  # it has changed meanwhile
         return None
@@ -108,9 +108,9 @@ def _open(path: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True, timeout=60)
 
 
-def locate(task: str, number: str) -> str | None:
+def locate(model_name: str, number: str) -> str | None:
     """Return where MLflow's database, see :func:`read`, has the files of a version; None if it cannot be read."""
-    at = (registered(task), int(number))
+    at = (registered(model_name), int(number))
     try:
         with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
             row = database.execute(
@@ -121,21 +121,22 @@ def locate(task: str, number: str) -> str | None:
     return None if row is None or row[0] is None else str(row[0])
 
 
-def require(catalogue: Mapping[str, Versions], task: str, word: str | None = None) -> None:
-    """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
-    if task not in catalogue:
-        tasks = ", ".join(catalogue) or "none; run fedcore run"
-        raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
-    if word is not None and word not in (catalogue[task].numbers if word.isdigit() else catalogue[task].aliases):
-        aliases = sorted(catalogue[task].aliases.items())
+def require(catalogue: Mapping[str, Versions], model_name: str, word: str | None = None) -> None:
+    """Raise InputError, which names what there is, if no model has that name, or no version of that number or alias."""
+    if model_name not in catalogue:
+        names = ", ".join(catalogue) or "none; run fedcore run"
+        raise InputError(f"model = {model_name!r}: not registered; there is: {names}")
+    versions = catalogue[model_name]
+    if word is not None and word not in (versions.numbers if word.isdigit() else versions.aliases):
+        aliases = sorted(versions.aliases.items())
         listing = ", ".join(f"{alias} (version {number})" for alias, number in aliases) or "no alias"
         advice = f"; {AT_THE_END}" if word == CANDIDATE else ""
-        raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {listing}{advice}")
+        raise InputError(f"version = {word!r}: {registered(model_name)} has no such version; it has {listing}{advice}")
 
 
 def only_champion(catalogue: Mapping[str, Versions]) -> str:
-    """Return the only task that has a champion; raises InputError, which says what to do, if it is not one."""
-    led = [task for task, versions in catalogue.items() if CHAMPION in versions.aliases]
+    """Return the only model that has a champion; raises InputError, which says what to do, if it is not one."""
+    led = [model_name for model_name, versions in catalogue.items() if CHAMPION in versions.aliases]
     if len(led) == 1:
         return led[0]
     if led:
@@ -147,14 +148,14 @@ def only_champion(catalogue: Mapping[str, Versions]) -> str:
 
 
 def choose(catalogue: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
-    """Return the task and version of "task", "task@alias" or "task/number"; None: the only champion's."""
+    """Return the name and version of "name", "name@alias" or "name/number"; None: the only champion's."""
     if asked is None:
         asked = only_champion(catalogue)
-    task, _, word = re.split("([@/])", f"{asked}@", maxsplit=1)
+    model_name, _, word = re.split("([@/])", f"{asked}@", maxsplit=1)
     word = word.removesuffix("@")
     try:
-        require(catalogue, task, word or CHAMPION)
+        require(catalogue, model_name, word or CHAMPION)
     except InputError as error:
-        advice = "" if word or task not in catalogue else f"; promote one: fedcore promote {task}"
+        advice = "" if word or model_name not in catalogue else f"; promote one: fedcore promote {model_name}"
         raise InputError(f"{error}{advice}") from None
-    return task, word or CHAMPION
+    return model_name, word or CHAMPION

@@ -318,10 +318,10 @@ class Record:
             models.share(store, [ref for ref, _ in distinct_models(result)[0]], folder)
 
     def register(
-        self, run: Run, logged: LoggedModel, task: str, tags: Mapping[str, str], description: str | None = None
+        self, run: Run, logged: LoggedModel, model_name: str, tags: Mapping[str, str], description: str | None = None
     ) -> None:
         """Register a run's models, once."""
-        name = registered(task)
+        name = registered(model_name)
         with self.lock:
             if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return
@@ -372,7 +372,7 @@ class Record:
         return notices, candidates
 
     def drift(self, store: Store, result: Result) -> list[Notice]:
-        """Compare the training rows of a result with those of its task's champion; returns a line about them.
+        """Compare the training rows of a result with those of its model's champion; returns a line about them.
 
         There is none without a champion, without a reference of it, and if both have the same data.
         """
@@ -395,9 +395,9 @@ class Record:
         changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
         return [Notice(f"{beside}: {'; '.join(changes) or 'nothing has moved'}", "drifted" if changes else None)]
 
-    def find_source(self, task: str, word: str) -> tuple[Origin, PromotionCandidate]:
+    def find_source(self, model_name: str, word: str) -> tuple[Origin, PromotionCandidate]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
-        version = promotion.find(self.client, task, word)
+        version = promotion.find(self.client, model_name, word)
         origin = promotion.read_origin(self.client, version)
         return origin, PromotionCandidate(origin.config, str(version.version), version.run_id)
 
