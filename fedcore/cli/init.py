@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import fedcore
 from fedcore.errors import InputError, require_extra
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COPIED = (
     "flows",
@@ -36,9 +38,6 @@ SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
 """Settings of devices that are drawn, for which data that name their devices have no use."""
 STUDY = "my_data"
-TEXTS = (".csv", ".tsv")
-TABLES = (*TEXTS, ".parquet")
-"""Files that study and preview can read."""
 SEEDS = ((5_000, 10), (50_000, 5), (float("inf"), 3))
 """The most rows of the data -> how many seeds a project begins with (docs/results/false_recommendations.md)."""
 BATCHES = ((50_000, 16), (500_000, 64), (float("inf"), 256))
@@ -49,12 +48,6 @@ LARGE = 100 * 2**20
 
 LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
 """A run of a few methods and seeds."""
-HINTED = 10_000
-"""Rows of a text file that are searched for gaps: a hint, since a run refuses any gap by its row and column."""
-TIME = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?|\d{1,2}:\d{2}(:.*)?")
-"""A date or a time in a text file; a run knows more ways to write it."""
-GAPS = frozenset({"", "na", "nan", "null"})
-"""Cells of a text file without a value, in small letters; a run knows more ways to write it."""
 
 README = """# {name}
 
@@ -109,7 +102,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     """
     require_extra("pipeline")
     source = template()
-    check(folder, data, labels, device)
+    frames = check(folder, data, labels, device)
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         copy(source / name, folder / name)
@@ -117,9 +110,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     copy(source / "studies" / f"{STUDY}.yaml", folder / "studies" / f"{STUDY}.yaml")
     (folder / "data").mkdir()
     place = bring(data, folder) if data else None
-    (folder / "params.yaml").write_text(
-        project_settings(source / "params.yaml", place, labels, device, rows_of(data) if data else 0)
-    )
+    rows = sum(map(len, frames.values()))
+    (folder / "params.yaml").write_text(project_settings(source / "params.yaml", place, labels, device, rows))
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
     if nightly:
@@ -129,9 +121,9 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     versioned = start_git(folder)
     print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")
     print(first_run(folder))
-    if data and has_gaps(data):
+    if any(frame.isna().any(axis=None) for frame in frames.values()):
         print("some cells are empty: first choose data.missing in params.yaml: median, common_median or drop")
-    if data and (times := columns_of_times(data)):
+    if times := columns_of_times(frames):
         print(f"no net can use times: first leave them out by data.ignore in params.yaml: [{', '.join(times)}]")
 
 
@@ -153,94 +145,37 @@ def template() -> Path:
     return package / "template" if (package / "template").is_dir() else package.parent
 
 
-def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | None) -> None:
-    """Refuse what no project can be made of, before anything is written."""
+def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | None) -> dict[Path, pd.DataFrame]:
+    """Refuse what no project can be made of, before anything is written; returns the rows of each file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is not empty; give a new folder")
-    named = [*(("--label", label) for label in labels), ("--device", device)]
-    for option, value in named:
-        if value is not None and data is None:
-            raise InputError(f"{option} = {value!r}: names a column of --data, which is not given")
+    named = [*(("--label", label) for label in labels), *([] if device is None else [("--device", device)])]
     if data is None:
-        return
-    if not data.exists():
-        raise InputError(f"--data = {data}: no such file or folder")
-    if data.is_file() and data.suffix not in TABLES:
-        raise InputError(f"--data = {data}: must be a file of {' or '.join(TABLES)}, or a folder of them")
+        for option, value in named:
+            raise InputError(f"{option} = {value!r}: names a column of --data, which is not given")
+        return {}
     if not labels:
         raise InputError("--label: must name the column to predict")
-    if data.is_file() and data.suffix in TEXTS:
-        columns = column_names(data)
-        for option, value in named:
-            if value is not None and value not in columns:
-                raise InputError(f"{option} = {value!r}: {data} has no such column; it has {', '.join(columns)}")
+    from fedcore.data.schema import MISSING_VALUES
+    from fedcore.data.tables import read_sources  # takes pandas
+
+    try:
+        _, _, frames = read_sources(data, MISSING_VALUES, labels[0], device, None, ())
+    except InputError as refused:
+        raise InputError(str(refused).replace("data.path", "--data", 1)) from None
+    for option, value in named:
+        for file, frame in frames.items():
+            if value not in frame:
+                known = ", ".join(map(str, frame))
+                raise InputError(f"{option} = {value!r}: {file} has no such column; it has {known}")
+    return frames
 
 
-def column_names(data: Path) -> list[str]:
-    """Return the names of a file's columns, as training will read them."""
-    with data.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = [file.readline() for _ in range(2)]
-    if data.suffix == ".csv" and not any(mark in line for line in lines for mark in ";\t|\0") and ", " not in lines[0]:
-        return next(csv.reader(lines), [])
-    from fedcore.data.readers import read  # takes pandas
+def columns_of_times(frames: Mapping[Path, pd.DataFrame]) -> list[str]:
+    """Return the columns of dates or times, which a run refuses."""
+    from fedcore.data.tables import holds_times
 
-    return [str(name) for name in read(data).frame]
-
-
-def rows_of(data: Path) -> int:
-    """Return the number of rows of a file, or of all files in a folder."""
-    return sum(map(count_rows, files_of(data)))
-
-
-def files_of(data: Path) -> list[Path]:
-    """Return a file, or the tables in a folder."""
-    return [data] if data.is_file() else [file for file in data.rglob("*") if file.suffix in TABLES]
-
-
-def has_gaps(data: Path) -> bool:
-    """Tell whether a table of a file or folder has a cell without a value."""
-    return any(map(misses_cells, files_of(data)))
-
-
-def misses_cells(file: Path) -> bool:
-    if file.suffix in TEXTS:
-        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            mark = separator(lines.readline())
-            rows = islice(csv.reader(lines, delimiter=mark), HINTED)
-            return any(cell.strip().lower() in GAPS for row in rows for cell in row)
-    from pyarrow.parquet import ParquetFile
-
-    with ParquetFile(file) as table:
-        groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
-        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-        return any(column.statistics is not None and column.statistics.null_count for column in columns)
-
-
-def separator(head: str) -> str:
-    """Return what separates the columns of a text file, by its first line."""
-    return next((mark for mark in "\t;|" if mark in head), ",")
-
-
-def columns_of_times(data: Path) -> list[str]:
-    """Return the columns of a file, or of a folder's first one, whose first row is a date or a time."""
-    file = next(iter(files_of(data)), None)
-    if file is None or file.suffix not in TEXTS:
-        return []
-    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-        first = [lines.readline(), lines.readline()]
-    rows = [*csv.reader(first, delimiter=separator(first[0])), [], []]
-    return [head.strip() for head, cell in zip(*rows[:2], strict=False) if TIME.fullmatch(cell.strip())]
-
-
-def count_rows(file: Path) -> int:
-    """Return the number of rows of a file, its header aside."""
-    if file.suffix in TEXTS:
-        with file.open("rb") as lines:
-            return max(sum(block.count(b"\n") for block in iter(lambda: lines.read(1 << 20), b"")) - 1, 0)
-    from pyarrow.parquet import ParquetFile
-
-    with ParquetFile(file) as table:
-        return int(table.metadata.num_rows)
+    return [*dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))]
 
 
 def copy(source: Path, target: Path) -> None:
@@ -261,7 +196,7 @@ def bring(data: Path, folder: Path) -> Path:
     return place
 
 
-def project_settings(source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int = 0) -> str:
+def project_settings(source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int) -> str:
     """Return params.yaml of a project: the first sections of fedcore's own, on the project's data."""
     from io import StringIO
 

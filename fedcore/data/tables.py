@@ -364,15 +364,21 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
 def refuse_times(frames: Mapping[Path, pd.DataFrame], name: str) -> None:
     """Raise InputError for a column of dates or times."""
     for file, frame in frames.items():
-        dates = frame[name].dropna()
-        if is_numeric_dtype(dates.dtype) or not len(dates):
-            continue
-        typed = is_datetime64_any_dtype(dates.dtype) or is_timedelta64_dtype(dates.dtype)
-        if typed or all(map(TIME.fullmatch, map(str, dates.unique()))):
+        if holds_times(frame[name]):
+            shown = str(frame[name].dropna().iloc[0])[:30]
             raise InputError(
-                f"data.path = {file}: column {name!r} holds times ({str(dates.iloc[0])[:30]!r}), which no net can use; "
-                f"leave it out with data.ignore=[{name}], or replace it by numbers, such as the hour"
+                f"data.path = {file}: column {name!r} holds times ({shown!r}), which no net can use; leave it out with "
+                f"data.ignore=[{name}], or replace it by numbers, such as the hour"
             )
+
+
+def holds_times(column: pd.Series) -> bool:
+    """Tell whether all values of a column, at least one, are dates or times."""
+    dates = column.dropna()
+    if is_numeric_dtype(dates.dtype) or not len(dates):
+        return False
+    typed = is_datetime64_any_dtype(dates.dtype) or is_timedelta64_dtype(dates.dtype)
+    return typed or all(map(TIME.fullmatch, map(str, dates.unique())))
 
 
 def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column]) -> None:

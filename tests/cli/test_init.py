@@ -20,12 +20,20 @@ pytestmark = pytest.mark.slow
     ("words", "said"),
     [
         (["full"], "full: is not empty; give a new folder"),
-        (["new", "--data", "none.csv", "--label", "y"], "--data = none.csv: no such file or folder"),
+        (
+            ["new", "--data", "none.csv", "--label", "y"],
+            "--data = none.csv: no such file; give a .csv, .tsv or",
+        ),
         (["new", "--data", "t.csv"], "--label: must name the column to predict"),
         (["new", "--data", "t.csv", "--label", "z"], "--label = 'z': t.csv has no such column; it has x, y"),
         (["new", "--data", "t.csv", "--label", "y", "--device", "z"], "--device = 'z': t.csv has no such column"),
-        (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: must be a file of .csv or .tsv or .parquet"),
+        (
+            ["new", "--data", "t.xlsx", "--label", "y"],
+            "--data = t.xlsx: '.xlsx' cannot be read, only .csv",
+        ),
         (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
+        (["new", "--data", "two", "--label", "y"], "--label = 'y': two/b.csv has no such column; it has x, z"),
+        (["new", "--data", "odd.csv", "--label", "y"], "--data = odd.csv: columns may be separated in two ways"),
     ],
 )
 def test_what_no_project_can_be_made_of_is_refused(
@@ -36,6 +44,10 @@ def test_what_no_project_can_be_made_of_is_refused(
     (tmp_path / "full" / "file").touch()
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
     (tmp_path / "t.xlsx").touch()
+    (tmp_path / "odd.csv").write_text("x,y;z\n1,2;3\n")
+    (tmp_path / "two").mkdir()
+    for name, columns in (("a", "x,y"), ("b", "x,z")):
+        (tmp_path / "two" / f"{name}.csv").write_text(f"{columns}\n1,2\n")
     with pytest.raises(SystemExit) as leaving:
         main(["init", *words])
     assert leaving.value.code == 2
@@ -53,9 +65,10 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     assert " methods with 10 seeds each" in said
     assert init.LOOK in said
     assert "data.missing in params.yaml: median, common_median or drop" in said
-    (tmp_path / "full.csv").write_text("x,y\n1,2\n")
-    assert not init.has_gaps(tmp_path / "full.csv")
     assert "data.ignore" not in said
+    (tmp_path / "full.csv").write_text("x,y\n1,2\n")
+    main(["init", "other", "--data", "full.csv", "--label", "y"])
+    assert "data.missing" not in capsys.readouterr().out
 
 
 def test_it_says_which_columns_are_times_before_a_run_refuses_them(
@@ -65,8 +78,6 @@ def test_it_says_which_columns_are_times_before_a_run_refuses_them(
     (tmp_path / "t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     assert "first leave them out by data.ignore in params.yaml: [seen, at, day]" in capsys.readouterr().out
-    (tmp_path / "head.csv").write_text("x,y\n")
-    assert not init.columns_of_times(tmp_path / "head.csv")
 
 
 def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
