@@ -101,12 +101,11 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
 
 def own_files(task: str, number: str) -> Path | None:
     """Return the folder of a version's files; None if there is none that this project registered."""
-    from fedcore.pipeline.record import registry, seals
+    from fedcore.pipeline.record import models, registry
 
-    name = registry.registered(task)
     try:
         uri = registry.locate(task, number)
-        return None if uri is None else seals.check(name, uri, f"version {number} of {name}")
+        return None if uri is None else models.folder_of(registry.registered(task), number, uri)
     except InputError:  # of a project that has moved; otherwise MLflow says it again
         return None
 

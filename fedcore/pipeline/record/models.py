@@ -29,9 +29,11 @@ from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL, TASKS
+from fedcore.errors import InputError
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, to_content
+from fedcore.pipeline.record import seals
 from fedcore.types.method import Model, Threshold
 
 if TYPE_CHECKING:
@@ -194,6 +196,18 @@ def load(folder: Path) -> serving.ServedModels:
         return serving.load(folder / "data" / FOLDER)
     finally:
         sys.path.remove(code)  # it holds a part of fedcore, which a worker that gets the path could take for the whole
+
+
+def folder_of(name: str, number: str, uri: str) -> Path:
+    """Return the folder of a version's models. Raises InputError for those that stay on their devices, or are not ours.
+
+    See :mod:`fedcore.pipeline.record.seals`.
+    """
+    version = f"version {number} of {name}"
+    folder = seals.check(name, uri, version)
+    if not (folder / "data" / FOLDER / SCHEMA).is_file():
+        raise InputError(f"{version}: its models stay on their devices, where fedcore device predict uses them")
+    return folder
 
 
 def load_schema(folder: Path) -> Schema:

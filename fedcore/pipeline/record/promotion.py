@@ -234,11 +234,6 @@ def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Re
     """
     model_name, word = registry.choose(all_versions(client), asked)
     version = find(client, model_name, word)
-    if version.tags.get(PERSONAL) == "true":
-        raise InputError(
-            f"version {version.version} of {version.name}: its models stay on their devices, where fedcore device "
-            "predict uses them"
-        )
     uri = client.get_model_version_download_uri(version.name, version.version)
-    folder = seals.check(version.name, uri, f"version {version.version} of {version.name}")
+    folder = models.folder_of(version.name, version.version, uri)
     return model_name, models.load(folder), models.load_reference(folder)

@@ -381,7 +381,7 @@ class Record:
             return []
         uri = self.client.get_model_version_download_uri(champion.name, champion.version)
         try:
-            folder = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
+            folder = models.folder_of(champion.name, champion.version, uri)
         except InputError as refused:
             return [Notice(str(refused))]
         reference, schema = models.load_reference(folder), models.load_schema(folder)

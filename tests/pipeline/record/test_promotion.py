@@ -26,7 +26,8 @@ from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import FieldRun
 from fedcore.pipeline import environment
-from fedcore.pipeline.record import promotion, proposals, registry, runs, seals
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.field import find_answer, record
 from fedcore.pipeline.record.metrics import DEVICES, device_table
 from fedcore.types.method import Model
@@ -287,7 +288,9 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
 def test_registered_files_are_found_without_mlflow(client: Any, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     name, place = registry.registered("sealed"), environment.ARTIFACTS / "sealed"
-    place.mkdir(parents=True)
+    schema = place / "data" / models.FOLDER / models.SCHEMA
+    schema.parent.mkdir(parents=True)
+    schema.write_text("{}")
     (place / "MLmodel").write_text("flavors:\n")
     client.create_registered_model(name)
     version = client.create_model_version(name, place.as_uri())
@@ -372,6 +375,11 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
     )
     with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
         promotion.load(client, f"{TASK}/{version.version}")
+    assert predict.own_files(TASK, version.version) is None  # so that fedcore predict asks MLflow, and says that line
+    promotion.promote(client, version)
+    today = SimpleNamespace(setting=SimpleNamespace(task=TASK), prepared=SimpleNamespace(dataset=Ref("0" * 64, 1)))
+    (notice,) = runs.Record().drift(Store(tmp_path), today)  # of every later run
+    assert "its models stay on their devices" in notice.line
     table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
     assert set(table["device"]) >= {"north", "south", "west"}
 
