@@ -18,8 +18,7 @@ def plan(settings: tuple[str, ...]) -> None:
     open_template()
     from fedcore.config.request import ask, plan_jobs
 
-    request = ask([*settings])
-    params, jobs = plan_jobs(request)
+    jobs = plan_jobs(ask([*settings]))
     from fedcore.pipeline.run.forecast import print_plan
 
-    print_plan(params, jobs, request.promote and request.final_fit)
+    print_plan(*jobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
 from rich.console import Console
@@ -17,9 +17,8 @@ from fedcore.report.terminal import standard
 class Expected:
     """What one method would cost in one setting and seed.
 
-    steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds,
-    disk: what the others take, and the bytes that they write. traffic: bytes that all devices send and receive. flow,
-    worker: bytes of tensors that the flow's process and a worker hold at once. unknown: kinds of steps without a time.
+    steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds:
+    what the others take. traffic: bytes that all devices send and receive. unknown: kinds of steps without a time.
     """
 
     study: str
@@ -27,36 +26,32 @@ class Expected:
     steps: int
     cached: int
     seconds: float
-    disk: float
     traffic: float
-    flow: int
-    worker: int
     unknown: frozenset[str]
+
+    def times(self, count: int) -> Expected:
+        """Return what it would cost so often, with steps of its own each time."""
+        steps, cached = self.steps * count, self.cached * count
+        return replace(self, steps=steps, cached=cached, seconds=self.seconds * count, traffic=self.traffic * count)
 
 
 FIRST = "fedcore run seed=0"
 """A run after which a forecast has seconds."""
 
-FINAL_FIT = {
-    True: "A model that is promoted is trained once more, on all rows: the dearest method stands for it.",
-    False: "A promotion trains once more, on all rows: fedcore promote says first how long.",
-}
-"""The last sentence, by whether the sum has a final fit."""
+FINAL_FIT = "Not in the sum: a promotion trains once more, on all rows; fedcore promote says first how long."
 
 
-def print_forecast(
-    rows: Iterable[Expected], final_fit: bool = False, stops_rows: bool = False, console: Console | None = None
-) -> None:
+def print_forecast(rows: Iterable[Expected], stops_rows: bool = False, console: Console | None = None) -> None:
     """Print a line for each study and method, over its settings and seeds, and their sum.
 
-    final_fit: whether the sum has one. stops_rows: whether rows that cannot win are not run with all of these seeds.
+    stops_rows: whether rows that cannot win are not run with all of these seeds.
     """
     console = console or standard()
     forecasts = list(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("study", "method"):
         table.add_column(name)
-    for name in ("steps", "cached", "seconds", "disk", "traffic"):
+    for name in ("steps", "cached", "seconds", "traffic"):
         table.add_column(name, justify="right")
     for study, method in dict.fromkeys((row.study, row.method) for row in forecasts):
         table.add_row(study, method, *_cells([row for row in forecasts if (row.study, row.method) == (study, method)]))
@@ -68,13 +63,11 @@ def print_forecast(
         console.print(Text("Seconds are not known yet, since nothing has run here; a first seed gives them: " + FIRST))
     elif unknown:
         console.print(Text(f"+ not in the sum, since no such step has run here: {', '.join(unknown)}"))
-    flow, worker = (_size(max((getattr(row, name) for row in forecasts), default=0)) for name in ("flow", "worker"))
-    console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
     console.print(Text("Seconds are medians of this project's journal; a message is as large as a device's first."))
     console.print(Text("Starting, and writing the record, take some ten seconds more."))
     if stops_rows:
         console.print(Text("Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."))
-    console.print(Text(FINAL_FIT[final_fit]))
+    console.print(Text(FINAL_FIT))
 
 
 def _cells(rows: list[Expected]) -> list[str]:
@@ -83,8 +76,7 @@ def _cells(rows: list[Expected]) -> list[str]:
     seconds = "not known" if unknown and not known else f"{known:,.1f}{'+' * unknown}"
     return [
         f"{sum(row.steps for row in rows):,}", f"{sum(row.cached for row in rows):,}",
-        seconds, _size(sum(row.disk for row in rows)),
-        _size(sum(row.traffic for row in rows)),
+        seconds, _size(sum(row.traffic for row in rows)),
     ]  # fmt: skip
 
 

@@ -11,8 +11,6 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.transactions import IsolationLevel, get_transaction
 
-from fedcore.core.together import accelerate_all
-from fedcore.execute.accelerator import accelerate
 from fedcore.execute.workers import Engine
 from fedcore.pipeline.cache.calls import call_save, load_call_save, load_calls_save
 from fedcore.pipeline.cache.journal import Step
@@ -22,7 +20,7 @@ from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatte
 from fedcore.pipeline.orchestration.in_memory import InMemory
 from fedcore.pipeline.orchestration.locks import StepLocks
 from fedcore.pipeline.orchestration.records import look_up, require_written
-from fedcore.pipeline.orchestration.shards import into_shards, label_of, nested_on, trains_together, word_of
+from fedcore.pipeline.orchestration.shards import label_of, nested_on, place_calls, trains_together, word_of
 from fedcore.pipeline.orchestration.shared_work import SharedWork
 from fedcore.pipeline.orchestration.steps import BY_KEY, Job, in_order_of_completion, step, submit, wait_for
 
@@ -78,15 +76,12 @@ class Steps:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Run a step on each unit's arguments; many or quick ones share a step (see `into_shards`)."""
-        placed = accelerate(fn, self.accelerator)
-        shards = into_shards(fn, calls, self.together)
+        placed, shards = place_calls(fn, calls, self.accelerator, self.together)
         if len(shards) == len(calls):
             return self._run_in_workers(placed, calls, self.accelerator)
+        work = load_call_save if trains_together(fn, self.together) else load_calls_save
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
-        if trains_together(fn, self.together):
-            values = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, self.accelerator, sharded=True)
-        else:
-            values = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save, sharded=True)
+        values = self._run_in_workers(placed, sharded, self.accelerator, work, sharded=True)
         return {
             unit: result for label, shard in shards.items() for unit, result in zip(shard, values[label], strict=True)
         }

@@ -33,6 +33,16 @@ def nested_on(fn: Callable[..., Any], accelerator: str | None, together: int) ->
     return accelerate(fn, accelerator) if together == 1 else partial(accelerate_all(fn, accelerator), together)
 
 
+def place_calls(
+    fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None, together: int
+) -> tuple[Callable[..., Any], dict[str, dict[Any, Any]]]:
+    """Return what the keys of a map's steps know as their function, and its calls in shards, see `into_shards`."""
+    shards = into_shards(fn, calls, together)
+    if len(shards) < len(calls) and trains_together(fn, together):
+        return accelerate_all(fn, accelerator), shards
+    return accelerate(fn, accelerator), shards
+
+
 def trains_together(fn: Any, together: int) -> bool:
     """Tell whether the calls of a function share steps since their devices train together on an accelerator."""
     return together > 1 and word_of(fn) not in QUICK

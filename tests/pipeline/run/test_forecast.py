@@ -1,40 +1,108 @@
-"""What a run would cost, with the final fit of a model that it promotes."""
+"""What a run would cost, beside what it then computes."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from every_method import ROWS
+from federations import SGD, federation
+from signals import federation as signals
 
+from fedcore.config.methods import MethodConfig
 from fedcore.config.request import ask, plan_jobs
+from fedcore.core import training
+from fedcore.core.rounds import run
+from fedcore.execute.workers import Inline
+from fedcore.methods.fedasa import fedasa
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
+from fedcore.types.federation import Federation, Threats
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
-from fedcore.pipeline.run.forecast import forecast
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.orchestration import cached_steps
+from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
+from fedcore.pipeline.run.chunks import rounds
+from fedcore.pipeline.run.forecast import DryRun, forecast, message_bytes
+from fedcore.pipeline.run.run_method import deploy_models
 
-WORDS = ("study=code", "methods=[local_only,lmf]", "seeds=[3,1]", "federation.devices=4", "federation.alpha=100")
+WORDS = ("study=code", "methods=[fedavg,majority]", "federation.devices=4", "federation.alpha=100")
+SENDERS = replace(SGD, optimiser_state="fresh", shared_init=True)
+THREATS = (Threats(hostile=0.4, attack="sign_flip", drop=0.3), Threats(hostile=0.4, attack="stale", deadline=0.8))
+HOSTILE = [(name, one) for name in ("code_ot", "fedavg", "majority_per_device", "scaffold") for one in THREATS]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place of no steps, in which a step's task runs at once and leaves its record as Prefect does."""
+    (folder := tmp_path / "steps").mkdir()
+    monkeypatch.setattr(environment, "STEPS", folder)
+    monkeypatch.setattr(journal, "JOURNAL", tmp_path / "journal.jsonl")
+
+    def submit(steps: Steps, kind: str, unit: Any, key: str, job: Any) -> dict[str, Any]:
+        job.ran = True
+        record = with_checksum(key, job.work())
+        metadata = {"serializer": SERIALIZER, "expiration": None}
+        (folder / key).write_text(json.dumps({"metadata": metadata, "result": json.dumps(record)}))
+        return record
+
+    monkeypatch.setattr(Steps, "_submit", submit)
+    monkeypatch.setattr(cached_steps, "in_order_of_completion", lambda calls, futures: calls)
+    monkeypatch.setattr(cached_steps, "wait_for", lambda name, record: record)
+    return tmp_path
+
+
+def stored(fed: Federation, store: Store) -> Federation:
+    devices = {name: replace(device, data=store.put(device.data)) for name, device in fed.devices.items()}
+    return replace(fed, devices=devices, test=store.put(fed.test), server_data=store.put(fed.server_data))
+
+
+def sizes_of(fed: Federation) -> dict[str, int]:
+    return {name: len(device.data.train) for name, device in fed.devices.items()}
 
 
 @pytest.mark.slow
-def test_a_final_fit_is_counted_once_where_a_model_is_promoted(tmp_path: Path):
-    """It stands for the dearest method, and for a study's least seed alone."""
-    _, jobs = plan_jobs(ask([*WORDS, "net.widths=[4]", f"data.root={tmp_path}"]))
-    plain = [*forecast(jobs, Store(tmp_path / "a"), 1, None)]
-    found = [*forecast(jobs, Store(tmp_path / "b"), 1, None, promoting=["code-1"])]
-    (final,) = [one for one in found if one.method.endswith(", final fit")]
-    assert [one for one in found if one is not final] == plain
-    of_study = next(one for one in plain if f"{one.method}, final fit" == final.method)
-    assert final.steps <= of_study.steps  # the same training, scored once at most
-    assert final.traffic == of_study.traffic
+@pytest.mark.parametrize(("name", "threats"), [*((name, None) for name in ROWS), *HOSTILE])
+def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(name: str, threats: Threats | None, project: Path):
+    """Before the run none is cached, and the kinds are known; after it all are, and so is each key."""
+    store = Store(project / "blobs")
+    whole = replace(federation("abcd"), threats=threats)
+    fed = stored(whole, store)
+    method = ROWS[name].build(fed.public.nets, sizes_of(whole))
+    dry_run = DryRun(store, 1)
+    before = dry_run.play(method, fed, 0, 1, dry_run.message_bytes(ROWS[name], fed, sizes_of(whole)))
+    steps = Steps(store, Inline())
+    results = list(rounds(method, fed, 0, steps, 1))
+    deploy_models(steps, method, fed, results[-1].state)
+    after = DryRun(store, 1).play(method, fed, 0, 1)
+    computed = {step.key: step.kind for step in steps.done}
+    assert {key: step.kind for key, step in after.steps.items()} == computed
+    assert all(step.cached for step in after.steps.values())
+    assert not any(step.cached for step in before.steps.values())
+    assert {step.kind for step in before.steps.values()} == {*computed.values()}
+    if threats is None and name in ("code_ot", "fedavg", "lmf", "scaffold"):  # whose server sends as much as it gets
+        assert before.traffic == after.traffic
+    assert after.traffic == sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
+
+
+def test_a_new_kind_of_step_is_refused(project: Path):
+    """A plan cannot say what it returns."""
+    dry_run = DryRun(Store(project / "blobs"), 1)
+    dry_run.play(ROWS["local_only"].build(federation("ab").public.nets), stored(federation("ab"), dry_run.store), 0, 1)
+    with pytest.raises(TypeError, match="a plan has no stand-in for step 'len'"):
+        dry_run(len, "abc")
 
 
 @pytest.mark.slow
-def test_all_rows_at_once_send_what_each_sends_alone(tmp_path: Path):
+def test_all_rows_at_once_send_what_each_sends_alone(project: Path):
     """Data are divided once, and messages measured once, for all rows and rates that share them."""
-    words = (*WORDS[:1], "methods=[fedavg,majority]", *WORDS[3:], f"data.root={tmp_path}")
+    words = (*WORDS, f"data.root={project}")
     jobs = [job for width in (4, 6) for job in plan_jobs(ask([*words, f"net.widths=[{width}]"]))[1][:2]]
     jobs = [job.model_copy(update={"settings": job.settings[:1]}) for job in jobs]
     apart = [
@@ -43,7 +111,61 @@ def test_all_rows_at_once_send_what_each_sends_alone(tmp_path: Path):
         for setting in job.settings
         for row in setting.methods
     ]
-    alone = [one for job in apart for one in forecast([job], Store(tmp_path / "a"), 1, None)]
-    together = [*forecast(jobs, Store(tmp_path / "b"), 1, None)]
+    alone = [one for job in apart for one in forecast([job], Store(project / "a"), 1, None)]
+    together = [*forecast(jobs, Store(project / "b"), 1, None)]
     assert [(one.method, one.traffic) for one in together] == [(one.method, one.traffic) for one in alone]
     assert len({one.traffic for one in together if one.method == "fedavg"}) == 2  # one for each net
+
+
+@pytest.mark.slow
+def test_one_row_of_a_kind_is_trained_without_each_device(project: Path):
+    """The most expensive one that combines stands for all of them: where a mean has taken 7 seconds, FedAvg."""
+    journal.append({"key": "", "step": "average", "cached": False, "wall": 7.0})
+    words = ["study=code", "methods=[local_only,lmf,fedavg_1]", "seed=0", "run.new_device=left_out"]
+    _, jobs = plan_jobs(ask([*words, "federation.devices=4", "federation.alpha=100", f"data.root={project}"]))
+    rows = {one.method: one for one in forecast(jobs, Store(project / "blobs"), 1, None)}
+    without = {label.partition(" without ")[0]: one for label, one in rows.items() if " without each device" in label}
+    assert [*without] == ["local_only", "fedavg_1", "majority", "majority_per_device"]
+    assert [rows["fedavg_1"].seconds, without["fedavg_1"].seconds] == [7.0, 4 * 7.0]
+    assert without["majority_per_device"].steps == 4 * 2  # labels are counted for majority; kept and scored
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "stage"), [("fedavg", 0), ("fd", 0), ("scaffold", 0), ("ensemble", 1), ("st_lf", 1)])
+def test_messages_are_as_large_as_they_are_sent(name: str, stage: int, tmp_path: Path):
+    fed = federation("abc")
+    row = MethodConfig(name, name, SENDERS, {})
+    turns = list(run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()))
+    sent = next(turn for turn in turns if any(turn.up.values()))
+    assert sent.round_info.stage == stage
+    assert message_bytes(row, fed, sizes_of(fed), Store(tmp_path)) == {stage: sent.up["c"]}
+
+
+def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
+    row = MethodConfig("local_only", "local_only", SGD, {})
+    assert message_bytes(row, federation("ab"), {"a": 6, "b": 9}, Store(tmp_path)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "trains", "fed"),
+    [
+        ("st_lf", {"pretrain": 1, "pretrain_steps": 50}, training, federation("ab")),
+        ("fedasa", {"steps": 40, "target": None}, fedasa, signals("abc")),  # as large whatever the server has learnt
+    ],
+)
+def test_pretraining_and_a_server_take_a_single_minibatch_too(
+    name: str, settings: Any, trains: Any, fed: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[int] = []
+    real = trains.descend
+    monkeypatch.setattr(
+        trains, "descend", lambda data, batches, step: seen.append(len(batches)) or real(data, batches, step)
+    )
+    row = MethodConfig(name, name, SENDERS, settings)
+    ((stage, sent),) = message_bytes(row, fed, sizes_of(fed), Store(tmp_path)).items()
+    assert seen == [1]
+    turn = next(
+        turn for turn in run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()) if any(turn.up.values())
+    )
+    assert (stage, sent) == (turn.round_info.stage, turn.up[max(sizes_of(fed), key=sizes_of(fed).__getitem__)])
