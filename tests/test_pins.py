@@ -67,19 +67,19 @@ def test_constraints_allow_what_the_project_asks_for():
 
 
 def test_the_workers_of_a_cluster_have_the_librarys_packages_in_common():
-    """Those that read commands, show something or count threads aside; the pipeline's steps use one more."""
+    """Those that read commands, show something or count threads aside."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["study"], *extras["tables"]]
     names = {Requirement(line).name for line in lines} - {project["name"]}
-    assert {*PACKAGES} == names - {"click", "rich", "threadpoolctl"} | {"safetensors"}
+    assert {*PACKAGES} == names - {"click", "rich", "threadpoolctl"}
 
 
 def test_a_device_installs_no_data_frame_and_no_solver():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["field"]]
     assert {Requirement(line).name for line in lines} == {
-        "torch", "annotated-types", "click", "numpy", "pydantic", "nvflare"
+        "torch", "annotated-types", "click", "numpy", "pydantic", "safetensors", "nvflare"
     }  # fmt: skip
 
 

@@ -7,8 +7,8 @@ models.json            the nets' settings; each distinct model, packed, and its 
 model-<i>.safetensors  the tensors of a distinct model, "/members/<member>/<tensor>"; they are "<i>/members/..." in
                        models.json. Earlier versions wrote all tensors by these names to one file, models.safetensors
 
-MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
-has a copy of this module and of those that it imports (fedcore.pipeline.record.models).
+MLflow loads the folder by `_load_pyfunc`, also where this package is not installed: a logged model has a copy of this
+module and of those that it imports (fedcore.pipeline.record.models).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from fedcore.core.evaluation import outputs
@@ -34,7 +35,6 @@ from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
-from fedcore.nets.weights import parse_safetensors
 from fedcore.types.federation import Net
 from fedcore.types.method import Model, Threshold
 
@@ -247,22 +247,17 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def read_tensors(folder: Path, count: int) -> dict[str, Tensor]:
     """Return the tensors of so many models."""
     if (folder / ONE_FILE).is_file():
-        return read_safetensors(folder / ONE_FILE)
+        return load_tensors((folder / ONE_FILE).read_bytes())
     return {
         f"{i}{name}": tensor
         for i in range(count)
-        for name, tensor in read_safetensors(folder / tensors_file(i)).items()
+        for name, tensor in load_tensors((folder / tensors_file(i)).read_bytes()).items()
     }
 
 
 def tensors_file(number: int) -> str:
     """Return the name of the file with a model's tensors."""
     return f"model-{number}.safetensors"
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, without that package."""
-    return parse_safetensors(path.read_bytes())
 
 
 class _Pyfunc:

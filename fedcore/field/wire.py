@@ -1,65 +1,66 @@
-"""What travels between server and devices, and what a device keeps, as plain bytes.
+"""What travels between server and devices, and what a device keeps, in the safetensors format.
 
-A parcel is a header of JSON, numbers and words alone, and the bytes of its tensors one after the other. Reading one
-runs no code and builds nothing but tensors, whose types, shapes and sizes are checked before any is made.
+A parcel's tensors have the names "<number of their group>/<name>"; a tensor of bytes, "words", holds JSON: words, and
+each group's names. Reading a parcel runs no code and builds nothing but tensors. The package safetensors checks their
+types, shapes and places by the bytes that are there before it makes any.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedcore.errors import InputError
 from fedcore.types.federation import Params
 
 MOST_BYTES = 2**30
-"""The largest parcel that is read."""
-
-MOST_TENSORS = 100_000
-"""The most tensors of a parcel."""
+"""The largest parcel that is read, and the longest side of a tensor."""
 
 MOST_HEADER = 2**23
-"""The longest header, which takes up to fifty times as much memory once it is read."""
+"""The longest header, and the longest words, which take up to fifty times as much memory once they are read."""
 
 MOST_AXES = 64
 """The most axes of a tensor."""
 
-_START = struct.Struct("<8sQ")
-_MAGIC = b"fedcore1"
-
-_TYPES = {
-    name: getattr(torch, name)
-    for name in (
-        "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
-    )
-}  # fmt: skip
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+TYPES = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
+)  # fmt: skip
+WORDS = "words"
+EARLIER = b"fedcore1"
+"""How parcels of fedcore 0.1 and 0.2 begin."""
 
 
-def pack(header: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
-    """Return a parcel. header: what JSON can hold. tensors: group -> name -> tensor."""
-    parts = [(group, name, tensor) for group, params in (tensors or {}).items() for name, tensor in params.items()]
-    table = [[group, name, _type_of(name, tensor), list(tensor.shape)] for group, name, tensor in parts]
-    envelope = json.dumps({"words": header, "groups": [*(tensors or {})], "tensors": table}).encode()
-    return b"".join([_START.pack(_MAGIC, len(envelope)), envelope, *(_bytes_of(tensor) for _, _, tensor in parts)])
+def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
+    """Return a parcel. words: what JSON can hold. tensors: group -> name -> tensor."""
+    groups = tensors or {}
+    parts = {
+        f"{i}/{name}": _whole(name, tensor)
+        for i, params in enumerate(groups.values())
+        for name, tensor in params.items()
+    }
+    text = json.dumps({"words": words, "groups": {group: [*params] for group, params in groups.items()}}).encode()
+    return save({WORDS: torch.frombuffer(bytearray(text), dtype=torch.uint8), **parts})
 
 
 def unpack(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
     """Undo `pack`. Raises InputError, naming whom it is from, for bytes that are no whole parcel or a too large one."""
     if len(parcel) > MOST_BYTES:
         raise InputError(f"{who}: {len(parcel)} bytes, must be at most {MOST_BYTES}")
+    if parcel.startswith(EARLIER):
+        raise InputError(f"{who}: an earlier version of fedcore wrote it; write it again, or begin another run")
     try:
-        return _unpack(memoryview(parcel))
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error, RuntimeError) as error:
+        return _unpack(parcel)
+    except (SafetensorError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         why = " ".join(str(error)[:200].split())
         raise InputError(f"{who}: damaged or no parcel of fedcore ({why})") from None
 
@@ -80,50 +81,36 @@ def write_file(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-def _type_of(name: str, tensor: Tensor) -> str:
-    if tensor.dtype not in _NAMES:
-        raise InputError(f"tensor {name} is {tensor.dtype}, only {', '.join(_TYPES)} can travel")
-    return _NAMES[tensor.dtype]
+def _whole(name: str, tensor: Tensor) -> Tensor:
+    """Return a copy that shares no memory; of one column, too, which counts as contiguous as it is."""
+    if tensor.dtype not in TYPES:
+        raise InputError(f"tensor {name} is {tensor.dtype}, only {', '.join(map(str, TYPES))} can travel")
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def _bytes_of(tensor: Tensor) -> bytes:
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.stride(-1) != 1:  # of one number, which counts as contiguous
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    raw: bytes = flat.view(torch.uint8).numpy().tobytes()
-    return raw
-
-
-def _unpack(parcel: memoryview) -> tuple[dict[str, Any], dict[str, Params]]:
-    magic, length = _START.unpack_from(parcel)
-    if magic != _MAGIC or length > MOST_HEADER:
-        raise ValueError("another format")
-    start = _START.size + length
-    envelope = json.loads(bytes(parcel[_START.size : start]))
-    header, table = envelope["words"], envelope["tensors"]
-    if not isinstance(header, dict) or not isinstance(table, list) or len(table) > MOST_TENSORS:
+def _unpack(parcel: bytes) -> tuple[dict[str, Any], dict[str, Params]]:
+    if int.from_bytes(parcel[:8], "little") > MOST_HEADER:
+        raise ValueError("its header is too long")
+    tensors = load(parcel)
+    text = tensors.pop(WORDS)
+    if text.dtype != torch.uint8 or text.numel() > MOST_HEADER:
+        raise ValueError("its words are too long, or no bytes")
+    header = json.loads(text.numpy().tobytes())
+    words, groups = header["words"], header["groups"]
+    if not isinstance(words, dict) or not all(isinstance(name, str) for names in groups.values() for name in names):
         raise ValueError("another header")
-    tensors: dict[str, Params] = {str(group): {} for group in envelope["groups"]}
-    sizes = [_size(*entry) for entry in table]
-    if start + sum(sizes) != len(parcel):
-        raise ValueError(f"{len(parcel)} bytes in place of {start + sum(sizes)}")
-    for (group, name, kind, shape), size in zip(table, sizes, strict=True):
-        if not isinstance(name, str) or name in tensors[group]:
-            raise ValueError("a name is missing, or there twice")
-        tensors[group][name] = _tensor(parcel[start : start + size], _TYPES[kind], shape)
-        start += size
-    return header, tensors
+    for tensor in tensors.values():
+        _check(tensor)
+    found = {
+        group: {name: tensors.pop(f"{i}/{name}") for name in names} for i, (group, names) in enumerate(groups.items())
+    }
+    if tensors:
+        raise ValueError("a tensor of no group")
+    return words, found
 
 
-def _size(group: str, name: str, kind: str, shape: list[int]) -> int:
-    if len(shape) > MOST_AXES or any(type(length) is not int or not 0 <= length <= MOST_BYTES for length in shape):
-        raise ValueError("a shape")
-    return math.prod(shape) * int(_TYPES[kind].itemsize)
-
-
-def _tensor(raw: memoryview, dtype: torch.dtype, shape: list[int]) -> Tensor:
-    if not len(raw):
-        return torch.empty(shape, dtype=dtype)
-    if dtype == torch.bool and max(raw) > 1:
+def _check(tensor: Tensor) -> None:
+    if tensor.dtype not in TYPES or tensor.dim() > MOST_AXES or max(tensor.shape, default=0) > MOST_BYTES:
+        raise ValueError("a type or a shape")
+    if tensor.dtype == torch.bool and tensor.numel() and tensor.view(torch.uint8).max() > 1:
         raise ValueError("a truth value that is none")
-    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)

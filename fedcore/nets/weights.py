@@ -1,19 +1,18 @@
 """Weights from a file: a net that starts from them, or whose layers stay what they are there, with small adapters.
 
-The file is in the safetensors format, which no program has to trust: a header's length (8 bytes, little-endian), the
-header in JSON, name -> dtype, shape and the place of its bytes, then the bytes.
+The file is in the safetensors format, which no program has to trust.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from fedcore.errors import InputError
@@ -21,12 +20,6 @@ from fedcore.nets.mlp import MLP
 from fedcore.nets.params import is_frozen
 from fedcore.nets.randomness import use_generator
 from fedcore.types.federation import Net, Params
-
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8,
-          "BOOL": torch.bool, "F16": torch.float16, "BF16": torch.bfloat16}  # fmt: skip
-
-HEADER = 100 << 20
-"""The most bytes of a header, as in the format's own library."""
 
 
 class Adapted(nn.Module):
@@ -139,46 +132,22 @@ def read_weights(path: str, digest: str) -> Params:
     if hashlib.blake2b(content, digest_size=16).hexdigest() != digest:
         raise InputError(f"net.weights = {path}: the file has changed since the run began")
     try:
-        return parse_safetensors(content)
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        return load(content)
+    except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        words = " ".join(str(error).split())
         raise InputError(
-            f"net.weights = {path}: is no safetensors file ({reason}); torch.save's are programs and are not read"
+            f"net.weights = {path}: is no safetensors file ({words}); torch.save's are programs and are not read"
         ) from None
-
-
-def parse_safetensors(content: bytes) -> Params:
-    """Return the tensors of a file's bytes; raises an error of Python's for others."""
-    start = 8 + int.from_bytes(content[:8], "little")
-    if len(content) < start or start > HEADER:
-        raise ValueError("its header is longer than the file")
-    tensors = {}
-    for name, entry in json.loads(content[8:start]).items():
-        if name != "__metadata__":
-            first, last = entry["data_offsets"]
-            if not 0 <= first <= last <= len(content) - start:
-                raise ValueError(f"{name} is beyond the file's end")
-            raw = torch.frombuffer(bytearray(content[start + first : start + last]) or bytearray(8), dtype=torch.uint8)
-            count = math.prod(entry["shape"])
-            tensors[name] = raw.view(DTYPES[entry["dtype"]])[:count].reshape(entry["shape"])
-    return tensors
 
 
 def write_weights(params: Mapping[str, Tensor], path: str | Path) -> None:
     """Write tensors to a safetensors file, such as a module's `state_dict()`."""
-    codes, header, parts, offset = {kind: word for word, kind in DTYPES.items()}, {}, [], 0
-    for name, tensor in params.items():
-        if tensor.dtype not in codes:
-            raise InputError(
-                f"write_weights: tensor {name} is {tensor.dtype}, must be one of {', '.join(map(str, codes))}"
-            )
-        whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # one column counts as contiguous
-        raw = whole.flatten().view(torch.uint8).numpy().tobytes()
-        header[name] = {
-            "dtype": codes[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [offset, offset + len(raw)],
-        }  # fmt: skip
-        parts.append(raw)
-        offset += len(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+    whole = {  # safetensors refuses tensors that share memory; one column counts as contiguous
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in params.items()
+    }
+    try:
+        content = save(whole)
+    except KeyError as error:
+        name = next(name for name, tensor in whole.items() if tensor.dtype == error.args[0])
+        raise InputError(f"write_weights: tensor {name} is {error}, which no safetensors file holds") from None
+    Path(path).write_bytes(content)

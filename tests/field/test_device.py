@@ -102,7 +102,7 @@ def test_a_turn_is_answered_for_one_call_alone(device):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (b"", "call: damaged or no parcel of fedcore (unpack"),
+        (b"", "call: damaged or no parcel of fedcore ("),
         (visit_call()[:-1], "call: damaged or no parcel of fedcore ("),
         (pack({"ask": "run"}), "call: must ask to join, numbers, "),
         (pack({}), "call: must ask to join, numbers, "),

@@ -57,32 +57,59 @@ def test_equal_memories_have_one_digest_and_others_another():
     assert digest({}) == ""
 
 
-def header(**changes):
-    """A parcel of one tensor whose header says something else."""
-    table = {"words": {}, "groups": ["g"], "tensors": [["g", "x", "float32", [2]]]} | changes
-    text = json.dumps(table).encode()
-    return struct.pack("<8sQ", b"fedcore1", len(text)) + text + bytes(8)
+WHOLE = {"words": {}, "groups": {"g": ["x"]}}
+END = len(json.dumps(WHOLE))
+
+
+def damaged(name="0/x", text=None, entry=(), first=(), **changes):
+    """A parcel of one tensor whose header says something else. entry, first: of the tensor and of the words."""
+    text = json.dumps(WHOLE | changes).encode() if text is None else text
+    end = len(text)
+    table = {
+        "words": {"dtype": "U8", "shape": [end], "data_offsets": [0, end]} | dict(first),
+        name: {"dtype": "F32", "shape": [2], "data_offsets": [end, end + 8]} | dict(entry),
+    }
+    raw = json.dumps(table).encode()
+    return struct.pack("<Q", len(raw)) + raw + text + bytes(8)
 
 
 @pytest.mark.parametrize(
     "parcel",
     [
-        b"", b"fedcore1", bytes(100), pack({}, {"g": {"x": torch.ones(2)}})[:-1], pack({})[:20], pack({}) + b"0",
-        header(tensors=[["g", "x", "float32", [3]]]), header(tensors=[["g", "x", "float32", [-2]]]),
-        header(tensors=[["g", "x", "float32", [2.0]]]), header(tensors=[["g", "x", "float32", [True, 2]]]),
-        header(tensors=[["g", "x", "object", [2]]]), header(tensors=[["h", "x", "float32", [2]]]),
-        header(tensors=[["g", "x", "int32", [1]]] * 2), header(tensors=[["g", 1, "float32", [2]]]),
-        header(words=[]), header(tensors={}), header(tensors=[["g", "x", "float32", [1 << 62, 4]]]),
-        struct.pack("<8sQ", b"fedcore1", 1 << 63) + bytes(8), struct.pack("<8sQ", b"fedcore1", 9000) + b"[" * 9000,
-        b"\x80\x04\x95" + bytes(60),
-        header(tensors=[["g", "x", "float32", [1 << 30, 1 << 30, 1 << 30, 0]], ["g", "y", "float32", [2]]]),
-        header(tensors=[["g", "x", "float32", [10**4000] * 2000]]), header(words={"long": "x" * (1 << 23)}),
-        header(tensors=[["g", "x", "float32", [1] * 65 + [2]]]),
+        b"", b"\x02" + bytes(7), bytes(100), pack({}, {"g": {"x": torch.ones(2)}})[:-1], pack({})[:20], pack({}) + b"0",
+        struct.pack("<Q", 1 << 63) + bytes(8), struct.pack("<Q", 9000) + b"[" * 9000, b"\x80\x04\x95" + bytes(60),
+        struct.pack("<Q", (1 << 23) + 8) + b"{}".ljust((1 << 23) + 8),
+        *(damaged(entry={"shape": shape}) for shape in (
+            [3], [-2], [2.0], [True, 2], [1 << 62, 4], [10**4000] * 2000, [1] * 65 + [2], 2, None,
+        )),
+        *(damaged(entry={"shape": shape, "data_offsets": [END, END]})[:-8] for shape in (
+            [1 << 30, 1 << 30, 1 << 30, 0], [1 << 31, 0], [1 << 63, 0],
+        )),
+        *(damaged(entry={"data_offsets": offsets}) for offsets in (
+            [0, 8], [END + 1, END + 9], [END + 8, END], [END, 1 << 62], [-8, 0],
+        )),
+        *(damaged(entry={"dtype": kind, "shape": shape}) for kind, shape in (
+            ("object", [2]), (1, [2]), ("U16", [4]), ("C64", [1]), ("F4", [16]),
+        )),
+        damaged(first={"dtype": "I8"}), damaged(first={"shape": [END, 0]}),
+        damaged(text=b"{"), damaged(text=b"[" * 9000), damaged(text=b"7"), damaged(words=[]), damaged(words=None),
+        damaged(groups={}), damaged(groups=["g"]), damaged(groups={"g": ["y"]}), damaged(groups={"g": ["x", "x"]}),
+        damaged(groups={"g": 1}), damaged("0/1", groups={"g": [1]}), damaged("1/x"), damaged(long="x" * (1 << 23)),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_whole_parcel_are_refused_in_one_line(parcel):
     with pytest.raises(InputError, match=r"^call: damaged or no parcel of fedcore \([^\n]*\)$"):
         unpack(parcel, "call")
+
+
+def test_a_parcel_that_its_header_describes_is_read():
+    """The one that the damaged ones differ from."""
+    assert unpack(damaged(), "call")[1]["g"]["x"].tolist() == [0, 0]
+
+
+def test_a_parcel_of_an_earlier_version_is_named():
+    with pytest.raises(InputError, match=r"^call: an earlier version of fedcore wrote it; write it again"):
+        unpack(b"fedcore1" + bytes(40), "call")
 
 
 def test_a_truth_value_is_0_or_1():

@@ -53,8 +53,8 @@ REFERENCE = "reference.json"
 MOST_PREDICTED = 2_000
 """About so many training rows are predicted for it, evenly from all devices."""
 
-PACKAGES = ("torch", "numpy", "pandas", "pydantic", "cloudpickle")
-"""What they need; MLflow brings all but torch."""
+PACKAGES = ("torch", "safetensors", "numpy", "pandas", "pydantic", "cloudpickle")
+"""What they need; MLflow brings all but the first two."""
 
 
 def write(

@@ -23,7 +23,7 @@ from fedcore.data.encoding import cells, encode
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
-from fedcore.nets.weights import DTYPES, write_weights
+from fedcore.nets.weights import write_weights
 from fedcore.partition import Partition
 from fedcore.pipeline.record import models
 from fedcore.types.federation import Data, Net
@@ -104,26 +104,12 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path, rows: Any, dev
         saved(tmp_path, OWN, {"A": 0, "B": 1}).predict(rows, device)
 
 
-@pytest.mark.slow
-def test_the_files_are_read_without_their_package(tmp_path: Path):
-    """The reader of the tensors equals that of safetensors, for each type and an empty tensor."""
-    from safetensors.torch import load_file, save_file
-
-    tensors = {f"{dtype}": (torch.arange(6).reshape(2, 3) % 2).to(dtype) for dtype in DTYPES.values()} | {
-        "empty": torch.zeros(0, 3),
-        "scalar": torch.tensor(2.5),
-    }
-    save_file(tensors, tmp_path / "tensors", {"about": "nothing"})
-    for name, tensor in load_file(tmp_path / "tensors").items():
-        torch.testing.assert_close(serving.read_safetensors(tmp_path / "tensors")[name], tensor, rtol=0, atol=0)
-
-
 BARE = """
 import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        known = ("safetensors", "sklearn", "scipy", "prefect", "dvc", "cvxpy", "ot")
+        known = ("sklearn", "scipy", "prefect", "dvc", "cvxpy", "ot")
         if name.startswith("fedcore.pipeline") or name.partition(".")[0] in known:
             raise ImportError(name)
 
@@ -145,7 +131,7 @@ print(fedcore.__file__)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
-    """In another process, without safetensors and the rest of the pipeline's packages; then with the code in it."""
+    """In another process, without the pipeline's packages; then with the code in it."""
     import mlflow
 
     served = saved(tmp_path, OWN, {"A": 0, "B": 1})
