@@ -14,6 +14,7 @@ from mlflow.entities import Run
 
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
+from fedcore.pipeline.record.runs import ROWS
 from fedcore.results.criterion import ACCURACY, METRICS, Metric
 
 TRAINING = "workflowType=machine_learning"
@@ -25,14 +26,14 @@ PLACE = ("study", "size", "dataset")
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     """Yield what a link shows, and its part after the server's address.
 
-    A study that has run on other data since has links to its last run on data of that name.
+    A study that has run on other data, or with other rows or seeds, since has links to its last run of that name.
     """
     studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.end_time"])
     last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in PLACE): study for study in studies}
     for (name, size, dataset), study in last.items():
         several = sum(key[:2] == (name, size) for key in last) > 1
         title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
-        query = f"tags.`mlflow.parentRunId` = '{study.info.run_id}'"
+        query = f"tags.`mlflow.parentRunId` = '{study.data.tags.get(ROWS, study.info.run_id)}'"
         yield f"{title}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
         runs = client.search_runs([experiment], query, max_results=1000)
         metric = METRICS[next((run.data.tags.get(promotion.METRIC) for run in runs), None) or ACCURACY.name]

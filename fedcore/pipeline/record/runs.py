@@ -76,6 +76,9 @@ from fedcore.types.method import Model, Report
 MOST_TRAINED = 8
 """Partitions whose training rows are remembered: those of a study's seeds."""
 
+REQUEST, ROWS = "fedcore.request", "fedcore.rows"
+"""Tags of a study's run: the request whose numbers it has; and if another one was the first on its data, that run."""
+
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
@@ -193,16 +196,11 @@ class Record:
 
         profile: of the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
         """
-        tags = {
-            "fedcore.kind": "study", "fedcore.study": of.study, "fedcore.size": of.size,
-            "fedcore.dataset": of.dataset, "fedcore.data": of.data, "mlflow.note.content": title,
-        }  # fmt: skip
-        config = f"study {of.study} {of.size} {of.data}"
         with self.lock:
-            run = self.find(config)
+            run = self.find(_config(of))
             if profile and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
                 return str(run.info.run_id)
-            run = self._open(run, config, f"{of.study} ({of.size})", tags, None)
+            run = self._open(run, _config(of), _name(of), _tags(of) | {"mlflow.note.content": title}, None)
         where = str(run.info.run_id)
         if profile and "rows" not in run.data.params:
             self.client.log_batch(where, params=[Param("rows", str(profile["examples"]))])
@@ -431,22 +429,42 @@ class Record:
                     first.setdefault(version.name, (version, config))
         return [*first.values()]
 
+    def _of_request(self, of: StudyOnData, request: str, study: str) -> str:
+        """Return the run for a request's numbers: the study's if it is the first on these data, else one of its own.
+
+        study: the id of the study's run, below which the runs of all requests' rows are. MLflow deletes no number, so
+        that in one run the rows and seeds of one request would stand beside those of another.
+        """
+        first = self.client.get_run(study)
+        told = first.data.tags.get(REQUEST)
+        if told == request:
+            return study
+        if told is None and not first.data.metrics:
+            self.client.set_tag(study, REQUEST, request)
+            return study
+        config, tags = f"{_config(of)} {request}", _tags(of) | {REQUEST: request, ROWS: study}
+        run = self._open(self.find(config), config, f"{_name(of)}, request {request[:8]}", tags, None)
+        self.client.set_terminated(run.info.run_id, "FINISHED")
+        return str(run.info.run_id)
+
     def describe(
         self,
         of: StudyOnData,
+        request: str,
         title: str,
         note: str,
         numbers: Mapping[tuple[str, ...], float],
         files: Mapping[str, bytes],
     ) -> None:
-        """Write a comparison to its study's run: the answer, headline numbers of each row, the page and pictures.
+        """Write a comparison to its request's run: the answer, headline numbers of each row, the page and pictures.
 
-        The run describes the last comparison on these data. numbers: the parts of a metric's name -> value. The step
-        of a metric is the day, such as 20261231.
+        request: a digest of the rows and seeds that are compared. numbers: the parts of a metric's name -> value. The
+        step of a metric is the day, such as 20261231.
         """
         where = self.parent(of, title)
         named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
         with self.lock:  # an equal flow at the same time writes no second points
+            where = self._of_request(of, request, where)
             self.client.set_tag(where, "mlflow.note.content", shorten_note(f"{title}\n\n{note}"))
             recorded = self.client.get_run(where).data.metrics
             now = get_current_time_millis()
@@ -463,6 +481,22 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
+
+
+def _config(of: StudyOnData) -> str:
+    """Return the words by which a study's run is found."""
+    return f"study {of.study} {of.size} {of.data}"
+
+
+def _name(of: StudyOnData) -> str:
+    return f"{of.study} ({of.size})"
+
+
+def _tags(of: StudyOnData) -> dict[str, str]:
+    return {
+        "fedcore.kind": "study", "fedcore.study": of.study, "fedcore.size": of.size, "fedcore.dataset": of.dataset,
+        "fedcore.data": of.data,
+    }  # fmt: skip
 
 
 def has_result(run: Run, result: str) -> bool:

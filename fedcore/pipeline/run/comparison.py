@@ -14,6 +14,7 @@ from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.errors import InputError
+from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
@@ -258,7 +259,10 @@ def describe(
             if study == of.study and setting in settings
         }
         numbers = headline_numbers(rows) | new_device_numbers(compared.table, of.study, answered)
-        writer.describe(of, compared.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
+        table = compared.table[(compared.table["study"] == of.study) & compared.table["setting"].isin(settings)]
+        asked = table[["setting", "method", "seed"]].drop_duplicates().astype(str).agg("\0".join, axis=1)
+        request = digest_of("\n".join(sorted(asked)).encode())
+        writer.describe(of, request, compared.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
 
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:

@@ -10,6 +10,7 @@ import pytest
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.mlflow_links import TRAINING, links
 from fedcore.pipeline.record.registry import registered
+from fedcore.pipeline.record.runs import ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -62,6 +63,12 @@ def test_links_go_by_the_metric_that_decides(client: Any):
     assert [*found][:3] == ["answer", "methods", "a and local_only"]
     place = parts(found["methods"])
     assert (place["orderByKey"], place["orderByAsc"]) == ("metrics.`cost`", "true")
+    again = client.create_run(experiment, tags={"fedcore.kind": "study", "fedcore.study": "code", ROWS: study})
+    client.set_terminated(study, end_time=1)
+    client.set_terminated(again.info.run_id, end_time=2)
+    found = {words.partition(": ")[2]: place for words, place in links(client, experiment)}
+    assert again.info.run_id in found["answer"]  # of another request, whose rows are below the first one's run
+    assert parts(found["methods"]) == place
 
 
 def test_links_compare_methods_by_their_mean(client: Any):

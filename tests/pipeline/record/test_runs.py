@@ -150,7 +150,7 @@ def test_a_studys_run_is_not_written_again_for_each_of_its_rows(
     record.client.update_run(where, status="RUNNING")
     assert record.parent(ON_DATA, "Which?", {"examples": 60}) == where
     assert record.client.get_run(where).info.status == "FINISHED"
-    record.describe(ON_DATA, "Which?", "Old.", {}, {})
+    record.describe(ON_DATA, "all", "Which?", "Old.", {}, {})
     assert record.client.get_run(where).info.end_time > first.end_time
 
 
@@ -162,8 +162,8 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     first, second = runs.Record(), runs.Record()
-    given: Any = (ON_DATA, "Which?", "This.", {("a", "M//MM"): 1.0, ("b",): 2.0}, {"answer.txt": b"This."})
-    first.parent(*given[:2])
+    given: Any = (ON_DATA, "all", "Which?", "This.", {("a", "M//MM"): 1.0, ("b",): 2.0}, {"answer.txt": b"This."})
+    first.parent(ON_DATA, "Which?")
     other = Thread(target=second.describe, args=given)
     write = first.client.log_batch
 
@@ -189,10 +189,10 @@ def test_a_study_on_other_data_has_a_run_of_its_own(
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     record = runs.Record()
     first = record.parent(ON_DATA, "Which?", {"examples": 60})
-    record.describe(ON_DATA, "Which?", "Old.", {("accuracy", "fedavg"): 0.5, ("accuracy", "gone"): 0.4}, {})
+    record.describe(ON_DATA, "all", "Which?", "Old.", {("accuracy", "fedavg"): 0.5, ("accuracy", "gone"): 0.4}, {})
     other = replace(ON_DATA, data="b" * 64)
     second = record.parent(other, "Which?", {"examples": 70})
-    record.describe(other, "Which?", "New.", {("accuracy", "fedavg"): 0.6}, {})
+    record.describe(other, "all", "Which?", "New.", {("accuracy", "fedavg"): 0.6}, {})
     assert record.parent(ON_DATA, "Which?", {"examples": 60}) == first != second
     old, new = (record.client.get_run(where) for where in (first, second))
     assert (old.data.metrics, new.data.metrics) == (
@@ -204,6 +204,24 @@ def test_a_study_on_other_data_has_a_run_of_its_own(
     assert [len(run.inputs.dataset_inputs) for run in (old, new)] == [1, 1]
     (point,) = record.client.get_metric_history(second, "accuracy/fedavg")
     assert str(point.step) == datetime.fromtimestamp(point.timestamp / 1000).strftime("%Y%m%d")
+
+
+@pytest.mark.slow
+def test_the_numbers_of_two_requests_do_not_mix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    """Of the second, and of every other row and seed; the first one again is the study's run as before."""
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    record = runs.Record()
+    whole = {("accuracy", "fedavg"): 0.5, ("accuracy", "code_ot"): 0.4}
+    for request, numbers in (("whole", whole), ("part", {("accuracy", "fedavg"): 0.6}), ("whole", whole)):
+        record.describe(ON_DATA, request, "Which?", request, numbers, {"report.html": request.encode()})
+        (last, *_) = record.client.search_runs([record.experiment], order_by=["attributes.end_time desc"])
+        assert last.data.metrics == {"/".join(parts): value for parts, value in numbers.items()}
+        assert last.data.tags["mlflow.note.content"].split() == ["Which?", request]
+    study, part = record.client.search_runs([record.experiment], order_by=["attributes.end_time desc"])
+    assert part.data.tags[runs.ROWS] == study.info.run_id == record.parent(ON_DATA, "Which?")
 
 
 def counted(database: Path) -> dict[str, int]:
