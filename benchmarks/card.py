@@ -113,7 +113,7 @@ def fedcore_rounds(case: Case, parts: list[Data], execute: Execute, rounds: int,
     names = [f"device-{i:03}" for i in range(case.devices)]
     devices = {name: Device(name, net, Splits(part, none, none)) for name, part in zip(names, parts, strict=True)}
     training: Any = Training("sgd", 0.05, batch=case.batch, epochs=1, precision=precision)  # type: ignore[arg-type]
-    own: dict[str, Any] = {"rounds": rounds, "fraction": 1.0, "weights": "size", "sends": "model"}
+    own: dict[str, Any] = {"rounds": rounds, "fraction": 1.0, "weights": "size", "upload": "model"}
     fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, shared_init=True, **own)
     return run(fedavg, Federation(devices, none, CLASSES), 0, execute, every=rounds + 1)
 

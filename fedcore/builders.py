@@ -31,6 +31,7 @@ RENAMED = {
     "exam": "rank_by", "shots": "rounds", "mixing": "aggregation", "matters": "min_effect", "init": "shared_init",
     "moments": "optimiser_state", "kept": "keep", "printed": "fedasa_eq12", "table3": "fedasa_table3",
     "recommended": "personal_distillation", "mine": "my_data", "field": "published", "along": "x_axis",
+    "sums": "secure_aggregation", "sends": "upload", "change": "delta",
     "show": "figures", "says": "statement", "of": "metric", "at": "round", "when": "require", "why": "reason",
 }  # fmt: skip
 """Words of earlier versions -> those that took their place: keys, values, methods and studies."""

@@ -12,13 +12,19 @@ from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
 from fedcore.data.task import SEQUENCES, TASKS, require_classes
 from fedcore.errors import InputError
-from fedcore.methods import builder
+from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
 from fedcore.types.federation import Net
 from fedcore.types.method import Method
 
 ROUNDS = 1_000_000
 """The most rounds of a stage: even a forecast holds something of each."""
+
+STORED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
+    "sums": ("secure_aggregation", {"plain": False, "masked": True}),
+    "sends": ("upload", {"model": "model", "change": "delta"}),
+}
+"""Settings of fedcore's methods in files that earlier versions wrote -> their names and values today."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,15 @@ class MethodConfig:
         training = {f"training.{key}": value for key, value in self.training.settings().items()}
         name = self.name if isinstance(self.name, str) else describe(self.name)
         return {"method": name, **training, **self.settings}
+
+
+def current_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a file of this or an earlier version has of a method, by today's names."""
+    current = dict(settings)
+    for old in STORED.keys() & settings.keys() if name in METHODS else ():
+        new, values = STORED[old]
+        current[new] = values.get(current.pop(old))
+    return current
 
 
 def configure(

@@ -55,7 +55,7 @@ def to_integers(values: Tensor, name: str, terms: int) -> Tensor:
     if values.numel() and float(values.abs().max()) >= limit:
         raise InputError(
             f"update of {name}: it has the number {float(values.abs().max()):.3g}, masked sums of {terms} devices hold "
-            f"numbers below {limit:.3g}; scale the inputs, or use sums: plain"
+            f"numbers below {limit:.3g}; scale the inputs, or use secure_aggregation: false"
         )
     return (values.double() * SCALE).round().long()
 
@@ -69,8 +69,8 @@ def require_everyone(present: Collection[str], names: Collection[str]) -> None:
     """Refuse a masked sum without a device: its masks would stay in the sum, which were then random numbers."""
     if missing := sorted({*(ROSTER.get() or names)} - {*present}):
         raise InputError(
-            f"sums = masked: {', '.join(missing)} sent nothing, and masks cancel in the sum over all devices alone; "
-            "use sums: plain"
+            f"secure_aggregation = true: {', '.join(missing)} sent nothing, and masks cancel in the sum over all "
+            "devices alone; use secure_aggregation: false"
         )
 
 

@@ -10,11 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedcore.builders import CONTEXT, settings_of, suggestion
+from fedcore.core.training_settings import Training
 from fedcore.errors import InputError
 from fedcore.field.modules import load_module
 from fedcore.field.plan import VERSIONS, Plan
 from fedcore.field.recipe import NUMBERS
-from fedcore.methods import METHODS
+from fedcore.methods import METHODS, builder
 from fedcore.nets import params_of
 from fedcore.nets.copies import template
 from fedcore.nets.tables import without_numbers
@@ -127,10 +129,8 @@ class Consent:
             raise InputError(f"method {plan.method}: not allowed on {name}; allowed: {allowed}")
         settings = {**plan.settings, **{f"training.{key}": value for key, value in plan.training.items()}}
         for key, value in self.methods.get(plan.method, {}).items():
-            if str(settings.get(key)) != value:
-                raise InputError(
-                    f"method {plan.method}: {key} = {settings.get(key)} is not allowed on {name}, {value} is"
-                )
+            if (planned := _word(settings.get(key))) != value:
+                raise InputError(f"method {plan.method}: {key} = {planned} is not allowed on {name}, {value} is")
         if dict(plan.versions) != VERSIONS:
             raise InputError(f"versions: the server has {_said(plan.versions)}, {name} has {_said(VERSIONS)}")
         if name not in plan.nets:
@@ -176,8 +176,8 @@ class Consent:
 def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, limits: Limits = Limits()) -> Consent:
     """Return the consent of options.
 
-    allowed: "fedavg", "fedavg(sums=masked)", "fedavg(training.batch=16)", "numbers", or "module=SHA-256". sends:
-    kinds; None: those of each method. Raises InputError for anything else.
+    allowed: "fedavg", "fedavg(secure_aggregation=true)", "fedavg(training.batch=16)", "numbers", or "module=SHA-256".
+    sends: kinds; None: those of each method. Raises InputError for anything else.
     """
     methods: dict[str, dict[str, str]] = {}
     modules: dict[str, str] = {}
@@ -189,8 +189,12 @@ def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, l
             if match is None or match["method"] not in METHODS:
                 raise InputError(f"--allow {entry}: is no method of fedcore, no module=SHA-256 and not {NUMBERS}")
             wanted = methods.setdefault(match["method"], {})
-            if match["key"]:
-                wanted[match["key"]] = match["value"]
+            if key := match["key"]:
+                training = (f"training.{name}" for name in settings_of(Training))
+                settings = [*settings_of(builder(match["method"]), CONTEXT), *training]
+                if key not in settings:
+                    raise InputError(f"--allow {entry}: {key}: no such setting{suggestion(key, settings)}")
+                wanted[key] = match["value"]
     for kind in sends or ():
         if kind not in KINDS and not modules:  # a method of one's own has its own words
             raise InputError(f"--sends {kind}: must be one of {', '.join(KINDS)}")
@@ -227,6 +231,11 @@ def _numbers(value: Any) -> Iterator[int]:
             yield from _numbers(part)
     elif isinstance(value, int) and not isinstance(value, bool):
         yield abs(value)
+
+
+def _word(value: Any) -> str:
+    """Return a setting as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _said(versions: Mapping[str, str]) -> str:

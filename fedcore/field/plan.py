@@ -12,7 +12,7 @@ import torch
 
 import fedcore
 from fedcore.builders import import_builder
-from fedcore.config.methods import MethodConfig, configure
+from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.losses import LOSSES
 from fedcore.data.task import CLASSIFICATION, TASKS
 from fedcore.errors import InputError
@@ -101,6 +101,7 @@ class Plan:
         """Undo `to_json`. Raises InputError for anything else."""
         try:
             fields = _to_tuples(json.loads(text))
+            fields["settings"] = current_settings(fields["method"], fields["settings"])
             plan = cls(**fields)
             valid = isinstance(plan.run, str) and plan.run.isalnum() and isinstance(plan.method, str)
             valid = valid and all(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
-from fedcore.config.methods import MethodConfig, configure
+from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.rounds import RoundResult, State
 from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS
 from fedcore.errors import InputError
@@ -57,10 +57,11 @@ class Study:
     @property
     def configs(self) -> dict[str, MethodConfig]:
         """The rows of the study by their labels."""
-        return {
-            method["label"]: configure(method["name"], method["settings"], method["training"], label=method["label"])
-            for method in self.methods
-        }
+        configs = {}
+        for method in self.methods:
+            label, settings = method["label"], current_settings(method["name"], method["settings"])
+            configs[label] = configure(method["name"], settings, method["training"], label=label)
+        return configs
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedcore.config.studies import find_study, run_section
 
 KEYS = {
     "exam": "code_ot.exam", "shots": "lmf.shots", "mixing": "fedavg.mixing", "matters": "run.matters",
-    "init": "training.init", "moments": "fedavg.training.moments",
+    "init": "training.init", "moments": "fedavg.training.moments", "sums": "analytic.sums", "sends": "fedavg.sends",
 }  # fmt: skip
 IN_STUDIES: dict[str, dict[str, Any]] = {
     "along": {"along": "net.name"},
@@ -27,7 +27,7 @@ IN_STUDIES: dict[str, dict[str, Any]] = {
 }
 VALUES = {
     "printed": {"training.loss": "printed"}, "table3": {"training.loss": "table3"},
-    "kept": {"training.optimiser_state": "kept"},
+    "kept": {"training.optimiser_state": "kept"}, "change": {"fedavg.upload": "change"},
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_an_old_key_of_a_study_is_refused(params: dict[str, Any], old: str):
 
 @pytest.mark.parametrize("old", VALUES)
 def test_an_old_value_is_refused(params: dict[str, Any], old: str):
-    line = refusal(points, change(ask(params, {"lmf": {}}), VALUES[old]))
+    line = refusal(points, change(ask(params, {"lmf": {}, "fedavg": {}}), VALUES[old]))
     assert line.endswith(f"; it is now called {RENAMED[old]}")
 
 

@@ -179,9 +179,9 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "reg": [0, -1, "a"],
     "rounds": [0, 1.5, "a"],
     "rule": ["sgd", None],
-    "sends": ["models"],
     "server_lr": [0, -1, "a"],
     "share": [-0.1, 1.1, "a"],
+    "secure_aggregation": ["masked", 2],
     "sharpness": [-0.1, "a"],
     "shown": [0, 1.5],
     "solver": ["newtn"],
@@ -189,7 +189,6 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "start": ["source", None],
     "steps": [0, 1.5],
     "strength": [-0.1, "a"],
-    "sums": ["secret", None],
     "tune_epochs": [-1, 1.5],
     "tau": [0, -1, "a"],
     "temperature": [0, -1, "a"],
@@ -197,6 +196,7 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "tol": [0, -1],
     "unlabelled": [-0.1, "a"],
     "weight": [-0.1, "a"],
+    "upload": ["change", None],
     "weight_decay": [-0.1],
     "weighting": ["sizes", None],
     "weights": ["sizes"],
@@ -288,13 +288,13 @@ OTHER: dict[str, Any] = {
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
     "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,
-    "sends": "change", "weighting": "examples", "decay": 0.5, "fraction": 0.5, "ratio": "fixed", "threshold": 0.5,
+    "upload": "delta", "weighting": "examples", "decay": 0.5, "fraction": 0.5, "ratio": "fixed", "threshold": 0.5,
     "rank_by": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
     "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
-    "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
-    "aggregation": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7, "rule": "yogi",
+    "rank": 5, "precision": "float32", "secure_aggregation": True, "clip": 2.0, "epsilon": 1.0, "share": 0.5,
+    "align": "exact", "aggregation": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7, "rule": "yogi",
     "beta1": 0.5, "beta2": 0.5, "outer_lr": 0.05, "alpha": 0.25,
 }  # fmt: skip
 REACHING = [

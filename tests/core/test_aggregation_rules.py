@@ -110,12 +110,12 @@ def test_a_method_mixes_by_the_rule_that_it_is_given(name):
     assert bits(found["mean"]) != bits(found["median"])
 
 
-@pytest.mark.parametrize("sends", ["model", "change"])
-def test_fedavg_takes_the_median_of_models_or_of_changes(sends):
-    built = method("fedavg", nets=NETS, training=SGD, shared_init=True, aggregation="median", sends=sends)
+@pytest.mark.parametrize("upload", ["model", "delta"])
+def test_fedavg_takes_the_median_of_models_or_of_changes(upload):
+    built = method("fedavg", nets=NETS, training=SGD, shared_init=True, aggregation="median", upload=upload)
     values = {"a": 1.0, "b": 5.0, "c": 1e6}
     found = fused(built, {name: Update(constant(x), size=10) for name, x in values.items()})
-    start = fused(built, {"a": Update(constant(0.0))}) if sends == "change" else constant(0.0)
+    start = fused(built, {"a": Update(constant(0.0))}) if upload == "delta" else constant(0.0)
     torch.testing.assert_close(found, {key: x + 5 for key, x in start.items()})
 
 

@@ -45,7 +45,9 @@ def test_sums_that_overflow_are_refused():
 
 def test_a_masked_sum_without_a_device_is_refused_by_its_name():
     require_everyone({"b": 1, "a": 2}, ("a", "b"))
-    with pytest.raises(InputError, match=r"^sums = masked: a, c sent nothing, and masks cancel in the sum over all"):
+    with pytest.raises(
+        InputError, match=r"^secure_aggregation = true: a, c sent nothing, and masks cancel in the sum over all"
+    ):
         require_everyone({"b": 1}, ("a", "b", "c"))
 
 

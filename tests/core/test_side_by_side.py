@@ -85,7 +85,7 @@ def net(name: str = "mlp", classes: int = 10, **settings: Any) -> Net:
 
 
 def last(fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 3) -> Any:
-    own = {"fedavg": {"weights": "size", "sends": "model"}}.get(name, {})
+    own = {"fedavg": {"weights": "size", "upload": "model"}}.get(name, {})
     built = method(name, nets={each: fed.devices[each].net for each in fed.devices}, training=training,
                    shared_init=True, rounds=rounds, **own)  # fmt: skip
     return list(run(built, fed, 0, execute, every=AT_THE_END))[-1].state

@@ -42,9 +42,9 @@ def turn_of(number, names=NAMES):
 # Reductions
 
 
-@pytest.mark.parametrize("sends", ["model", "change"])
-def test_threats_that_never_strike_change_no_bit(sends):
-    built = fedavg(3, sends=sends)
+@pytest.mark.parametrize("upload", ["model", "delta"])
+def test_threats_that_never_strike_change_no_bit(upload):
+    built = fedavg(3, upload=upload)
     plain = list(run(built, federation("abcde"), 0, Inline()))
     for idle in (Threats(), Threats(deadline=1e9), Threats(bound=1e9), Threats(bound=1e9, beyond="refuse")):
         turns = list(run(built, under(idle), 0, Inline()))
@@ -66,9 +66,9 @@ def test_an_update_scaled_by_one_is_honest_and_flipped_twice_too():
 # Attacks
 
 
-@pytest.mark.parametrize("sends", ["model", "change"])
+@pytest.mark.parametrize("upload", ["model", "delta"])
 @pytest.mark.parametrize(("attack", "factor"), [("sign_flip", -4.0), ("scale", 4.0)])
-def test_the_server_averages_what_hostile_devices_send(sends, attack, factor):
+def test_the_server_averages_what_hostile_devices_send(upload, attack, factor):
     """Device a's change is multiplied, whether it sends its model or the change."""
     fed = under(Threats(hostile=0.2, attack=attack, strength=4.0))
     (liar,) = hostile_devices(fed.threats, fed.devices, 0)
@@ -77,7 +77,7 @@ def test_the_server_averages_what_hostile_devices_send(sends, attack, factor):
     changes = {name: subtract(update.params, START) for name, update in honest.items()}
     changes[liar] = {key: factor * x for key, x in changes[liar].items()}
     expected = add(START, mean([*changes.values()], by_size([update.size for update in honest.values()])))
-    found = last(fedavg(sends=sends), fed).state.messages["a"].params
+    found = last(fedavg(upload=upload), fed).state.messages["a"].params
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -175,7 +175,7 @@ def test_a_dropout_sends_nothing_and_a_late_device_sends_in_vain():
 
 def test_a_longer_update_is_clipped_to_the_bound_or_left_out():
     values = {"a": 1.0, "b": 1.0, "c": 100.0}
-    built = sending(fedavg(sends="change"), {name: Update(constant(x), size=1) for name, x in values.items()})
+    built = sending(fedavg(upload="delta"), {name: Update(constant(x), size=1) for name, x in values.items()})
     for beyond, mean_change in (("clip", (1 + 1 + 2) / 3), ("refuse", 1.0)):
         threats = Threats(bound=2.0 * math.sqrt(64), beyond=beyond)
         one = last(built, under(threats, "abc"))

@@ -67,7 +67,7 @@ def divided(net: Net, shape: tuple[int, ...], sizes: dict[str, int]) -> Federati
 def model(
     fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 2, fraction: float = 1.0
 ) -> Any:
-    own = {"fedavg": {"weights": "size", "sends": "model"}}.get(name, {})
+    own = {"fedavg": {"weights": "size", "upload": "model"}}.get(name, {})
     built = method(name, nets={each: fed.devices[each].net for each in fed.devices}, training=training,
                    shared_init=True, rounds=rounds, fraction=fraction, **own)  # fmt: skip
     return list(run(built, fed, 0, execute, every=AT_THE_END))[-1].state.messages["a"].params

@@ -78,7 +78,7 @@ def test_a_method_is_the_same_on_it(name: str):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_and_optimiser_is_the_same_on_it(training: Any, loss: str):
     given = {"nets": NETS, "training": replace(training, loss=loss), "shared_init": True, "rounds": 2, "fraction": 1.0}
-    built = method("fedavg", **given, weights="size", sends="model")
+    built = method("fedavg", **given, weights="size", upload="model")
     plain, moved_ = (list(run(built, FED, 1, each, every=AT_THE_END)) for each in (Inline(), OnIt()))
     assert [bits(one) for one in plain] == [bits(one) for one in moved_]
 

@@ -82,7 +82,7 @@ def test_real_processes_give_the_bits_of_many_rounds(rounds, site):
 
 
 def test_real_processes_sum_masked_models_to_the_simulations_bits(site):
-    row = replace(ROWS["fedavg"], settings={**ROWS["fedavg"].settings, "sums": "masked"})
+    row = replace(ROWS["fedavg"], settings={**ROWS["fedavg"].settings, "secure_aggregation": True})
     there = list(run_in_field(field_of(site, row, "masked"), 0))
     method, here = simulate(row, FED, 0)
     assert differences(there, here, method) == []

@@ -31,10 +31,10 @@ def test_every_method_and_every_kind_of_tensor_has_its_words():
 
 
 def test_what_the_owner_agrees_to_is_shown():
-    lines = describe(consent_of(["code_ot", "local_only", "fedavg(sums=masked)", "numbers"], ["model"]))
+    lines = describe(consent_of(["code_ot", "local_only", "fedavg(secure_aggregation=true)", "numbers"], ["model"]))
     assert lines == [
         "code_ot: a model, a part of one, or how training changed it",
-        "fedavg, with sums = masked alone: a model, a part of one, or how training changed it",
+        "fedavg, with secure_aggregation = true alone: a model, a part of one, or how training changed it",
         "local_only: nothing leaves the device",
     ]
 
@@ -64,12 +64,14 @@ def test_other_versions_and_other_devices_are_refused():
 
 
 def test_a_method_may_be_allowed_with_a_setting_alone():
-    consent = consent_of(["fedavg(sums=masked)"])
-    with pytest.raises(InputError, match=r"^method fedavg: sums = plain is not allowed on a, masked is$"):
+    consent = consent_of(["fedavg(secure_aggregation=true)"])
+    with pytest.raises(InputError, match=r"^method fedavg: secure_aggregation = false is not allowed on a, true is$"):
         consent.check(PLAN, "a")
-    with pytest.raises(InputError, match=r"^method fedavg: sums = None is not allowed on a, masked is$"):
+    with pytest.raises(InputError, match=r"^method fedavg: secure_aggregation = None is not allowed on a, true is$"):
         consent.check(changed(settings={}), "a")
-    consent.check(changed(settings={**PLAN.settings, "sums": "masked"}), "a")
+    consent.check(changed(settings={**PLAN.settings, "secure_aggregation": True}), "a")
+    with pytest.raises(InputError, match=r"sums: no such setting; it is now called secure_aggregation$"):
+        consent_of(["fedavg(sums=masked)"])
     both = consent_of(["fedavg(rounds=2)", "fedavg(training.batch=16)"])
     both.check(PLAN, "a")
     with pytest.raises(InputError, match=r"^method fedavg: training.batch = 1 is not allowed on a, 16 is$"):

@@ -49,7 +49,7 @@ def keys() -> dict[str, Keys]:
 def masked(name="fedavg", rounds=2, **settings):
     row = ROWS[name]
     given = {"rounds": rounds} if name == "fedavg" else {}
-    return replace(row, settings={**row.settings, **given, "sums": "masked", **settings})
+    return replace(row, settings={**row.settings, **given, "secure_aggregation": True, **settings})
 
 
 def masked_field(tmp_path, row=None, said=None, **more):
@@ -363,16 +363,16 @@ def private(**settings):
     return masked("analytic", clip=1.0, epsilon=8.0, **settings)
 
 
-@pytest.mark.parametrize("sums", ["masked", "plain"])
-def test_noise_is_not_the_seeds(sums, tmp_path):
+@pytest.mark.parametrize("masks", [True, False], ids=["masked", "plain"])
+def test_noise_is_not_the_seeds(masks, tmp_path):
     found = []
     for name in ("one", "two"):
-        field, _ = masked_field(tmp_path / name, private(sums=sums))
+        field, _ = masked_field(tmp_path / name, private(secure_aggregation=masks))
         field.join()
         (turn,) = run_in_field(field, 0)
         found.append(turn.state.messages["a"].params["output.weight"])
     fed = federation(NAMES)
-    (here,) = run(private(sums=sums).build(fed.public.nets), fed, 0, Inline())
+    (here,) = run(private(secure_aggregation=masks).build(fed.public.nets), fed, 0, Inline())
     found.append(here.state.messages["a"].params["output.weight"])
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])

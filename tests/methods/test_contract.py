@@ -313,8 +313,8 @@ def test_a_method_with_rounds_takes_a_fraction_of_the_devices(name: str):
 @pytest.mark.parametrize("name", ["fedavg", "analytic"])
 def test_masked_sums_of_devices_of_which_one_drops_out_are_refused(name):
     row = ROWS[name]
-    built = replace(row, settings={**row.settings, "sums": "masked"}).build(NETS)
+    built = replace(row, settings={**row.settings, "secure_aggregation": True}).build(NETS)
     with pytest.raises(
-        InputError, match=r"^sums = masked: [a-d, ]+ sent nothing, and masks cancel in the sum over all"
+        InputError, match=r"^secure_aggregation = true: [a-d, ]+ sent nothing, and masks cancel in the sum over all"
     ):
         list(run(built, replace(FED, threats=Threats(drop=0.9)), 0, Inline()))

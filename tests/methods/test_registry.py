@@ -53,8 +53,9 @@ def test_a_step_of_pairs_that_has_no_two_sides_is_refused():
 @pytest.mark.parametrize(
     ("name", "changed", "masked"),
     [
-        ("fedavg", {}, False), ("fedavg", {"sums": "masked"}, True), ("analytic", {"sums": "masked"}, True),
-        ("analytic", {"clip": 4.0, "epsilon": 8.0}, False), ("dfl", {"sums": "masked"}, False),
+        ("fedavg", {}, False), ("fedavg", {"secure_aggregation": True}, True),
+        ("analytic", {"secure_aggregation": True}, True), ("analytic", {"clip": 4.0, "epsilon": 8.0}, False),
+        ("dfl", {"secure_aggregation": True}, False),
     ],
 )  # fmt: skip
 def test_a_builder_says_with_which_settings_sums_are_enough(name: str, changed: dict[str, object], masked: bool):

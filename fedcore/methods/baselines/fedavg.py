@@ -28,14 +28,14 @@ from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.nets import init, require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, RoundInfo, Sends, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Fraction
 
 Weights: TypeAlias = Literal["size", "even"]
-Sums: TypeAlias = Literal["plain", "masked"]
+Upload: TypeAlias = Literal["model", "delta"]
 
 
-@sums_alone(sums="masked")
+@sums_alone(secure_aggregation=True)
 @training_defaults(shared_init=True)
 def fedavg(
     *,
@@ -44,9 +44,9 @@ def fedavg(
     rounds: Count = 1,
     fraction: Fraction = 1.0,
     weights: Weights = "size",
-    sends: Sends = "model",
+    upload: Upload = "model",
     aggregator: Aggregator = MEAN,
-    sums: Sums = "plain",
+    secure_aggregation: bool = False,
 ) -> Method:
     """Build FedAvg.
 
@@ -54,38 +54,39 @@ def fedavg(
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         weights: of the mean, "size" (training examples) or "even".
-        sends: what a device sends, its "model", or its "change", what training added to the model that it was sent:
+        upload: what a device sends, its "model", or the "delta", what training added to the model that it was sent:
             equal but for rounding, and as many bytes. Methods that send changes (DFL) equal the latter bit by bit.
         aggregator: how the server combines what devices send.
-        sums: "plain", or "masked": the server sees the sum of all models alone (:mod:`fedcore.core.secure_sum`), in 8
-            bytes a number, of every device in every round.
+        secure_aggregation: whether models are masked, so that the server sees their sum alone
+            (:mod:`fedcore.core.secure_sum`), in 8 bytes a number, of every device in every round.
 
     Raises:
         InputError: for masked sums with a fraction, changes or another aggregator than the mean.
     """
     require_equal(nets)
-    if sums == "masked":
+    if secure_aggregation:
         required = {
             "fraction": (fraction, 1.0),
-            "sends": (sends, "model"),
+            "upload": (upload, "model"),
             "aggregation": (aggregator.aggregation, "mean"),
         }
         for key, (value, needed) in required.items():
             if value != needed:
                 raise InputError(
-                    f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or sums"
+                    f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or "
+                    "secure_aggregation"
                 )
         hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
         combine = partial(average_masked, net=next(iter(nets.values())), weights=weights)
         stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
         return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
-    if sends == "model":
+    if upload == "model":
         combine = partial(average_updates, weights=weights, aggregator=aggregator)
         stage = Stage(partial(train, training=training), combine, rounds, fraction)
         return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
-    require_shared_init("fedavg.sends = change", training.shared_init)
+    require_shared_init("fedavg.upload = delta", training.shared_init)
     combine = partial(follow, weights=weights, aggregator=aggregator)
-    stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends=sends)
+    stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends="change")
     return Method(begin_with_memory, (stage,), received_model)
 
 

@@ -45,7 +45,7 @@ MOST_FEATURES = 20_000
 
 
 @needs_one_label("regresses on the label of an example")
-@sums_alone(sums="masked")
+@sums_alone(secure_aggregation=True)
 def analytic(
     *,
     nets: Mapping[str, Net],
@@ -53,7 +53,7 @@ def analytic(
     reg: Amount | None = None,
     rank: Count | None = None,
     precision: Literal["float64", "float32"] = "float64",
-    sums: Literal["plain", "masked"] = "plain",
+    secure_aggregation: bool = False,
     clip: Positive | None = None,
     epsilon: Positive | None = None,
     delta: Chance = 1e-5,
@@ -69,7 +69,7 @@ def analytic(
         rank: r, largest axes of G that devices send, with the rest of its diagonal; they need at least r examples.
             None: they send G itself.
         precision: of the numbers that devices send, "float64", or "float32", half the bytes.
-        sums: "plain", or "masked", of which the server sees no device's part.
+        secure_aggregation: whether sums are masked, so that the server sees no device's part.
         clip: longest phi of an example, above 0; longer ones are shortened. None: as they are.
         epsilon: devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an
             example, above 0; None: no noise. With masked sums each adds the share that makes their total private, and
@@ -81,13 +81,13 @@ def analytic(
             for nets with an embedding.
     """
     require_quantities("analytic", nets)
-    _check(features, rank, sums, clip, epsilon)
+    _check(features, rank, secure_aggregation, clip, epsilon)
     if reg is None and (rank is not None or clip is not None):
         reg = REG
-    noise = noise_of(epsilon, delta, clip, len(nets) if sums == "masked" else 1)
+    noise = noise_of(epsilon, delta, clip, len(nets) if secure_aggregation else 1)
     local = partial(
         send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise,
-        partners=tuple(sorted(nets)) if sums == "masked" else (),
+        partners=tuple(sorted(nets)) if secure_aggregation else (),
     )  # fmt: skip
     # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
     # as much again keeps the smallest one clear of zero.
@@ -99,7 +99,9 @@ def analytic(
     )
 
 
-def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
+def _check(
+    features: int, rank: int | None, secure_aggregation: bool, clip: float | None, epsilon: float | None
+) -> None:
     """Refuse settings that exclude one another."""
     if features > MOST_FEATURES:
         raise InputError(f"analytic.features = {features}: must be at most {MOST_FEATURES}")
@@ -109,9 +111,10 @@ def _check(features: int, rank: int | None, sums: str, clip: float | None, epsil
         )
     if rank is not None and rank > features + 1:
         raise InputError(f"analytic.rank = {rank}: must be at most features + 1 = {features + 1}")
-    if rank is not None and (sums == "masked" or epsilon is not None):
+    if rank is not None and (secure_aggregation or epsilon is not None):
         raise InputError(
-            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or sums and epsilon"
+            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or secure_aggregation and "
+            "epsilon"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from fedcore.config.methods import MethodConfig, configure
+from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.config.sections import complete_federation, data_settings, net_settings
 from fedcore.config.settings import Setting
 from fedcore.pipeline.record.result import Result
@@ -65,6 +65,6 @@ def from_json(content: bytes) -> Origin:
         complete_federation(card["federation"]), net_settings(card["net"]), (), card["every"],
         card["scoring"], card["metric"], decided.get("of"),
     )  # fmt: skip
-    row = configure(of["name"], of["settings"], of["training"], label=of["label"])
+    row = configure(of["name"], current_settings(of["name"], of["settings"]), of["training"], label=of["label"])
     threshold = Threshold(**decided["chosen"]) if decided.get("chosen") else None
     return Origin(setting, row, card["seed"], card["size"], card["config"], card["dataset"], threshold)

@@ -77,7 +77,8 @@ def test_equal_models_are_a_fixed_point():
 def test_masked_sums_give_the_plain_mean(weights):
     three = dict.fromkeys("abc", NET)
     plain, masked = (
-        last(fedavg(nets=three, rounds=3, weights=weights, sums=sums), federation(), 2) for sums in ("plain", "masked")
+        last(fedavg(nets=three, rounds=3, weights=weights, secure_aggregation=masks), federation(), 2)
+        for masks in (False, True)
     )
     torch.testing.assert_close(
         masked.state.messages["a"].params, plain.state.messages["a"].params, rtol=1e-5, atol=1e-6
@@ -87,7 +88,7 @@ def test_masked_sums_give_the_plain_mean(weights):
 
 
 def test_a_masked_model_tells_nothing_and_no_mask_is_used_twice():
-    built = fedavg(sums="masked")
+    built = fedavg(secure_aggregation=True)
     there, sent = federation().devices["b"], Update(constant(0.0), size=5)
     one, again, later = (
         built.stages[0].attach(sent, there, StepId(seed, 0, number, "b")).extra
@@ -99,7 +100,7 @@ def test_a_masked_model_tells_nothing_and_no_mask_is_used_twice():
     assert not any(torch.equal(tensor, later[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change"), ("aggregation", "median")])
+@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("upload", "delta"), ("aggregation", "median")])
 def test_masked_sums_take_all_devices_models(key, value):
     with pytest.raises(InputError, match=rf"^fedavg\.{key} = {value}: masked sums are of all devices' models"):
-        fedavg(sums="masked", **{key: value})
+        fedavg(secure_aggregation=True, **{key: value})

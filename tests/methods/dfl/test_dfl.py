@@ -32,7 +32,7 @@ FED = federation("abcde")
 
 def fedavg(**changes):
     given = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0, "weights": "size"}
-    return method("fedavg", **given | {"sends": "change"} | changes)
+    return method("fedavg", **given | {"upload": "delta"} | changes)
 
 
 def normed() -> nn.Module:
@@ -78,7 +78,7 @@ def test_with_batch_norm_as_well():
 
 @pytest.mark.parametrize("weights", ["size", "even"])
 def test_changes_and_models_average_to_the_same_but_for_rounding(weights):
-    one, two = (last(fedavg(sends=sends, weights=weights), FED, 1) for sends in ("change", "model"))
+    one, two = (last(fedavg(upload=upload, weights=weights), FED, 1) for upload in ("delta", "model"))
     torch.testing.assert_close(one.state.messages["a"].params, two.state.messages["a"].params)
     assert (one.up, one.down) == (two.up, two.down)
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_used_is_refused():
         InputError, match=r"^training.shared_init = false: dfl averages changes to one model; use true$"
     ):
         dfl(shared_init=False)
-    with pytest.raises(InputError, match=r"^training.shared_init = false: fedavg.sends = change averages changes"):
+    with pytest.raises(InputError, match=r"^training.shared_init = false: fedavg.upload = delta averages changes"):
         fedavg(shared_init=False)
     with pytest.raises(InputError, match=r"^training.loss = fedasa_eq12: dfl"):
         dfl(training=replace(SGD, loss="fedasa_eq12"))

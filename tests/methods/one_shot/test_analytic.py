@@ -97,7 +97,7 @@ def test_the_devices_own_nets_do_not_matter():
 
 def test_masked_sums_give_the_plain_solution():
     fed = divided([10, 20, 30])
-    torch.testing.assert_close(layer(fed, sums="masked"), layer(fed), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(layer(fed, secure_aggregation=True), layer(fed), rtol=1e-4, atol=1e-6)
 
 
 def test_traffic_is_that_of_the_sums_and_the_output_layer():
@@ -106,7 +106,7 @@ def test_traffic_is_that_of_the_sums_and_the_output_layer():
     for settings, numbers, each in (
         ({}, triangle + targets, 8),
         ({"precision": "float32"}, triangle + targets, 4),
-        ({"sums": "masked"}, triangle + targets, 8),
+        ({"secure_aggregation": True}, triangle + targets, 8),
         ({"rank": 2}, sketch + targets, 8),
     ):
         one = last(analytic(nets=dict.fromkeys(fed.devices, NET), **settings), fed)
@@ -157,13 +157,13 @@ def test_noise_has_the_stated_deviation_and_masked_sums_share_it():
     fed, settings = divided([15] * 4), {"clip": 2.0, "features": 40}
     _, _, clean = sent(fed, **settings)
     noise = {}
-    for sums in ("plain", "masked"):
-        _, _, noised = sent(fed, **settings, epsilon=1.0, delta=1e-5, sums=sums)
+    for masks in (False, True):
+        _, _, noised = sent(fed, **settings, epsilon=1.0, delta=1e-5, secure_aggregation=masks)
         parts = [noised[name].extra[GRAM] for name in "abcd"]
-        total = sum(parts).double() / (2.0**32 if sums == "masked" else 1.0)
-        noise[sums] = (total - sum(clean[name].extra[GRAM] for name in "abcd")).std().item()
+        total = sum(parts).double() / (2.0**32 if masks else 1.0)
+        noise[masks] = (total - sum(clean[name].extra[GRAM] for name in "abcd")).std().item()
     sigma = 3.7306 * (2.0**4 + 2.0**2) ** 0.5
-    assert noise == pytest.approx({"plain": 2 * sigma, "masked": sigma}, rel=0.1)
+    assert noise == pytest.approx({False: 2 * sigma, True: sigma}, rel=0.1)
 
 
 def test_the_sums_of_an_example_move_by_no_more_than_is_assumed():
@@ -188,8 +188,8 @@ def test_many_features_and_much_noise_leave_a_solution_for_every_seed():
     """Of few examples G has most of its eigenvalues at zero, from where noise makes them negative."""
     fed = divided([10] * 6)
     for seed in range(8):
-        for sums in ("plain", "masked"):
-            found = layer(fed, seed, clip=1.0, features=120, epsilon=0.5, sums=sums)
+        for masks in (False, True):
+            found = layer(fed, seed, clip=1.0, features=120, epsilon=0.5, secure_aggregation=masks)
             assert bool(found["output.weight"].isfinite().all())
 
 
@@ -234,7 +234,7 @@ def test_too_few_examples_are_refused_before_anything_runs():
     [
         ({"epsilon": 1.0}, "analytic.epsilon = 1.0: needs analytic.clip"),
         ({"rank": 14}, r"analytic.rank = 14: must be at most features \+ 1 = 13"),
-        ({"rank": 2, "sums": "masked"}, "analytic.rank = 2: sketches cannot be masked or noised"),
+        ({"rank": 2, "secure_aggregation": True}, "analytic.rank = 2: sketches cannot be masked or noised"),
         ({"rank": 2, "clip": 1.0, "epsilon": 1.0}, "analytic.rank = 2: sketches cannot be masked or noised"),
         ({"features": 20_001}, "analytic.features = 20001: must be at most 20000"),
     ],

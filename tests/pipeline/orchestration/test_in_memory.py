@@ -31,7 +31,7 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
     fed, store = federation("ab"), Store(tmp_path)
     nets = {name: device.net for name, device in fed.devices.items()}
     built = method(
-        "fedavg", nets=nets, training=SGD, shared_init=True, rounds=3, fraction=1.0, weights="size", sends="model"
+        "fedavg", nets=nets, training=SGD, shared_init=True, rounds=3, fraction=1.0, weights="size", upload="model"
     )
     execute = InMemory(store, Inline(), lambda count: None, "cpu", 2)  # type: ignore[arg-type]
     place = (*stored_parts(begin(built, fed, 0, Inline())), 0, 0)

@@ -47,6 +47,17 @@ def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
         assert Digest().of(found.row.flat()) == Digest().of(row.flat())
 
 
+def test_settings_of_earlier_versions_are_read_by_todays_names():
+    (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
+    card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
+    settings = card["method"]["settings"]
+    del settings["secure_aggregation"], settings["upload"]
+    for sums, sends, today in (("plain", "change", (False, "delta")), ("masked", "model", (True, "model"))):
+        card["method"]["settings"] = settings | {"sums": sums, "sends": sends}
+        found = from_json(json.dumps(card).encode()).row.settings
+        assert (found["secure_aggregation"], found["upload"]) == today
+
+
 def test_a_setting_that_is_no_longer_known_is_refused_by_name():
     (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
     card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
