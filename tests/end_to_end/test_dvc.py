@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
+from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,6 +39,55 @@ def test_a_reworded_claim_concerns_the_comparison_alone(repro: Repro):
 def test_a_setting_that_no_study_uses_runs_the_plan_alone(repro: Repro):
     assert set(repro.foreign[0]) == {"plan"}
     assert repro.foreign[1] == {}
+
+
+def test_a_changed_size_is_planned_though_the_run_cache_has_the_other(repro: Repro):
+    """DVC's run cache looks at no parameter that is named `size` or `nfiles` (its issue 10296)."""
+    assert repro.resized == ["small", "paper", "small"]
+
+
+@pytest.mark.slow
+def test_each_setting_is_an_input_of_the_plan_to_the_run_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also one named `size` or `nfiles`, at any depth."""
+    from dvc.repo import Repo
+    from dvc.stage.cache import _get_stage_hash
+
+    shutil.copyfile(ROOT / "dvc.yaml", tmp_path / "dvc.yaml")
+    for name in ("studies", "fedcore", "tasks", "flows"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").touch()
+    monkeypatch.chdir(tmp_path)
+    Repo.init(no_scm=True).close()
+    params = yaml.safe_load((ROOT / "params.yaml").read_text())
+    params["net"]["deep"] = {"size": 1, "nfiles": 1}
+
+    def key(changed: dict[str, Any]) -> str:
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(changed))
+        with Repo() as repo:
+            stage = repo.stage.load_one("dvc.yaml", "plan")
+            stage.save_deps()
+            return str(_get_stage_hash(stage))
+
+    first = key(params)
+    settings = [*paths_of(params)]
+    assert {("run", "size"), ("net", "deep", "size"), ("net", "deep", "nfiles")} <= {*settings}
+    unseen = []
+    for path in settings:
+        changed = copy.deepcopy(params)
+        section = reduce(getitem, path[:-1], changed)
+        section[path[-1]] = "another"
+        if key(changed) == first:
+            unseen.append(path)
+    assert unseen == []
+
+
+def paths_of(section: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each setting."""
+    for name, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from ((name, *rest) for rest in paths_of(value))
+        else:
+            yield (name,)
 
 
 def test_other_data_are_another_version(repro: Repro):
