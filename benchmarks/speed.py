@@ -6,7 +6,7 @@
 A made-up CSV of 20,000 rows, 14 sites and 8 inputs becomes a project, in which ten methods run with three seeds
 ("answer"); the same run once more finds everything in the cache ("cached"); then come the bytes of that project
 ("disk"), the commands that read results ("commands"; in PROJECT if it is named, where `make run` has ended), a net of
-one's own ("own"), one exchange of 10,000 devices ("exchange") and bfloat16 ("precision"). With --before each line is
+one's own ("own") and one exchange of 10,000 devices ("exchange"). With --before each line is
 measured with another checkout of this repository, too, in turns and with the same interpreter, if that one has it.
 Parts that --only must name: `make run` and `make test` in a fresh clone, where "commands" then run ("fresh", half an
 hour of --minutes for each checkout), and every method of study `my_data` on that CSV ("methods", some ten).
@@ -54,7 +54,7 @@ START = time.monotonic()
 REPETITIONS = 3
 PROCESSES = 3
 """Processes of tests that `make test` starts, at least."""
-UNASKED = ("answer", "cached", "disk", "commands", "own", "exchange", "precision")
+UNASKED = ("answer", "cached", "disk", "commands", "own", "exchange")
 """The parts that are measured if --only names none."""
 
 
@@ -95,7 +95,6 @@ EVERY_DISK = Line("disk after it: cache and MLflow's files", "MB", 390.0, EVERY_
 MAKE_RUN = Line("make run, from nothing", "s", 180.0, "git clone, make run")
 MAKE_DISK = Line("disk after it: cache and MLflow's files", "MB", 420.0, "du -cm .fedcore/blobs mlruns")
 MAKE_TEST = Line("make test after it", "s", 300.0, "make test")
-BFLOAT = Line("bfloat16 of float32: W1's MLP", "ratio", None, "python -m benchmarks.precision")
 
 
 class Clock:
@@ -330,10 +329,6 @@ def exchange(side: Side) -> None:
     side.note(EXCHANGE_CPU, ratio(said, r"cpu ([\d.]+)"))
 
 
-def precision(side: Side) -> None:
-    side.note(BFLOAT, ratio(side.run(["-m", "benchmarks.precision"], side.checkout), r"W1:.* ([\d.]+)\n"))
-
-
 def ratio(printed: str, pattern: str) -> float:
     found = re.search(pattern, printed)
     if found is None:
@@ -353,7 +348,7 @@ def measure(
         "fresh": (lambda side: fresh(side, side.name not in untested), 1),
         "answer": (answer, 1), "cached": (cached, 1), "disk": (disk, 1),
         "commands": (lambda side: commands(side, project), REPETITIONS),
-        "own": (own, 1), "exchange": (exchange, 1), "precision": (precision, 1),
+        "own": (own, 1), "exchange": (exchange, 1),
         "methods": (methods, 1),
     }  # fmt: skip
     loads = {}
