@@ -31,6 +31,7 @@ from fedcore.types.method import generator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CHANGES = ROOT / "CHANGELOG.md"
 MADE = ROOT / "docs" / "papers.md"
 """The site makes this page, see docs/assets/papers_page.py."""
 
@@ -88,7 +89,7 @@ def missing_modules(page: Path) -> list[str]:
     return [name for name in sorted(names) if find_spec(name) is None]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, CHANGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_points_at_things_that_exist(page: Path):
     assert broken_links(page) == []
     assert missing_paths(page) == []
@@ -258,8 +259,9 @@ def test_a_page_that_points_nowhere_is_found_out(tmp_path: Path):
     assert missing_modules(page) == ["benchmarks_none"]
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
+@pytest.mark.parametrize(("name", "lines"), [("README.md", 90), ("CHANGELOG.md", 200)])
+def test_what_is_read_first_is_short(name: str, lines: int):
+    assert len((ROOT / name).read_text().splitlines()) <= lines
 
 
 @pytest.mark.slow
