@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcore.data import Dataset, cwru, domains, load, usps
+from fedcore.data import Dataset, cwru, domains, images, load
 from fedcore.data.images import TEST, TRAIN
 from fedcore.errors import InputError
 
@@ -27,7 +27,7 @@ real = pytest.mark.skipif(
 
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what is read of the published sets' files: the studies and the pages' runs read the same ones many times."""
-    for module, name in ((usps, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals")):
+    for module, name in ((images, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals")):
         monkeypatch.setattr(module, name, cache(getattr(module, name)))
 
 

@@ -47,7 +47,6 @@ ELSEWHERE = {
     "data/pictures": "data/test_files.py",
     "data/schema": "data/test_encoding.py",
     "data/simulated_rig": "data/test_bearings.py",
-    "data/usps": "data/test_images.py",
     "errors": "test_types.py",
     "types/federation": "test_types.py",
     "types/method": "test_types.py",

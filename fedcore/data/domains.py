@@ -26,10 +26,9 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
-from fedcore.data.images import mnist
+from fedcore.data.images import mnist, usps
 from fedcore.data.mnist_m import mnist_m, photographs
 from fedcore.data.pixels import Scaling, blend, resize, scale, to_gray, to_rgb
-from fedcore.data.usps import usps
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 from fedcore.types.method import generator

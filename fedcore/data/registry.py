@@ -15,7 +15,7 @@ DATASETS: dict[str, str] = {
     "mnist": "fedcore.data.images:mnist",
     "fashion_mnist": "fedcore.data.images:fashion_mnist",
     "emnist": "fedcore.data.images:emnist",
-    "usps": "fedcore.data.usps:usps",
+    "usps": "fedcore.data.images:usps",
     "mnist_m": "fedcore.data.mnist_m:mnist_m",
     "cifar10": "fedcore.data.cifar:cifar10",
     "cifar100": "fedcore.data.cifar:cifar100",
