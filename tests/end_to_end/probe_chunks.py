@@ -126,7 +126,7 @@ class Play:
     def forget(self, one: RoundResult) -> None:
         """Delete a round's state, except the parts that existed before the first round."""
         begun = refs(chunks.stored_parts(library.begin(scaffold(1), self.fed, one.round_info.seed, self.steps)))
-        Steps(self.store, self.pool).drop(chunks.stored_parts(one.state), but=[*begun])
+        Steps(self.store, self.pool).drop(chunks.stored_parts(one.state), keep=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]
@@ -160,17 +160,17 @@ def let_go(play: Play, plain: Federation) -> dict[str, Any]:
 
     store = play.store
     first = ended(3)
-    play.steps.drop_brief()
+    play.steps.evict_cheap()
     found: dict[str, Any] = {"gone": [store.holds(ref) for ref in refs(dict(first.state.memories))]}
     last = ended(3)
     found["again"] = play.computed("rounds")
     found["deployed"] = deployed(last) == exact(3)
-    play.steps.drop_brief()
+    play.steps.evict_cheap()
     last = ended(5)
     found["longer"] = [play.computed("rounds"), deployed(last) == exact(5)]
     chunks.CHUNK = 0.0
     long = ended(2)
-    play.steps.drop_brief()
+    play.steps.evict_cheap()
     found["long"] = play.whole(long)
     return found
 
@@ -206,12 +206,12 @@ def kept(play: Play, plain: Federation) -> dict[str, Any]:
     ]
 
     made = play.steps(work.bare, "given")
-    play.steps.drop(made, but=())
+    play.steps.drop(made, keep=())
     found["given"] = play.store.holds(made)
     other = Steps(play.store, play.pool)
-    other.drop(made, but=[made])
+    other.drop(made, keep=[made])
     found["but"] = play.store.holds(made)
-    other.drop(made, but=())
+    other.drop(made, keep=())
     found["dropped"] = play.store.holds(made)
     return found
 

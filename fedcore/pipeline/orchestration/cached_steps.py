@@ -62,9 +62,9 @@ class Steps:
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
         self._not_seen: list[str] = []  # computed steps whose records were not looked for
-        self._brief: list[tuple[Any, Any]] = []  # values that may be deleted, each with what stays of it
-        self._again: dict[str, Callable[[Any], Any]] = {}  # a blob's digest -> what computes its value again
-        self._computing_again = Lock()
+        self._cheap: list[tuple[Any, Any]] = []  # values that may be deleted, each with what stays of it
+        self._recompute: dict[str, Callable[[Any], Any]] = {}  # a blob's digest -> what computes its value again
+        self._recomputing = Lock()
 
     @property
     def hardware(self) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ class Steps:
             try:
                 return with_blobs(self.store, args, call)
             except DamagedBlob:
-                if not self._compute_again(args):
+                if not self._recompute_missing(args):
                     raise
                 return call()
 
@@ -147,31 +147,31 @@ class Steps:
     def _in_memory(self) -> InMemory:
         return InMemory(self.store, self.workers, self.advance, self.accelerator, self.together)
 
-    def let_go(self, value: Any, but: Any, again: Callable[[Any], Any], brief: bool) -> None:
-        """Say how a value is computed again, again(execute), for a step that finds it gone.
+    def release(self, value: Any, keep: Any, recompute: Callable[[Any], Any], cheap: bool) -> None:
+        """Say how a value is computed again, recompute(execute), for a step that finds it gone.
 
-        brief: this takes little time, so that `drop_brief` may delete its blobs, except those of `but`.
+        cheap: this takes little time, so that `evict_cheap` may delete its blobs, except those of `keep`.
         """
-        self._again |= {ref.digest: again for ref in refs(value)}
-        if brief:
-            self._brief.append((value, but))
+        self._recompute |= {ref.digest: recompute for ref in refs(value)}
+        if cheap:
+            self._cheap.append((value, keep))
 
-    def drop_brief(self) -> None:
+    def evict_cheap(self) -> None:
         """Delete the values that take little time to compute again; call it when no step of this run follows."""
-        for value, but in self._brief:
-            self.drop([ref for ref in refs(value) if self.store.path(ref).exists()], but)
+        for value, keep in self._cheap:
+            self.drop([ref for ref in refs(value) if self.store.path(ref).exists()], keep)
 
-    def _compute_again(self, args: Any) -> bool:
+    def _recompute_missing(self, args: Any) -> bool:
         """Compute those blobs of a step's arguments that are gone; returns whether it is known how for any."""
-        recomputable = [ref for ref in refs(args) if ref.digest in self._again]
-        with self._computing_again:  # several steps may miss one value
-            for again in {self._again[ref.digest] for ref in recomputable if not self.store.holds(ref)}:
-                self.store.put(again(self._in_memory()))
+        recomputable = [ref for ref in refs(args) if ref.digest in self._recompute]
+        with self._recomputing:  # several steps may miss one value
+            for recompute in {self._recompute[ref.digest] for ref in recomputable if not self.store.holds(ref)}:
+                self.store.put(recompute(self._in_memory()))
         return bool(recomputable)
 
-    def drop(self, value: Any, but: Any) -> None:
-        """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
-        for ref in {*refs(value)} - {*refs(but)} - self._handed_out:
+    def drop(self, value: Any, keep: Any) -> None:
+        """Delete the blobs of a value, except those of `keep` and those that other steps of this run returned."""
+        for ref in {*refs(value)} - {*refs(keep)} - self._handed_out:
             self.store.drop(ref)
 
     def _map(

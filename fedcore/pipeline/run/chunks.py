@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
 from fedcore.pipeline.cache.store import DamagedBlob
@@ -19,6 +19,9 @@ CHUNK = 30.0
 
 KEPT = 2
 """The number of checkpoints of a stage that a run keeps."""
+
+Checkpoint: TypeAlias = tuple[Any, ...]
+"""The stored parts of a state, its stage, its round, and who has been sent its messages."""
 
 
 def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[RoundResult]:
@@ -41,17 +44,17 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
             played = play_chunk(method, fed, seed, steps, starts, every, left)
             written = [*(written if state.round else ()), *([] if steps.done[-1].cached else [played[-1].state])]
             for old in written[:-KEPT]:
-                steps.drop(stored_parts(old), but=[stored_parts(one) for one in written[-KEPT:]])
+                steps.drop(stored_parts(old), keep=[stored_parts(recent) for recent in written[-KEPT:]])
             written = written[-KEPT:]
             if _ends(method, played[-1].state):
-                let_go(method, fed, seed, steps, starts, played[-1].state)
-        for number, one in enumerate(played, 1):
-            if number == len(played) and _ends(method, one.state):
-                yield finish(method, fed, steps, one)
-            elif one.scores is None and one.state.round % every == 0:
-                yield replace(one, scores=measure(method, fed, one.state, steps))
+                release(method, fed, seed, steps, starts, played[-1].state)
+        for number, result in enumerate(played, 1):
+            if number == len(played) and _ends(method, result.state):
+                yield finish(method, fed, steps, result)
+            elif result.scores is None and result.state.round % every == 0:
+                yield replace(result, scores=measure(method, fed, result.state, steps))
             else:
-                yield one
+                yield result
         state = next_round(method, played[-1].state)
 
 
@@ -60,20 +63,20 @@ def _ends(method: Method, state: State) -> bool:
     return next_round(method, state).stage == len(method.stages)
 
 
-def let_go(method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], end: State) -> None:
+def release(method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], end: State) -> None:
     """Let memories at a method's end be deleted, if its last chunk took at most CHUNK seconds.
 
     A step that needs them computes them again, from `starts`.
     """
     server, _, memories, replays = stored_parts(end)
-    again = partial(end_again, method, fed, seed, [place_of(one) for one in (*starts, end)])
-    brief = steps.done[-1].wall <= CHUNK
-    steps.let_go((server, memories, replays), [stored_parts(one) for one in starts], again, brief)
+    recompute = partial(recompute_end, method, fed, seed, [checkpoint_of(start) for start in (*starts, end)])
+    cheap = steps.done[-1].wall <= CHUNK
+    steps.release((server, memories, replays), [stored_parts(start) for start in starts], recompute, cheap)
 
 
-def end_again(method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]], execute: Any) -> Any:
-    """Compute the state at the last place again."""
-    return stored_parts(restore(execute, method, fed, seed, places))
+def recompute_end(method: Method, fed: Federation, seed: int, checkpoints: Sequence[Checkpoint], execute: Any) -> Any:
+    """Compute the state at the last checkpoint again."""
+    return stored_parts(restore(execute, method, fed, seed, checkpoints))
 
 
 def count_local_steps(method: Method, devices: int) -> int:
@@ -93,7 +96,7 @@ def play_chunk(
     of a chunk's key, so that a longer run continues a shorter one. A chunk of a longer run may go too far for a
     shorter run, which then computes its own.
     """
-    state, places = starts[-1], [place_of(one) for one in starts]
+    state, checkpoints = starts[-1], [checkpoint_of(start) for start in starts]
     last = _ends(method, replace(state, round=state.round + left))
 
     def needed(chunk: Any) -> Any:
@@ -102,25 +105,27 @@ def play_chunk(
         end = messages if last else chunk["state"]
         return chunk["reports"], end if len(chunk["rounds"]) == left else ()
 
-    chunk = steps.run_nested(compute_chunk, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
+    chunk = steps.run_nested(
+        compute_chunk, method, fed, seed, checkpoints[-1], every, unkeyed=(left, checkpoints), needed=needed
+    )
     if len(chunk["rounds"]) > left:
         chunk = steps.run_nested(
-            compute_chunk, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
+            compute_chunk, method, fed, seed, checkpoints[-1], every, left, unkeyed=(checkpoints,), needed=needed
         )
     server, messages, memories, replays = chunk["state"]
     reports = steps.store.get(chunk["reports"])
     nothing = dict.fromkeys(fed.devices, 0)
-    made = []
+    results = []
     for number, ((up, down, scores), report) in enumerate(zip(chunk["rounds"], reports, strict=True), 1):
         here = replace(state, round=state.round + number)
         round_info = sample_round(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
-        made.append(RoundResult(round_info, here, nothing | up, nothing | down, scores, report))
+        results.append(RoundResult(round_info, here, nothing | up, nothing | down, scores, report))
     end = replace(
-        made[-1].state, server=server, messages=messages, memories=memories, replays=replays,
+        results[-1].state, server=server, messages=messages, memories=memories, replays=replays,
         delivered=frozenset(chunk["delivered"]),
     )  # fmt: skip
-    made[-1] = replace(made[-1], state=end)
-    return made
+    results[-1] = replace(results[-1], state=end)
+    return results
 
 
 def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dict[str, Any]]:
@@ -128,37 +133,37 @@ def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dic
     return state.server, dict(state.messages), dict(state.memories), dict(state.replays)
 
 
-def place_of(state: State) -> tuple[Any, ...]:
+def checkpoint_of(state: State) -> Checkpoint:
     """Return all that `restore` needs of a state."""
     return *stored_parts(state), state.stage, state.round, state.delivered
 
 
 @step_word("rounds")
 def compute_chunk(
-    execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
-    places: Sequence[tuple[Any, ...]],
+    execute: Any, method: Method, fed: Federation, seed: int, checkpoint: Checkpoint, every: int, left: int,
+    checkpoints: Sequence[Checkpoint],
 ) -> dict[str, Any]:  # fmt: skip
     """Run at most `left` rounds, for about CHUNK seconds.
 
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
 
-    places: the starts of the stage's chunks, `place` last. execute: InMemory of
+    checkpoints: the starts of the stage's chunks, `checkpoint` last. execute: InMemory of
     fedcore.pipeline.orchestration.in_memory. The signature does not name this type: a step's key covers the source
     that its function uses, and the result does not depend on how a chunk is run.
     """
-    state = restore(execute, method, fed, seed, places)
+    state = restore(execute, method, fed, seed, checkpoints)
     end = time.monotonic() + CHUNK
-    made: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
+    numbers: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
     reports: list[Any] = []
-    while not made or (len(made) < left and time.monotonic() < end):
+    while not numbers or (len(numbers) < left and time.monotonic() < end):
         played = play(method, fed, seed, execute, state)
         state = played.state
         execute.advance(len(played.round_info.units))
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
-        made.append((positive(played.up), positive(played.down), scores))
+        numbers.append((positive(played.up), positive(played.down), scores))
         reports.append(played.report)
-    return {"state": stored_parts(state), "delivered": sorted(state.delivered), "rounds": made, "reports": reports}
+    return {"state": stored_parts(state), "delivered": sorted(state.delivered), "rounds": numbers, "reports": reports}
 
 
 def positive(counts: Mapping[str, int]) -> dict[str, int]:
@@ -166,19 +171,19 @@ def positive(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:
-    """Load the state of the last place, or compute it again from the last checkpoint that is intact.
+def restore(execute: Any, method: Method, fed: Federation, seed: int, checkpoints: Sequence[Checkpoint]) -> State:
+    """Load the state of the last checkpoint, or compute it again from the last one that is intact.
 
     Raises DamagedBlob if none is, nor the start of the stage.
     """
-    for place in reversed(places):
+    for checkpoint in reversed(checkpoints):
         try:
-            state = State(*execute.store.get(place[:-3]), *place[-3:])
+            state = State(*execute.store.get(checkpoint[:-3]), *checkpoint[-3:])
         except DamagedBlob:
-            if place is places[0]:
+            if checkpoint is checkpoints[0]:
                 raise
         else:
             break
-    while state.round < places[-1][-2]:
+    while state.round < checkpoints[-1][-2]:
         state = play(method, fed, seed, execute, state).state
     return state

@@ -49,7 +49,7 @@ def open_fit(
     with open_session("final fit", store, engine, *more) as session:
         yield session
         if section.states == "long":
-            session.steps.drop_brief()
+            session.steps.evict_cheap()
 
 
 def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: PromotionCandidate) -> Result:

@@ -127,9 +127,9 @@ class DryRun:
     def run_nested(
         self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (), needed: Callable[[Any], Any]
     ) -> Any:
-        method, fed, _, place, _, left = (*args, *unkeyed)[:6]
-        stage = method.stages[place[4]]
-        turns, message = left * max(1, round(stage.fraction * len(fed.devices))), self._message(place[4])
+        method, fed, _, checkpoint, _, left = (*args, *unkeyed)[:6]
+        stage = method.stages[checkpoint[4]]
+        turns, message = left * max(1, round(stage.fraction * len(fed.devices))), self._message(checkpoint[4])
 
         def stand_in(key: str) -> dict[str, Any]:
             sent = dict.fromkeys(fed.devices, int(stage.fraction * message) if stage.combine is not None else 0)
@@ -138,10 +138,10 @@ class DryRun:
 
         return self._find(nested_on(fn, self.accelerator, self.together), "", args, turns, stand_in, needed)
 
-    def drop(self, value: Any, but: Any) -> None:
+    def drop(self, value: Any, keep: Any) -> None:
         pass
 
-    def let_go(self, value: Any, but: Any, again: Any, brief: bool) -> None:
+    def release(self, value: Any, keep: Any, recompute: Any, cheap: bool) -> None:
         pass
 
     def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> dict[int, int]:

@@ -326,7 +326,7 @@ def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: Reco
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
         if section.states == "long":
-            session.steps.drop_brief()
+            session.steps.evict_cheap()
         session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
 
 
