@@ -29,7 +29,7 @@ LIMIT = 20.0
 PASSWORD = "FEDCORE_MAIL_PASSWORD"
 
 
-def tell(alerts: Alerts, event: Event, text: str) -> None:
+def notify(alerts: Alerts, event: Event, text: str) -> None:
     """Send an event to all whom the settings name, if it is one of theirs. Never raises."""
     if event not in alerts.events:
         return
@@ -112,11 +112,11 @@ def send(mail: Mail, content: dict[str, str]) -> None:
         server.send_message(message)
 
 
-def tell_disk(alerts: Alerts) -> None:
+def notify_disk(alerts: Alerts) -> None:
     """Tell that the disk is low, if less is free than it should be."""
     free = shutil.disk_usage(environment.HOME).free / 1e9
     if free < alerts.least_free:
-        tell(alerts, "disk_low", f"{free:.1f} GB are free, less than {alerts.least_free:g}")
+        notify(alerts, "disk_low", f"{free:.1f} GB are free, less than {alerts.least_free:g}")
 
 
 @contextmanager
@@ -126,22 +126,22 @@ def watch() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        tell_failure(alerts, error)
+        notify_failure(alerts, error)
         raise
 
 
-def tell_failure(alerts: Alerts, error: BaseException | str) -> None:
+def notify_failure(alerts: Alerts, error: BaseException | str) -> None:
     """Tell that a run failed, and whether the disk is low."""
     line = error if isinstance(error, str) else cause(error) or _line(error)
-    tell(alerts, "failed", line)
-    tell_disk(alerts)
+    notify(alerts, "failed", line)
+    notify_disk(alerts)
 
 
 def _line(error: BaseException) -> str:
     from fedcore.pipeline.command import Failed
 
-    said = next(iter(str(error).splitlines()), "")
-    return said if isinstance(error, InputError | Failed) else f"{type(error).__name__}: {said}"
+    line = next(iter(str(error).splitlines()), "")
+    return line if isinstance(error, InputError | Failed) else f"{type(error).__name__}: {line}"
 
 
 def scheduled() -> bool:

@@ -86,7 +86,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_webhook_gets_the_event(web: str, capsys: pytest.CaptureFixture[str]):
-    alerts.tell(Alerts(webhook=f"{web}/secret"), "promoted", "version 3")
+    alerts.notify(Alerts(webhook=f"{web}/secret"), "promoted", "version 3")
     ((kind, content),) = Post.got
     assert kind == "application/json"
     assert (content["event"], content["project"]) == ("promoted", environment.HOME.name)
@@ -96,7 +96,7 @@ def test_a_webhook_gets_the_event(web: str, capsys: pytest.CaptureFixture[str]):
 
 def test_a_command_gets_the_event(tmp_path: Path):
     keeps = f"import sys; open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())"
-    alerts.tell(Alerts(command=[sys.executable, "-c", keeps]), "drifted", "sensor 3")
+    alerts.notify(Alerts(command=[sys.executable, "-c", keeps]), "drifted", "sensor 3")
     assert json.loads((tmp_path / "got").read_text())["event"] == "drifted"
 
 
@@ -104,7 +104,7 @@ def test_a_mail_is_sent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Smtp, "got", [])
     with serve(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp)) as port:
         mail = Mail(to="ops@example.org", sender="fedcore@example.org", host=f"127.0.0.1:{port}")
-        alerts.tell(Alerts(mail=mail), "failed", "no room\nto write")
+        alerts.notify(Alerts(mail=mail), "failed", "no room\nto write")
     text = "".join(Smtp.got)
     assert "<ops@example.org>" in text
     assert f"Subject: fedcore: failed in {environment.HOME.name}" in text
@@ -112,8 +112,8 @@ def test_a_mail_is_sent(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_event_that_nobody_asked_for_is_not_told(web: str):
-    alerts.tell(Alerts(webhook=web, events=["failed"]), "promoted", "version 3")
-    alerts.tell(Alerts(), "failed", "why")
+    alerts.notify(Alerts(webhook=web, events=["failed"]), "promoted", "version 3")
+    alerts.notify(Alerts(), "failed", "why")
     assert Post.got == []
 
 
@@ -125,7 +125,7 @@ def test_a_way_that_notices_its_limit_says_the_same(
 ):
     """Whichever is first, the way or who waits for it."""
     monkeypatch.setattr(alerts, "post", Mock(side_effect=error))
-    alerts.tell(Alerts(webhook="http://127.0.0.1:9"), "failed", "why")
+    alerts.notify(Alerts(webhook="http://127.0.0.1:9"), "failed", "why")
     assert capsys.readouterr().err.endswith(f"not sent: no end after {alerts.LIMIT:g} s\n")
 
 
@@ -139,7 +139,7 @@ def test_a_webhook_that_fails_is_a_line(
     monkeypatch.setattr(alerts, "LIMIT", 0.3)
     address = "http://127.0.0.1:9/secret" if path is None else f"{web}{path.removesuffix('/secret')}"
     began = time.monotonic()
-    alerts.tell(Alerts(webhook=address), "failed", "why")
+    alerts.notify(Alerts(webhook=address), "failed", "why")
     line = capsys.readouterr().err
     assert line.startswith("fedcore: alert 'failed' by webhook: not sent: ")
     assert (said in line, "secret" in line, line.count("\n")) == (True, False, 1)
@@ -149,7 +149,7 @@ def test_a_webhook_that_fails_is_a_line(
 def test_a_command_or_mail_that_fails_is_a_line(capsys: pytest.CaptureFixture[str]):
     mail = Mail(to="a@b", sender="a@b", host="127.0.0.1:9", user="a")
     for one in (Alerts(command=["false"]), Alerts(command=["/no/such/program"]), Alerts(mail=mail)):
-        alerts.tell(one, "failed", "why")
+        alerts.notify(one, "failed", "why")
     first, second, third = capsys.readouterr().err.splitlines()
     assert first.endswith("not sent: false ended with code 1")
     assert "No such file" in second
@@ -157,14 +157,14 @@ def test_a_command_or_mail_that_fails_is_a_line(capsys: pytest.CaptureFixture[st
 
 
 def test_a_variable_that_is_missing_is_a_line(capsys: pytest.CaptureFixture[str]):
-    alerts.tell(Alerts(webhook="$NOBODY_HAS_IT"), "failed", "why")
+    alerts.notify(Alerts(webhook="$NOBODY_HAS_IT"), "failed", "why")
     assert capsys.readouterr().err.endswith("not sent: the environment has no NOBODY_HAS_IT\n")
 
 
 def test_a_full_disk_is_told(web: str):
-    alerts.tell_disk(Alerts(webhook=web, least_free=0))
+    alerts.notify_disk(Alerts(webhook=web, least_free=0))
     assert Post.got == []
-    alerts.tell_disk(Alerts(webhook=web, least_free=1e9))
+    alerts.notify_disk(Alerts(webhook=web, least_free=1e9))
     assert Post.got[0][1]["event"] == "disk_low"
 
 

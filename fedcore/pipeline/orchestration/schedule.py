@@ -21,11 +21,11 @@ def options() -> dict[str, Any]:
     settings = nightly.read()
     return {
         "retries": settings.retries, "retry_delay_seconds": settings.retry_delay,
-        "timeout_seconds": settings.time_limit, "on_failure": [tell_failure], "on_crashed": [tell_failure],
+        "timeout_seconds": settings.time_limit, "on_failure": [notify_failure], "on_crashed": [notify_failure],
     }  # fmt: skip
 
 
-def tell_failure(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
+def notify_failure(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
     """Tell, after the last try, that a run of a deployment failed."""
     reason = next(iter((state.message or state.name or "").splitlines()), "")
-    alerts.tell_failure(nightly.read().alerts, f"{run.name}: {reason}")
+    alerts.notify_failure(nightly.read().alerts, f"{run.name}: {reason}")

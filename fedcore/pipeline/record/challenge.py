@@ -116,7 +116,7 @@ def judge(
     for who, index in comparable.items():
         i = torch.from_numpy(index)
         y = dataset.train.y[i]
-        predicted, rival = say(candidate, who, Data(dataset.train.x[i], y)), say(champion, who, Data(x[i], y))
+        predicted, rival = predict(candidate, who, Data(dataset.train.x[i], y)), predict(champion, who, Data(x[i], y))
         pairs[who] = Paired(predicted, rival, y, part[index])
     gain = challenge(pairs, criterion, scoring)
     better, reason = verdict(gain, criterion)
@@ -181,7 +181,7 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
     return x
 
 
-def say(served: ServedModels, device: str, data: Data) -> Tensor:
+def predict(served: ServedModels, device: str, data: Data) -> Tensor:
     """Return the answers of a device's model, or of all devices', for rows as they are in the data.
 
     They are log-probabilities, numbers in the label's unit, or logits of several labels.

@@ -80,12 +80,12 @@ class RecordWriter:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
         self._submit(describe, *study)
 
-    def tell_drift(self, store: Store, result: Result) -> None:
+    def check_drift(self, store: Store, result: Result) -> None:
         """Compare training rows with the champion's, see :meth:`fedcore.pipeline.record.runs.Record.drift`.
 
         `proposed` has the line about them after the block.
         """
-        self._submit(tell_drift, store, result)
+        self._submit(check_drift, store, result)
 
     def propose(self, configs: Sequence[str], rule: Rule, promote: bool = False) -> None:
         """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
@@ -201,7 +201,7 @@ def describe(*study: Any) -> None:
     with_patience(lambda: record().describe(*study))
 
 
-def tell_drift(store: Store, result: Result) -> list[Notice]:
+def check_drift(store: Store, result: Result) -> list[Notice]:
     return with_patience(lambda: record().drift(store, result))
 
 

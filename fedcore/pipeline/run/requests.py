@@ -267,7 +267,7 @@ class Run:
         """
         proposed = [result for results in self.results.values() for result in results if result.config in configs]
         for result in {result.setting.task: result for result in proposed}.values():
-            self.writer.tell_drift(self.session.store, result)
+            self.writer.check_drift(self.session.store, result)
         rule = rule_of(self.params)
         if not (self.request.promote and self.request.final_fit):
             self.writer.propose(configs, rule, self.request.promote)
@@ -290,8 +290,8 @@ def open_record() -> Iterator[RecordWriter]:
     tidy_up(settings.keep)
     for proposal in writer.proposed:
         if proposal.event is not None:
-            alerts.tell(settings.alerts, proposal.event, proposal.line)
-    alerts.tell_disk(settings.alerts)
+            alerts.notify(settings.alerts, proposal.event, proposal.line)
+    alerts.notify_disk(settings.alerts)
 
 
 def tidy_up(keep: nightly.Keep) -> None:
