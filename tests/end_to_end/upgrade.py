@@ -30,6 +30,8 @@ NIGHTS = (240, 280, 320)
 MODEL, CHAMPION, CANDIDATE = "machines-state", "3", "6"
 """The model's name, and the versions that the nights made the champion and the candidate."""
 METHODS = """
+  new_device: shared
+  optional: true
   methods:
     local_only: {}
     fedavg: {rounds: 3, training: {epochs: 2}}
@@ -85,7 +87,7 @@ def make(folder: Path) -> None:
     fedcore("init", "sites", *words, where=folder)
     project = folder / "sites"
     study = project / "studies/my_data.yaml"
-    study.write_text(re.sub(r"\n  methods:.*", METHODS, study.read_text(), flags=re.DOTALL))
+    study.write_text(re.sub(r"\n  new_device:.*", METHODS, study.read_text(), flags=re.DOTALL))
     params = project / "params.yaml"
     text = re.sub(r"  seeds:\n(  - \d\n)+", "  seeds: [0]\n", params.read_text())
     params.write_text(text.replace("  name: auto", "  name: mlp\n  widths: [4]").replace("workers:  ", "workers: 1"))
@@ -122,6 +124,10 @@ def unpack(folder: Path) -> Path:
 
 def night() -> None:
     """Run the deployment of prefect.yaml in the current folder, as a worker of Prefect does."""
+    from fedcore.cli.project import enter_project, open_template
+
+    enter_project()
+    open_template()  # a worker does without; its flow's processes then import PyTorch anew, nine seconds of a core
     import yaml
     from prefect.flows import load_flow_from_entrypoint
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from project import Project, Said, Seen, compiled
+from project import Project, Said, Seen
 from upgrade import CANDIDATE, MODEL, NIGHTS, rows, unpack
 
 from scenarios.place import Place
@@ -42,7 +42,8 @@ def upgraded(place: Place) -> Upgraded:
     folder = unpack(place.folder)
 
     def opened(folder: Path) -> Project:
-        return place.join(Project(folder, place.host.api, Path(compiled().name), place.host.password))
+        """Use the sources of the host, whose figures are one pixel."""
+        return place.join(Project(folder, place.host.api, place.host.folder, place.host.password))
 
     def labels(project: Project) -> pd.DataFrame:
         project.run("fedcore", "predict", "../new.csv", "--out", "labels.csv")
