@@ -177,7 +177,7 @@ class Recipe:
 
     @classmethod
     def from_mapping(cls, mapping: Any) -> Recipe:
-        """Undo `to_words`. Raises InputError for anything else."""
+        """Undo `to_mapping`. Raises InputError for anything else."""
         try:
             recipe: Recipe = _ADAPTER.validate_python(mapping)
         except ValidationError as error:
