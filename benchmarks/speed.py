@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import platform
 import re
 import resource
 import signal
@@ -39,6 +38,8 @@ from statistics import median
 
 import numpy as np
 import pandas as pd
+
+from fedcore.pipeline.environment import processor_name
 
 HERE = Path(__file__).parents[1]
 OUT = HERE / "docs" / "results" / "speed.csv"
@@ -423,14 +424,6 @@ def conditions(sides: Sequence[Side], load: float, seconds: float) -> str:
 def commit(checkout: Path) -> str:
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True)
     return found.stdout.strip() or "unknown"
-
-
-def processor_name() -> str:
-    try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found[1] if found else platform.machine()
 
 
 def main() -> None:

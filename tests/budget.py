@@ -10,7 +10,6 @@ of every process that another one has waited for.
 
 from __future__ import annotations
 
-import re
 import resource
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from fedcore.pipeline.environment import processor_name
 
 ROOT = Path(__file__).parents[1]
 TREES = "fedcore", "tests"
@@ -38,11 +39,6 @@ def rooms(paths: list[str], root: Path) -> dict[str, Counter[str]]:
         if (root / path).is_file():
             lines[tree][folders[0] if folders else "."] += (root / path).read_bytes().count(b"\n")
     return lines
-
-
-def processor() -> str:
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
-    return found[1] if found else "another"
 
 
 def table(lines: dict[str, Counter[str]], budget: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -92,7 +88,7 @@ def main(words: list[str]) -> int:
     listed = subprocess.check_output(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TREES], cwd=ROOT, text=True
     )
-    lines, budget, here = rooms(sorted({*listed.split()}), ROOT), yaml.safe_load(file.read_text()), processor()
+    lines, budget, here = rooms(sorted({*listed.split()}), ROOT), yaml.safe_load(file.read_text()), processor_name()
     seconds = float(noted.read_text()) if noted.exists() else None
     if words == ["--write"]:
         file.write_text(write(lines, seconds, budget, here))

@@ -183,7 +183,8 @@ def nothing(*words: str) -> None:
 
 RULES: dict[str, Callable[..., None]] = {
     "fedcore preview": preview, "fedcore": parse, "cd": nothing, "python": example, "make": make,
-    "pip": install, ".venv/bin/pip": install, ".venv/bin/pytest": exists, "dask": dask, "mlflow": serve,
+    "pip": install, ".venv/bin/pip": install, ".venv/bin/pytest": exists, ".venv/bin/python": exists, "dask": dask,
+    "mlflow": serve,
     "dvc": override, "export": nothing, "source .venv/bin/activate": nothing, "python3 -m venv .venv": nothing,
 }  # fmt: skip
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import platform
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -86,6 +88,15 @@ def prepare() -> None:
     for name in FOLDERS:
         if (STATE / name).exists() and not (STATE / name).is_dir():
             quarantine(STATE / name, "is a file, not a folder")
+
+
+def processor_name() -> str:
+    """Return the model of the processor, or its kind where Linux does not say."""
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
 
 
 def require_writable() -> None:

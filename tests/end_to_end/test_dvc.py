@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from project import ROOT
 from scenarios import Repro
+
+from fedcore.pipeline.environment import processor_name
 
 
 def test_a_fresh_clone_pulls_what_was_pushed(repro: Repro):
@@ -108,6 +111,13 @@ def test_the_card_says_what_the_data_are(repro: Repro):
     assert card["classes"] == list("0123456789")
     assert card["shape"] == [1, 8, 8]
     assert card["examples"] == 1797
+
+
+def test_the_lock_names_its_processor(repro: Repro):
+    model, instructions = (repro.project.folder / "dvc.processor").read_text().strip().rsplit(", ", 1)
+    assert model == processor_name()
+    assert instructions == torch.backends.cpu.get_cpu_capability()
+    assert "dvc.processor" in (repro.project.folder / "dvc.lock").read_text()
 
 
 def test_metrics_fit_a_screen_and_plots_need_no_network(repro: Repro):

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import track as progress
 
 from fedcore.config.papers import read_papers
@@ -22,6 +23,7 @@ from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
+from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
@@ -37,6 +39,8 @@ PIPELINE = Path("pipeline")
 """The outputs of the stages of `dvc repro`."""
 RESULTS = Path("results")
 """The page and the summary of `dvc repro`, which contain seconds."""
+PROCESSOR = Path("dvc.processor")
+"""What computed the outputs that dvc.lock has: the processor's model, and the instructions that PyTorch chose on it."""
 RUNS = Path("runs")
 """Where runs by hand write, each to a folder of its own."""
 SECONDS = RUNS / "seconds"
@@ -188,6 +192,7 @@ def compare_stages() -> Comparison:
     with naming(RESULTS):
         comparison.write(made, PIPELINE / "compare", RESULTS)
         answers.keep(study_answers(made.answers), PIPELINE / "compare", RESULTS)
+    PROCESSOR.write_text(f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}\n")
     return made
 
 

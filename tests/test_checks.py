@@ -1,4 +1,4 @@
-"""A room or a suite of tests that grows above its budget is named."""
+"""Scripts that check the tree: what grows above its budget, what differs between two checkouts, an old dvc.lock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import budget
+import digests
+import dvc_lock
 import pytest
 import yaml
 
@@ -60,3 +62,35 @@ def test_the_budget_of_the_project_has_all_its_parts():
     parts = yaml.safe_load((budget.ROOT / "tests/budget.yaml").read_text())
     assert [*parts] == [*budget.TREES, "seconds", "processor"]
     assert all(type(n) is int for n in [*parts["fedcore"].values(), *parts["tests"].values(), parts["seconds"]])
+
+
+def test_results_are_compared_byte_for_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    before, after = (tmp_path / name / "pipeline/federate/code" for name in ("before", "after"))
+    for folder in (before, after):
+        folder.mkdir(parents=True)
+    words = [str(tmp_path / "before"), str(tmp_path / "after")]
+    assert digests.main(words) == 2
+    assert "no models.json or table.parquet below pipeline/; make them there with" in capsys.readouterr().out
+    for folder in (before, after):
+        (folder / "models.json").write_bytes(b"one")
+        (folder / "seconds.csv").write_text(folder.parts[-4])
+    assert digests.main(words) == 0
+    assert capsys.readouterr().out == "equal, byte for byte: 1 files, 3 bytes\n"
+    (after / "models.json").write_bytes(b"One")
+    (after / "table.parquet").write_bytes(b"two")
+    assert digests.main(words) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "pipeline/federate/code/models.json: differs", "pipeline/federate/code/table.parquet: only after",
+    ]  # fmt: skip
+    assert digests.main(words[:1]) == 2
+
+
+def test_a_lock_of_another_tree_is_seen_by_what_git_keeps():
+    outputs = [{"changed deps": {"pipeline/data": "deleted"}}, {"changed outs": {"pipeline/plan": "not in cache"}}]
+    assert dvc_lock.others({"plan": outputs}) == []
+    assert dvc_lock.others(
+        {
+            "plan": [{"changed deps": {"fedcore": "modified", "params.yaml": {"run.size": "new"}}}, *outputs],
+            "compare": [{"changed outs": {"dvc.processor": "new"}}, "changed command"],
+        }
+    ) == ["plan: fedcore, params.yaml", "compare: dvc.processor, changed command"]
