@@ -144,43 +144,36 @@ def start_settings(start: BaseModel) -> dict[str, Any]:
 
 
 def method_config(
-    params: Mapping[str, Any],
-    label: str,
-    row: Mapping[str, Any],
-    training: Mapping[str, Any] | None = None,
-    typed: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any], label: str, row: Mapping[str, Any], training: Mapping[str, Any], typed: Mapping[str, Any]
 ) -> MethodConfig:
     """Return a row's method: section `methods`, then the method's section, then the row.
 
     Training: params.yaml, then the builder's defaults, then `training`, which a study sets for all rows, then the
-    method's section and the row. What is typed wins over all that; but a row with a label of its own, which is a
-    variant of its method, keeps what it says itself.
+    method's section and the row. What is typed, by sections, wins over all that; but a row with a label of its own,
+    which is a variant of its method, keeps what it says itself.
     """
     row = dict(row)
     name = str(row.pop("method", label))
-    build, own_section = builder(name), name.rpartition(":")[2]
-    section, of_row = params.get(own_section, {}), {key: row for key, row in row.items() if key != "training"}
+    build, own = builder(name), name.rpartition(":")[2]
     takes = model(build, CONTEXT).model_fields
-    shared = {key: value for key, value in params.get(SHARED, {}).items() if key in takes}
-    own = {key: value for key, value in section.items() if key != "training"}
-    of_user = {key: value for key, value in below(typed, SHARED).items() if key in takes} | below(typed, own_section)
-    typed_training = {**below(typed, "training"), **below(typed, f"{own_section}.training")}
-    variant, variant_training = (of_row, row.get("training", {})) if label != name else ({}, {})
-    trained = {
-        **params["training"], **getattr(build, "training_defaults", {}), **(training or {}),
-        **section.get("training", {}), **row.get("training", {}), **typed_training, **variant_training,
-    }  # fmt: skip
-    return configure(name, {**shared, **own, **of_row, **of_user, **variant}, trained, label=label.rpartition(":")[2])
+    settings: dict[str, Any] = {}
+    trained = {**params["training"], **getattr(build, "training_defaults", {}), **training}
+    for sections in (params, {own: row}, typed, {own: row if label != name else {}}):
+        shared = {key: value for key, value in sections.get(SHARED, {}).items() if key in takes}
+        section = sections.get(own, {})
+        settings |= shared | section
+        trained |= (sections.get("training", {}) if sections is typed else {}) | section.get("training", {})
+    settings.pop("training", None)
+    return configure(name, settings, trained, label=label.rpartition(":")[2])
 
 
-def below(typed: Mapping[str, Any] | None, section: str) -> dict[str, Any]:
-    """Return the settings of a section that are typed, one by one or as a whole; not those of its own sections."""
-    typed = typed or {}
-    above, _, name = section.rpartition(".")
-    whole = typed.get(section, typed.get(above, {}).get(name) if isinstance(typed.get(above), Mapping) else None)
-    settings = dict(whole) if isinstance(whole, Mapping) else {}
+def by_section(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that are typed, one by one or a section as a whole, as sections within sections."""
+    sections: dict[str, Any] = {}
     for key, value in typed.items():
-        place, _, setting = key.rpartition(".")
-        if place == section:
-            settings[setting] = value
-    return {key: value for key, value in settings.items() if key != "training"}
+        *above, name = key.split(".")
+        section = sections
+        for part in above:
+            section[part] = section = {**section.get(part, {})}
+        section[name] = {**section.get(name, {}), **value} if isinstance(value, Mapping) else value
+    return sections

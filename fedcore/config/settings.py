@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fedcore.config.methods import MethodConfig
-from fedcore.config.sections import below
 from fedcore.core.threats import split_threats
 from fedcore.types.federation import Threats
 
@@ -92,17 +89,3 @@ class Setting:
 def slug(name: str) -> str:
     """Return a setting's name, valid in a path."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)
-
-
-def learning_rates(
-    methods: Iterable[MethodConfig], factors: Sequence[float], typed: Mapping[str, Any]
-) -> dict[str, list[float]]:
-    """Return the learning rates to try by label, for the methods that train with one that is not typed."""
-    if len(factors) < 2 or "lr" in below(typed, "training"):
-        return {}
-    trained = [method for method in methods if "training" in signature(method.builder).parameters]
-    return {
-        method.label: [factor * method.training.lr for factor in factors]
-        for method in trained
-        if "lr" not in below(typed, f"{str(method.name).rpartition(':')[2]}.training")
-    }

@@ -13,17 +13,19 @@ from urllib.parse import urlsplit
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from fedcore.builders import suggestion, unknown_value
+from fedcore.builders import parameters, suggestion, unknown_value
+from fedcore.config.methods import MethodConfig
 from fedcore.config.params import change
 from fedcore.config.sections import (
     SHARED,
+    by_section,
     complete_federation,
     data_settings,
     method_config,
     net_settings,
     shared_settings,
 )
-from fedcore.config.settings import Setting, learning_rates
+from fedcore.config.settings import Setting
 from fedcore.config.signatures import Section, check
 from fedcore.errors import InputError
 from fedcore.methods import builder
@@ -321,39 +323,36 @@ def grid_points(
         merged = params
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
             merged = change(merged, layer, custom)
-        trained = {
-            key.removeprefix("training."): value
-            for key, value in {**size.set, **at_point}.items()
-            if key.startswith("training.")
-        }
-        points.append(_setting(run_section(merged).of(study), merged, study_name, point, rows, trained, changes))
+        run, by_user = run_section(merged).of(study), by_section(changes)
+        trained = by_section({**size.set, **at_point}).get("training", {})
+        check(shared_settings(), SHARED, merged.get(SHARED, {}))
+        configs = tuple(method_config(merged, label, row, trained, by_user) for label, row in rows.items())
+        labels = [config.label for config in configs]
+        if twice := [label for label in labels if labels.count(label) > 1]:
+            raise InputError(f"methods: there are two rows {twice[0]!r}; give one another label in a study")
+        points.append(
+            Setting(
+                study_name, _name(point), point, data_settings(merged["data"]),
+                complete_federation(merged["federation"]), net_settings(merged["net"]), configs, run.every,
+                scoring_settings(run), metric_name(run), threshold_label(run),
+                learning_rates(configs, run.lr_factors, by_user),
+            )
+        )  # fmt: skip
     return points
 
 
-def _setting(
-    run: Run,
-    params: Mapping[str, Any],
-    study: str,
-    point: dict[str, Any],
-    rows: Mapping[str, Mapping[str, Any]],
-    training: Mapping[str, Any],
-    typed: Mapping[str, Any],
-) -> Setting:
-    """Return the checked settings of one point, with a method for each row (label -> changes).
-
-    run, params: of this point. training: what the study sets of section training. typed: what the user sets.
-    """
-    decided = scoring_settings(run), metric_name(run), threshold_label(run)
-    check(shared_settings(), SHARED, params.get(SHARED, {}))
-    methods = tuple(method_config(params, label, row, training, typed) for label, row in rows.items())
-    labels = [row.label for row in methods]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
-    data, net = data_settings(params["data"]), net_settings(params["net"])
-    federation = complete_federation(params["federation"])
-    rates = learning_rates(methods, run.lr_factors, typed)
-    return Setting(study, _name(point), point, data, federation, net, methods, run.every, *decided, rates)
+def learning_rates(
+    methods: Iterable[MethodConfig], factors: Sequence[float], typed: Mapping[str, Any]
+) -> dict[str, list[float]]:
+    """Return the learning rates to try by label, for the methods that train with one that is not typed."""
+    if len(factors) < 2 or "lr" in typed.get("training", {}):
+        return {}
+    return {
+        method.label: [factor * method.training.lr for factor in factors]
+        for method in methods
+        if "training" in parameters(method.builder)
+        and "lr" not in typed.get(str(method.name).rpartition(":")[2], {}).get("training", {})
+    }
 
 
 def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:
