@@ -12,7 +12,10 @@ MODULES = sorted(
 )
 ELSEWHERE = {
     "partition/new_devices": "core/test_new_device.py",
+    "core/flat_nets": "core/test_prediction.py",
+    "core/pairs": "core/test_rounds.py",
     "core/stacked": "core/test_together.py",
+    "core/steps": "core/test_optimisers.py",
     "results/advice": "results/test_answer.py",
     "results/intervals": "results/test_judging.py",
     "__main__": "cli/test_main.py",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from federations import NET, bits, data, device_of, model
+from federations import NET, SGD, Recorder, bits, data, device_of, federation, half, last, model, trained
+from links import GIVEN
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.core.aggregation import evenly, mean
+from fedcore.core.rounds import run
 from fedcore.core.training import flatten_net, predict
 from fedcore.errors import InputError
+from fedcore.methods import method
+from fedcore.methods.st_lf import adversaries
 from fedcore.methods.st_lf.adversaries import (
     SOURCE,
     TARGET,
@@ -28,9 +34,10 @@ from fedcore.methods.st_lf.adversaries import (
     train_against,
     train_identifier,
 )
+from fedcore.methods.st_lf.problem import energy_of_links
 from fedcore.nets.inputs import forward_features
 from fedcore.types.federation import Net
-from fedcore.types.method import RoundInfo, StepId, generator
+from fedcore.types.method import Message, Model, PairStage, RoundInfo, StepId, Update, generator
 
 ALIGNMENT = Alignment(
     start="own",
@@ -220,3 +227,271 @@ def test_a_net_without_a_linear_last_layer_is_refused():
     net = Net(Inlined)
     with pytest.raises(InputError, match=r"^net: its last layer is not called"):
         features(model("own", net=net), net, X)
+
+
+# FADA and psi-FADA: what they reduce to, whose links they have, what travels, what is refused.
+ALIGNED = {
+    "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,
+    "hidden": 5, "identifier_steps": 4, "identifier_lr": 0.1,
+}  # fmt: skip
+
+
+WHOLE = {name: value for name, value in (GIVEN | ALIGNED).items() if name != "combine"}
+
+
+DRAWN = {
+    name: WHOLE[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", *ALIGNED)
+}
+
+
+fada, psi_fada = partial(method, "fada", **WHOLE), partial(method, "psi_fada", **DRAWN)
+
+
+EVEN = "defg"
+
+
+"""Devices with as many examples each."""
+
+
+def start(seed):
+    return nets.init(NET, generator(seed, "init"))
+
+
+def models(built, one):
+    return {name: built.deploy(one.state.memories[name], one.state.messages[name]) for name in one.state.messages}
+
+
+def everywhere(given, names):
+    return given | {"nets": dict.fromkeys(names, NET)}
+
+
+def stepped(params, sets):
+    """One step of the gradient of the mean over sets of their mean cross-entropies, written out."""
+    tensors = {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
+    loss = 0
+    for examples in sets:
+        x = examples.inputs()
+        for layer in ("fc1", "fc2"):
+            x = torch.relu(x @ tensors[f"{layer}.weight"].T + tensors[f"{layer}.bias"])
+        loss = loss + cross_entropy(x @ tensors["fc3.weight"].T + tensors["fc3.bias"], examples.y) / len(sets)
+    gradients = torch.autograd.grad(loss, [*tensors.values()])
+    return {
+        name: tensor - ALIGNED["lr"] * logit_grad
+        for (name, tensor), logit_grad in zip(params.items(), gradients, strict=True)
+    }
+
+
+def aligned(built):
+    """What devices kept and sent in each turn of the alignment: (device, memory, update)."""
+    execute = Recorder()
+    list(run(built, half(), 1, execute))
+    of = [(unit, result) for fn, unit, result in execute.steps if getattr(fn, "func", fn) is adversaries.align]
+    return [(unit, memory, sent) for unit, (memory, sent) in of]
+
+
+@pytest.mark.parametrize(("name", "rival"), [("fada", "fedavg_alpha"), ("psi_fada", "psi_fedavg")])
+def test_without_alignment_it_is_fedavg_of_devices_of_equal_size(name, rival):
+    fed, seed = half(EVEN, "fg") if name == "fada" else federation(EVEN), 3
+    mine = method(name, **everywhere({"fada": WHOLE, "psi_fada": DRAWN}[name], EVEN) | {"rounds": 0})
+    kept = {key: GIVEN[key] for key in (GIVEN if name == "fada" else [*DRAWN, "combine"]) if key in GIVEN}
+    its = method(rival, **everywhere(kept, EVEN))
+    one, two = last(mine, fed, seed), last(its, fed, seed)
+    assert one.state.server["psi"].any()
+    torch.testing.assert_close(one.state.server["alpha"], two.state.server["alpha"])
+    for x in EVEN:
+        mine_there, its_there = models(mine, one)[x], models(its, two)[x]
+        torch.testing.assert_close(mine_there.members, its_there.members)
+    assert one.report.devices == two.report.devices
+
+
+def test_without_alignment_a_target_runs_the_even_mean_of_the_sources():
+    built, fed = fada(rounds=0, sharpness=9.0), half()
+    one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
+    for name, deployed in models(built, one).items():
+        expected = mean([alone[x].params for x in "ab"], evenly(2)) if name in "cd" else alone[name].params
+        assert bits(deployed) == bits(Model((expected,)))
+
+
+def test_with_weight_zero_a_copy_is_the_source_trained_further():
+    """Full batches, so that which examples are drawn when does not matter: steps of the gradient, written out."""
+    built, fed = fada(weight=0.0, batch=100), half(unknown="bcd")
+    one = last(built, fed, 3)
+    params = trained(fed, SGD, 3, start(3))["a"].params
+    for _ in range(ALIGNED["rounds"] * ALIGNED["steps"]):
+        params = stepped(params, [fed.devices["a"].data.train])
+    for name in "bcd":
+        torch.testing.assert_close(models(built, one)[name].members[0], params)
+
+
+@pytest.mark.slow
+def test_from_the_targets_model_it_is_descent_of_the_sources_mean_loss():
+    """Weight 0, even attention, one step on all examples: each round is one step, as FedAvg's would be."""
+    built, fed = fada(start="target", weight=0.0, sharpness=0.0, steps=1, batch=100, rounds=4), half()
+    one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
+    params = mean([alone[x].params for x in "ab"], evenly(2))
+    for _ in range(4):
+        params = stepped(params, [fed.devices[x].data.train for x in "ab"])
+    for name in "cd":
+        torch.testing.assert_close(models(built, one)[name].members[0], params)
+    for name in "ab":
+        assert bits(models(built, one)[name]) == bits(Model((alone[name].params,)))
+
+
+@pytest.mark.slow
+def test_with_one_source_and_weight_zero_the_start_of_copies_is_irrelevant():
+    fed = half(unknown="bcd")
+    found = [last(fada(start=way, weight=0.0), fed, 3) for way in ("own", "target")]
+    assert found[0].scores == found[1].scores
+    assert found[0].up["b"] < found[1].up["b"]  # targets send their model
+
+
+@pytest.mark.slow
+def test_the_adversaries_change_the_targets_and_not_the_sources():
+    built, fed = fada(), half()
+    with_them, without = last(built, fed, 3), last(fada(weight=0.0), fed, 3)
+    alone = trained(fed, SGD, 3, start(3))
+    for name in "ab":
+        assert bits(models(built, with_them)[name]) == bits(Model((alone[name].params,)))
+    for name in "cd":
+        assert bits(models(built, with_them)[name]) != bits(models(built, without)[name])
+
+
+def test_where_everyone_is_a_source_it_is_local_training():
+    built, fed = fada(phi_s=0.0), federation("abcd")
+    one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
+    assert bits(models(built, one)) == bits({name: Model((update.params,)) for name, update in alone.items()})
+    assert not any(one.up.values())
+    assert not one.state.server["alpha"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
+    one, other = last(fada(), half(), seed), last(method("st_lf", **GIVEN), half(), seed)
+    mine, its = one.state.server, other.state.server
+    for name in ("psi", "energy"):
+        assert bits(mine[name]) == bits(its[name])
+    psi, alpha = mine["psi"], mine["alpha"]
+    assert torch.equal(one.report.matrices["alpha"], alpha)
+    torch.testing.assert_close(alpha.sum(0), psi)
+    assert torch.equal(alpha > 0, (psi == 0)[:, None] & (psi == 1))
+    found = one.report.devices["links"]
+    assert sum(row["energy"] for row in found.values()) == pytest.approx(
+        energy_of_links(mine["energy"].numpy(), alpha.numpy())
+    )
+    assert [row["links_out"] for row in found.values()] == [2, 2, 0, 0]
+    assert [row["received"] for row in found.values()] == [0, 0, *[2 * sum(x.nbytes for x in model().values())] * 2]
+
+
+@pytest.mark.slow
+def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
+    unlabelled = 0
+    rnd = {
+        name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")
+    }
+    rnd["sources"] = "all"
+    for seed in range(4):
+        built = psi_fada(sources="all")
+        one = last(built, half(), seed)
+        psi, alpha = one.state.server["psi"], one.state.server["alpha"]
+        its = last(method("rnd_psi", **rnd), half(), seed).state.server
+        assert bits(psi) == bits(its["psi"])
+        assert bits(one.state.server["energy"]) == bits(its["energy"])
+        torch.testing.assert_close(alpha.sum(0), psi)
+        assert torch.equal(alpha > 0, (psi == 0)[:, None] & (psi == 1))
+        unlabelled += int((psi[2:] == 0).any() and bool(psi.any()))
+    assert unlabelled
+    assert len(built.stages) == 4
+    assert not any(isinstance(stage, PairStage) for stage in built.stages)
+
+
+@pytest.mark.slow
+def test_weights_follow_how_far_each_sources_gap_fell_between_two_turns():
+    """Dynamic attention of the last turn, worked out from what targets remember."""
+    heard = [(memory, sent) for unit, memory, sent in aligned(fada(sharpness=3.0)) if unit == "c" and sent.extra]
+    turns, weights = [memory["gaps/"] for memory, _ in heard], [sent.extra["attention"] for _, sent in heard]
+    assert len(turns) == ALIGNED["rounds"] + 1
+    assert weights[0].tolist() == [0.5, 0.5]
+    for before, now, weight in zip(turns, turns[1:], weights[1:], strict=False):
+        rise = 3 * ((before[0] - now[0]) - (before[1] - now[1]))
+        assert float(weight[0]) == pytest.approx(1 / (1 + float(torch.exp(-rise))))
+        assert float(weight.sum()) == pytest.approx(1)
+    assert weights[-1].tolist() != [0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_the_order_of_devices_does_not_matter():
+    fed, order = half(), "cabd"
+    moved = replace(fed, devices={name: fed.devices[name] for name in order})
+    one, two = last(fada(), fed, 2), last(fada(), moved, 2)
+    place = [order.index(name) for name in "abcd"]
+    torch.testing.assert_close(two.state.server["alpha"][place][:, place], one.state.server["alpha"])
+    for name in "abcd":
+        torch.testing.assert_close(models(fada(), one)[name].members, models(fada(), two)[name].members)
+
+
+@pytest.mark.slow
+def test_names_that_begin_like_others_and_have_strokes_are_told_apart():
+    fed, new = half(), dict(zip("abcd", ("b/c", "x", "y", "y/0"), strict=True))
+    named = replace(fed, devices={new[k]: replace(there, name=new[k]) for k, there in fed.devices.items()})
+    built = method("fada", **everywhere(WHOLE, new.values()) | {"steps": 1, "batch": 100, "shown": 100})
+    its = fada(steps=1, batch=100, shown=100)
+    one, two = last(built, named, 2), last(its, fed, 2)
+    assert one.state.server["psi"].tolist() == two.state.server["psi"].tolist() == [0, 0, 1, 1]
+    for stage in (built, its):
+        assert stage.stages[-1].rounds == 1
+    assert {new[name]: count for name, count in two.up.items()} == one.up
+
+
+@pytest.mark.slow
+def test_updates_hold_features_weights_and_models_but_no_examples():
+    hidden, steps = 4, aligned(fada())
+    assert len(steps) == 4 * (2 * ALIGNED["rounds"] + 2)
+    for unit, _, sent in steps:
+        kinds = {name.split("/")[0] for name in sent.extra}
+        shown = [x for name, x in sent.extra.items() if name.startswith("features")]
+        assert all(x.shape == (min(ALIGNED["shown"], len(x)), hidden) for x in shown)
+        if unit in "cd":
+            assert not sent.params
+            assert kinds in (set(), {"features", "attention"})
+        elif sent.params:
+            assert kinds == {"features"}
+        else:
+            assert kinds in (set(), {"features", "model"})
+
+
+@pytest.mark.slow
+def test_the_server_ends_without_features_and_with_empty_messages():
+    one = last(fada(), half(), 1)
+    assert not [name for name in one.state.server if name.startswith(("features", "identifier", "model"))]
+    assert all(message == Message() for message in one.state.messages.values())
+
+
+def test_a_pairs_identifier_is_trained_once_both_have_sent_features():
+    server = {"psi": torch.tensor([0.0, 1, 0, 1])}
+    names, round_info = tuple("abcd"), RoundInfo(1, 3, 0, tuple("abcd"), tuple("abcd"))
+    settings = adversaries.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
+    act = partial(adversaries.identify, rival=adversaries.identifier("fada", NET, 5), alignment=settings)
+    shown = {name: torch.randn(3, 4, generator=generator(name)) for name in names}
+    none = dict.fromkeys(names, Update())
+    server, messages = act(server, none | {x: Update(model(x), {"features/": shown[x]}) for x in "ac"}, round_info)
+    assert [*adversaries.by_device(messages["b"].extra, "model/")] == ["a", "c"]
+    assert not adversaries.by_device(messages["b"].extra, "identifier/")
+    assert [bool(messages[x].extra["sends"]) for x in names] == [False, True, False, True]
+    server, messages = act(server, none | {x: Update(extra={"features/": shown[x]}) for x in "bd"}, round_info)
+    assert [bool(messages[x].extra["sends"]) for x in names] == [True, False, True, False]
+    assert [*adversaries.by_device(messages["a"].extra, "identifier/")] == ["b", "d"]
+    assert not adversaries.by_device(messages["a"].extra, "model/")
+    assert len(adversaries.by_device(server, "identifier/")) == 4
+
+
+def test_bad_input_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"^training\.shared_init = false: fada mixes models that must start from one"):
+        fada(shared_init=False)
+    with pytest.raises(InputError, match=r"^psi_fada\.costs: shape \(2, 2\) does not fit 4 devices"):
+        psi_fada(costs=[[0.0, 1], [1, 0]])
+    with pytest.raises(InputError, match=r"^federation\.unlabelled: no device has a label"):
+        last(psi_fada(), half(unknown="abcd"))
+    other = nets.net("mlp", shape=(4,), classes=3, widths=[7, 4])
+    with pytest.raises(InputError, match=r"^net\.variants: "):
+        fada(nets={**dict.fromkeys("abc", NET), "d": other})
