@@ -6,6 +6,9 @@ process ends in any way, the socket closes and the worker exits. Values are pick
 in a block of shared memory that the receiver maps without a copy. Blocks have no name: they are passed as open files
 and vanish with the last process that maps them. Large `Data` goes into shared memory once, for all workers, and each
 maps it once.
+
+Tried in their place: for a model of 20 tensors there and back, 1.2 to 3.6 ms here, the standard library's forkserver
+takes 31 to 72 ms and loky 23 to 35; for 63 MB of `Data` .1 ms against 4 and 1,000.
 """
 
 from __future__ import annotations

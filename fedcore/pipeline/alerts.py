@@ -2,6 +2,9 @@
 
 An alert takes at most LIMIT seconds, and one that fails is a line on stderr: it never changes how a run ends. Addresses
 and passwords stand in no message, no record and no history.
+
+A mail by Apprise (1.13) is 6 lines less; the server's reason for a failure stands in its debug log alone, and its
+import takes .1 s of a processor.
 """
 
 from __future__ import annotations

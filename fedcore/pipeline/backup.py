@@ -3,6 +3,8 @@
 `manifest.json` there names each file with its digest, and `objects/` holds their bytes, each once, by that digest. A
 save writes what is not there yet, then the manifest, and then deletes what it no longer names. What git and DVC have
 (settings, code, data), and what is of one machine (Prefect's database, passwords, locks), is not in it.
+
+Rclone in its place would be 255 lines less; it copies a database while a page writes to it, and checks no digests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A method: stages of a device's step on its data (`local`) and the server's step on the updates (`combine`).
 
 The loop in :mod:`fedcore.core.rounds` does the rest. Everything here is a value: state goes in and comes out.
+Memory is a dict of tensors: as a frozen dataclass of each method it took 45 lines more, and read better in one method.
 """
 
 from __future__ import annotations

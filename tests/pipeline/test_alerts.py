@@ -60,8 +60,9 @@ class Smtp(socketserver.StreamRequestHandler):
                 continue
             self.got.append(line.decode())
             data = line.lower().startswith(b"data")
-            self.wfile.write(b"354 go on\r\n" if data else b"250 yes\r\n")
-            if line.lower().startswith(b"quit"):
+            leaves = line.lower().startswith(b"quit")
+            self.wfile.write(b"354 go on\r\n" if data else b"221 bye\r\n" if leaves else b"250 yes\r\n")
+            if leaves:
                 return
 
 
@@ -100,11 +101,12 @@ def test_a_command_gets_the_event(tmp_path: Path):
     assert json.loads((tmp_path / "got").read_text())["event"] == "drifted"
 
 
-def test_a_mail_is_sent(monkeypatch: pytest.MonkeyPatch):
+def test_a_mail_is_sent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(Smtp, "got", [])
     with serve(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp)) as port:
         mail = Mail(to="ops@example.org", sender="fedcore@example.org", host=f"127.0.0.1:{port}")
         alerts.notify(Alerts(mail=mail), "failed", "no room\nto write")
+    assert capsys.readouterr().err == ""
     text = "".join(Smtp.got)
     assert "<ops@example.org>" in text
     assert f"Subject: fedcore: failed in {environment.HOME.name}" in text

@@ -4,7 +4,8 @@ The first command that needs it starts it in the background. It keeps running fo
 `dvc repro` share one server, and stops when it is no longer used. A flow that finds it gone starts it again. It listens
 on loopback only and wants a password (docs/security.md): whoever may speak to it can run commands. Prefect's own
 `server start --background` is not used: it never stops by itself, takes one port for all projects, writes no log, ends
-with Ctrl-C in its terminal, and refuses to start after a kill.
+with Ctrl-C in its terminal, and refuses to start after a kill (Prefect 3.8: "already running", until `server stop`). It
+answered after 23 s, with 226 MB and 2.2 % of a core while idle.
 
     python -m fedcore.pipeline.orchestration.server start | stop | keep
 """

@@ -2,6 +2,7 @@
 
 MLflow makes a database by dozens of migrations, which takes two seconds of a processor. Their result is kept in the
 user's cache folder ($XDG_CACHE_HOME or ~/.cache), by MLflow's version, and a new project's database is a copy of it.
+`relocate` writes to MLflow's tables: there is no public way to change where a run's artifacts are.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 MLflow and the pictures take as long as the rows of a small study, and would compete with the flow's process. This one
 has a lower priority than the workers and uses the time in which they wait for each other. A further one draws a run's
 pictures while this one writes the runs before it.
+
+A thread of the flow in their place is 65 lines less, and takes 28 s of a processor against 37 for a run of four
+methods; but a crash of MLflow or matplotlib is then the flow's, and a record that is killed is not written again.
 """
 
 from __future__ import annotations
