@@ -1,4 +1,4 @@
-"""Settings for all tests, made before PyTorch is imported; worker processes are forks (forks.py)."""
+"""Settings for all tests, made before PyTorch is imported; worker processes are forks (process_forks.py)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _compiled_modules() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forks() -> Iterator[None]:
-    from forks import Apart
+    from process_forks import Apart
 
     from fedcore.execute import template
 

@@ -25,9 +25,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from dataset_files import idx, read_once
 from packaging.requirements import Requirement
 from PIL import Image
-from sets import idx, read_once
 from test_docs import PAGES, ROOT, losses_of_the_page
 
 import fedcore as fc

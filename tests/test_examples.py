@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import run
+from process_forks import run
 
 from fedcore.types.method import RoundInfo, Update
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grimp
 import pytest
-from asked import ROOT
+from project_params import ROOT
 
 
 def test_modules_form_no_circle():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from asked import PARAMS
+from project_params import PARAMS
 
 from benchmarks.judge_anew import BY_SEED, RESULTS, claims_files, from_words, page, rejudge
 

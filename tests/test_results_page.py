@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from asked import PARAMS, ROOT, refusal
+from page_numbers import FAMILIES
+from project_params import PARAMS, ROOT, refusal
 from scipy.stats import binom
-from worths import FAMILIES
 
 from benchmarks.results_page import KEY, join, measured, results_page, said, word
 from fedcore.config.papers import Figure, Line, Paper, Worth, read_papers

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from asked import ROOT
+from project_params import ROOT
 
 from benchmarks.year import COLUMNS, FIRST, LEAST, Calendar, Year, check, draw, law, stability, summary
 

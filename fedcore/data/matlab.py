@@ -6,7 +6,7 @@ bytes with a tag of half the size. An array is an element that consists of eleme
 name and, of real numbers, the values, column after column. It may be compressed by zlib, which alone is not filled up.
 
 SciPy's reader ends the whole process (a segmentation fault) where bytes are damaged: with SciPy 1.17.1 on 39 of 6,000
-files of tests/damaged.py's kinds, on 11 where it is asked for the named arrays alone.
+files of tests/damaged_files.py's kinds, on 11 where it is asked for the named arrays alone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-import forks
+import process_forks
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: make test installs it")
@@ -31,7 +31,7 @@ def command(words, capsys):
 
 def program(*words):
     """Run a command in a fork: FLARE allows one server in a process."""
-    done = forks.run("-m", "fedcore", *words, folder=Path.cwd(), strict=False)
+    done = process_forks.run("-m", "fedcore", *words, folder=Path.cwd(), strict=False)
     return done.code, done.out + done.err
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import ROOT
+from project_params import ROOT
 from ruamel.yaml import YAML
 
 from fedcore.cli.main import main

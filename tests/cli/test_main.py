@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from asked import ROOT
-from forks import Ended, run_all
+from process_forks import Ended, run_all
+from project_params import ROOT
 
 from fedcore import __version__
 from fedcore.cli.main import COMMANDS

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asked import ROOT
+from project_params import ROOT
 
 from fedcore import nets
 from fedcore.api.serving import ServedModels

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asked import copied
+from project_params import copied
 
 
 @pytest.fixture

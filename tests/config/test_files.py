@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import refusal
+from project_params import refusal
 
 from fedcore.config.files import parse_value, read_mapping
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from asked import ask, points, refusal
 from federations import NETS
+from project_params import ask, points, refusal
 
 import fedcore as fc
 from fedcore.config.methods import MethodConfig, configure

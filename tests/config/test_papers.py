@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from asked import PARAMS, ROOT, refusal
+from project_params import PARAMS, ROOT, refusal
 from pydantic import ValidationError
 
 from fedcore.config.papers import Condition, Figure, Paper, Value, of_study, read_papers

@@ -8,7 +8,7 @@ from functools import cache
 
 import pandas as pd
 import pytest
-from asked import PARAMS, ROOT
+from project_params import PARAMS, ROOT
 
 from fedcore.config.papers import Value, read_papers
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import PARAMS, ROOT, ask, copied, points, refusal
 from dvc.utils.hydra import apply_overrides
+from project_params import PARAMS, ROOT, ask, copied, points, refusal
 
 from fedcore.config.params import REQUIRED, change, parse, read
 from fedcore.config.studies import Run

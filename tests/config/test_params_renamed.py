@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asked import ask, points, refusal
+from project_params import ask, points, refusal
 
 import fedcore as fc
 from fedcore.builders import RENAMED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from asked import PARAMS, ROOT, refusal
+from project_params import PARAMS, ROOT, refusal
 
 from fedcore.config.request import ask, plan_jobs
 from fedcore.config.studies import find_study, title_for

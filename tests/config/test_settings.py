@@ -15,7 +15,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from asked import PARAMS, ROOT, ask, copied, everything, points, refusal
+from project_params import PARAMS, ROOT, ask, copied, everything, points, refusal
 
 from fedcore.builders import CONTEXT, PARTITION_CONTEXT
 from fedcore.config.params import change

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from asked import PARAMS, ROOT, ask, points, refusal
-from sets import REAL, read_once, real
+from dataset_files import REAL, read_once, real
+from project_params import PARAMS, ROOT, ask, points, refusal
 
 from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.settings import Setting

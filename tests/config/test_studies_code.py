@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asked import PARAMS
+from project_params import PARAMS
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dataset_files import NOWHERE, REAL, real, refusal, same, serving
 from scipy.io import savemat
 from scipy.signal import hilbert
-from sets import NOWHERE, REAL, real, refusal, same, serving
 from sklearn.linear_model import RidgeClassifier
 
 from fedcore.data import Dataset, cwru, load

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sets import NOWHERE, refusal, same, serving
+from dataset_files import NOWHERE, refusal, same, serving
 
 from fedcore.data import load
 from fedcore.data.cifar import CIFAR10, CIFAR100, CLASSES, COARSE, FINE, Source, cifar

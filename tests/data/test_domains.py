@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dataset_files import REAL, real, refusal, same, written
 from PIL import Image
-from sets import REAL, real, refusal, same, written
 from sklearn.datasets import load_sample_images
 from sklearn.linear_model import RidgeClassifier
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dataset_files import drawn, leaf_file, refusal, same
 from PIL import Image
-from sets import drawn, leaf_file, refusal, same
 
 from fedcore.data import load
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from damaged import LABELS, PIXELS, SETS, damage, leaf
-from sets import refusal, written
+from damaged_files import LABELS, PIXELS, SETS, damage, leaf
+from dataset_files import refusal, written
 
 from fedcore.data import load
 from fedcore.data.files import idx, one_line

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dataset_files import refusal
 from PIL import Image
-from sets import refusal
 
 from fedcore.data import load
 from fedcore.data.folders import split_name

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from sets import NOWHERE, REAL, idx, real, refusal, same, serving, written, zipped
+from dataset_files import NOWHERE, REAL, idx, real, refusal, same, serving, written, zipped
 
 from fedcore.data import load
 from fedcore.data.images import SUBSETS, TEST, TRAIN, WRITERS

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damaged import damage
+from damaged_files import damage
+from dataset_files import REAL, real
 from numpy.testing import assert_array_equal
 from scipy.io import loadmat, savemat
-from sets import REAL, real
 
 from fedcore.data import matlab
 from fedcore.data.matlab import HEADER, arrays

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sets import REAL, drawn, leaf_file, real, refusal, written
+from dataset_files import REAL, drawn, leaf_file, real, refusal, written
 from torch import Tensor
 
 from fedcore.data import DATASETS, Dataset, load

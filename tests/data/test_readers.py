@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sets import refusal
+from dataset_files import refusal
 
 from fedcore.data import load, readers
 from fedcore.data.readers import read

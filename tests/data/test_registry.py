@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 import torch
-from sets import refusal
+from dataset_files import refusal
 
 from fedcore.data import DATASETS, Dataset, load
 

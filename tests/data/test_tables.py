@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from sets import refusal
+from dataset_files import refusal
 
 from fedcore.data import load
 

@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
-from nursery import Command, Nursery
+from command_forks import Command, CommandForks
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("fedcore", "flows", "tasks")
 LIMIT = 1200.0
 """Seconds after which a command or any other wait counts as hanging, far more than a slow machine needs."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
-FORKED = ("fedcore", "empty_record", "probes", "refusals", "upgrade", "dvc", "prefect")
-"""Modules that are run as forks (nursery.py); Prefect's worker starts its flows itself, and so does DVC."""
+FORKED = ("fedcore", "empty_record", "run_probes", "refusals", "upgrade", "dvc", "prefect")
+"""Modules that are run as forks (command_forks.py); Prefect's worker starts its flows itself, and so does DVC."""
 Process: TypeAlias = "subprocess.Popen[str] | Command"
 TABLES = {
     "runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models", "inputs": "inputs"
@@ -183,11 +183,11 @@ class Project:
     def start(self, *command: str, log: Path | None = None, whole: bool = False, **environment: str) -> Process:
         """Start a command, its output into a file if one is named; what it started is ended by `stop`.
 
-        whole: it ends as a new process does, see nursery.py.
+        whole: it ends as a new process does, see command_forks.py.
         """
         words = command[2:] if command[:2] == ("python", "-m") else command
         if words[0] in FORKED and words[:2] not in ALONE:
-            forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log, whole)
+            forked = forks().start(words[0], words[1:], self.folder, self.environment(**environment), log, whole)
             self.started.append(forked)
             return forked
         if command[0] == "fedcore":
@@ -220,7 +220,7 @@ class Project:
 
     def repro(self, *words: str) -> Said:
         """Run DVC; its stages are forks too."""
-        path = os.pathsep.join([str(nursery().path), self.environment()["PATH"]])
+        path = os.pathsep.join([str(forks().path), self.environment()["PATH"]])
         return self.run("dvc", *words, PATH=path)
 
     def stop(self) -> None:
@@ -304,11 +304,11 @@ def compiled() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def nursery() -> Nursery:
+def forks() -> CommandForks:
     """Return the process from which all projects' commands are forked."""
-    made = Nursery()
-    atexit.register(made.close)
-    return made
+    process = CommandForks()
+    atexit.register(process.close)
+    return process
 
 
 def end(process: Process) -> None:

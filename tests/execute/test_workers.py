@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import new_processes, run
+from process_forks import new_processes, run
 
 from fedcore import nets
 from fedcore.core.training import Training, train

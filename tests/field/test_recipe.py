@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federations import bits
-from plants import load_plant, plant
+from plant_rows import load_plant, plant
 
 from fedcore.data import load
 from fedcore.data.prepare import preparation_bytes

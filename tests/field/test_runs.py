@@ -8,7 +8,7 @@ import pytest
 from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess
-from plants import load_plant, on_devices
+from plant_rows import load_plant, on_devices
 
 from fedcore.api.runs import method
 from fedcore.api.runs import run as simulate

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from federations import bits
-from plants import on_devices
+from plant_rows import on_devices
 
 from fedcore.api.runs import method
 from fedcore.core.evaluation import metrics

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from plants import load_plant, on_devices, plant
+from plant_rows import load_plant, on_devices, plant
 
 from fedcore.api.runs import compare, method
 from fedcore.config.request import Job

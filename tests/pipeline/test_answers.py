@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from asked import ROOT
 from comparisons import claims, comparison
+from project_params import ROOT
 
 from fedcore.pipeline import answers
 from fedcore.pipeline.files import ANSWERS, CLAIMS, SUMMARY, TABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asked import PARAMS, ROOT, refusal
+from project_params import PARAMS, ROOT, refusal
 
 from fedcore.config.papers import Condition, Figure, Paper, Statement, Value, read_papers
 from fedcore.report.papers import index

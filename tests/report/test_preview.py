@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from asked import copied
 from PIL import Image
+from project_params import copied
 from rich.console import Console
 
 from fedcore.config.request import Job

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from answer_tables import ALONE, GUESS, plus
 from answer_tables import table as made
-from asked import PARAMS
 from comparisons import METHODS, claims, comparison, summary, sweep
+from project_params import PARAMS
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from damaged import SETS, damage
+from damaged_files import SETS, damage
 
 from fedcore.config.params import read
 from fedcore.config.request import ask, plan_jobs

@@ -30,7 +30,7 @@ from typing import Any
 
 import fuzz
 import psutil
-from damaged import damage
+from damaged_files import damage
 from project import Project, Said, digests, small
 
 FAMILIES = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import yaml
-from project import LIMIT, ROOT, Project, Said, nursery, small
+from project import LIMIT, ROOT, Project, Said, forks, small
 
 from fedcore.config.request import USER_STUDY
 from scenarios.place import Place
@@ -57,9 +57,9 @@ class Environment:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def fork(self, *words: str, where: str = "my-sites", **more: str) -> Said:
-        """Run `fedcore words` in a fork (nursery.py), which imports the environment's fedcore."""
+        """Run `fedcore words` in a fork (command_forks.py), which imports the environment's fedcore."""
         env = self.variables(PYTHONPATH=str(self.packages), **more)
-        command = nursery().start("fedcore", words, self.folder / where, env, None, whole=False)
+        command = forks().start("fedcore", words, self.folder / where, env, None, whole=False)
         out, err = command.communicate(LIMIT)
         return Said(command.wait(), out, err)
 

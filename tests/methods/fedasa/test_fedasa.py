@@ -8,11 +8,11 @@ from math import inf
 
 import pytest
 import torch
+from dataset_files import REAL, real
 from federations import NET as MLP
 from federations import NETS as MLPS
 from federations import Recorder, bits, last, workers
 from federations import federation as tables
-from sets import REAL, real
 from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 

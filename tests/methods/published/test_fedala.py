@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
+from plain_loops import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from by_hand import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, federation
+from plain_loops import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 
 from fedcore import nets
 from fedcore.core.rounds import run

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
+from plain_loops import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, module_of, params_of
 from federations import ADAM, NBYTES, SGD, bits, federation, last
+from plain_loops import CHAIN, NORMED, close, descend_by_hand, module_of, params_of
 from torch.nn.functional import cross_entropy
 
 from fedcore.core.rounds import run

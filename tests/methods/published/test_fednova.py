@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, draw_batches, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, data, federation, last
+from plain_loops import CHAIN, NORMED, close, descend_by_hand, draw_batches, mean_by_size, module_of, params_of
 
 from fedcore.core.training import Training
 from fedcore.errors import InputError

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import SGD, federation, last
+from plain_loops import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 
 from fedcore.core.rounds import run
 from fedcore.errors import InputError

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, descend_by_hand, module_of, params_of
 from federations import ADAM, NET, SGD, bits, federation, last, trained
+from plain_loops import CHAIN, close, descend_by_hand, module_of, params_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 

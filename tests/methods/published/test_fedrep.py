@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, federation, last
+from plain_loops import CHAIN, NORMED, close, descend_by_hand, mean_by_size, module_of, params_of
 
 from fedcore import nets
 from fedcore.core.evaluation import evaluate

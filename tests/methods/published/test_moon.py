@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from by_hand import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from federations import ADAM, SGD, bits, federation, last
+from plain_loops import CHAIN, close, descend_by_hand, mean_by_size, module_of, params_of
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore.core.rounds import run

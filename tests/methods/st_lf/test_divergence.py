@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 import torch
+from dataset_files import REAL, real
 from federations import NET, SGD, federation
-from sets import REAL, real
 from sklearn.datasets import load_digits
 from torch import nn
 

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from asked import PARAMS
-from sets import real
+from dataset_files import real
+from project_params import PARAMS
 
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points

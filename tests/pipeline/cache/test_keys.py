@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import forks
 import numpy as np
+import process_forks
 import pytest
 import torch
 from project import Project
@@ -387,7 +387,8 @@ UNTRAINED = ("analytic", "majority", "majority_per_device")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The keys after each edit, and those of another process with another order of hashes."""
     project = Project.copy(tmp_path_factory.mktemp("keys"))
-    fork = forks.run("-m", "probe_keys", folder=project.folder, strict=False)  # its sources are the repository's
+    # Its sources are the repository's.
+    fork = process_forks.run("-m", "probe_keys", folder=project.folder, strict=False)
     again = json.loads(fork.out)[""]
     return {"again": again, **json.loads(project.run("python", "-m", "probe_keys", *EDITS, PYTHONHASHSEED="0").out)}
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 import torch
-from asked import refusal
+from project_params import refusal
 
 from fedcore.errors import InputError
 from fedcore.execute.workers import Workers

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import copied, refusal
+from project_params import copied, refusal
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting

@@ -13,7 +13,7 @@ from typing import Any
 import mlflow
 import pandas as pd
 import pytest
-from plants import on_devices, plant
+from plant_rows import on_devices, plant
 from tables import frame, rows
 
 from fedcore.api.runs import method

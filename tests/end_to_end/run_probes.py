@@ -1,4 +1,4 @@
-"""Steps by themselves, in a folder with the project's sources; prints what was found as JSON. python -m probes"""
+"""Steps by themselves, in a folder with the project's sources; prints what was found as JSON. python -m run_probes"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ threads, calls its exit handlers and is gone. A new process also clears all that
 each page with an object, which takes half a second of a core. Where a test looks at every line that a command writes,
 the fork is started as `whole`: it does so too.
 
-Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` and the
+Commands that DVC starts are forks if `CommandForks.path` comes first on its PATH: the `python` and the
 `fedcore` there ask for one. Otherwise
 they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.
 """
@@ -62,7 +62,7 @@ sys.exit(code if code >= 0 else 128 - code)
 """A program that has a module run as a fork, with its own output, and leaves with its exit code."""
 
 
-class Nursery:
+class CommandForks:
     """The process that commands are forked from; it ends with this one. Any thread may call."""
 
     def __init__(self) -> None:
@@ -130,10 +130,10 @@ class Nursery:
 class Command:
     """A running command; used as `subprocess.Popen` is."""
 
-    def __init__(self, nursery: Nursery, pid: int, args: list[str], out: IO[str], err: IO[str]) -> None:
+    def __init__(self, forks: CommandForks, pid: int, args: list[str], out: IO[str], err: IO[str]) -> None:
         self.pid, self.args = pid, args
         self.returncode: int | None = None
-        self._nursery, self._files = nursery, (out, err)
+        self._forks, self._files = forks, (out, err)
         self._output = ("", "")
         self._descriptor = os.pidfd_open(pid)  # its parent collects it only when asked, so this is the one
 
@@ -148,7 +148,7 @@ class Command:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             os.close(self._descriptor)
             self._output = (_read(self._files[0]), _read(self._files[1]))
-            self.returncode = self._nursery.ask({"pid": self.pid})
+            self.returncode = self._forks.ask({"pid": self.pid})
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:

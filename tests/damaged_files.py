@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from dataset_files import written
 from PIL import Image
 from scipy.io import savemat
-from sets import written
 
 from fedcore.data import load
 

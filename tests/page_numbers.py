@@ -13,7 +13,7 @@ from math import log
 
 import pandas as pd
 import yaml
-from asked import ROOT
+from project_params import ROOT
 
 from fedcore.methods.st_lf.divergence import Divergence
 from fedcore.results.criterion import RATIO
