@@ -15,7 +15,9 @@ COMMANDS = (
     "init", "preview", "plan", "run", "show", "promote", "predict", "field", "device", "ui", "prune", "status", "save",
     "restore", "stage",
 )  # fmt: skip
-"""A module of this package for each, with a command of its name."""
+"""A module of this package for each, but for those of another's module."""
+
+MODULES = {"preview": "run", "plan": "run", "restore": "save"}
 
 
 class Commands(click.Group):
@@ -27,7 +29,7 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"fedcore.cli.{name}"), name)
+        command: click.Command = getattr(import_module(f"fedcore.cli.{MODULES.get(name, name)}"), name)
         return command
 
 

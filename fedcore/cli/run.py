@@ -1,4 +1,4 @@
-"""Train, combine and evaluate."""
+"""A run, what it would compute, and the data before it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it ta
 (data.name is table or image_folder), and otherwise the first one of run.studies."""
 
 
+KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+
+
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@KEYS
 def run(settings: tuple[str, ...]) -> None:
     from fedcore.cli.project import enter_project
 
@@ -45,3 +48,38 @@ def _run(settings: tuple[str, ...]) -> None:
         federate = flow("federate", "federate")
         with prefect_server():
             federate(request)
+
+
+@click.command(
+    help=f"Say what a run would compute, and how long; computes nothing.\n\n    {SETTINGS.format(name='plan')}"
+)
+@KEYS
+def plan(settings: tuple[str, ...]) -> None:
+    from fedcore.cli.project import enter_project, open_template
+
+    enter_project()
+    open_template()
+    from fedcore.config.request import ask, plan_jobs
+
+    jobs = plan_jobs(ask([*settings]))
+    from fedcore.pipeline.run.forecast import print_plan
+
+    print_plan(*jobs)
+
+
+@click.command(
+    help="Show your data before a run: which columns are used and which are left out and why, how many cells are "
+    "missing, how the scales differ, and which device holds how many examples of which class. Computes and writes "
+    f"nothing.\n\n{SETTINGS.format(name='preview')}"
+)
+@KEYS
+def preview(settings: tuple[str, ...]) -> None:
+    from fedcore.cli.project import enter_project
+
+    enter_project()
+    from fedcore.config.request import ask, plan_jobs
+
+    job = plan_jobs(ask([*settings]))[1][0]
+    from fedcore.report.preview import print_preview
+
+    print_preview(job.settings[0], job.seed, tolerant=True)
