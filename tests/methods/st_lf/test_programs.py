@@ -86,7 +86,7 @@ def test_algorithm_2_by_cvxpy_ends_where_the_cone_form_ends() -> None:
     problem = links.random(4, 0)
     direct, by_cvxpy = (links.solved(problem, solver) for solver in ("successive", "cvxpy"))
     feasible(by_cvxpy)
-    assert by_cvxpy.status == "log: Solved"
+    assert by_cvxpy.status in ("log: Solved", "log: AlmostSolved")  # the last digits decide which
     np.testing.assert_array_equal(by_cvxpy.psi, direct.psi)
     np.testing.assert_allclose(by_cvxpy.alpha, direct.alpha, atol=1e-4)
     assert by_cvxpy.trace[-1] == pytest.approx(direct.trace[-1], rel=1e-4)
