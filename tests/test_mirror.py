@@ -20,7 +20,7 @@ ELSEWHERE = {
     "results/intervals": "results/test_judging.py",
     "__main__": "cli/test_main.py",
     "api/federation": "test_front_door.py",
-    "api/left_out": "core/test_new_device.py",
+    "results/left_out": "core/test_new_device.py",
     "api/method_settings": "test_front_door.py",
     "api/results": "test_front_door.py",
     "api/serving": "pipeline/record/test_models.py",

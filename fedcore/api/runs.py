@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -14,13 +15,12 @@ import torch
 
 from fedcore.api.executor import Accelerator, executor
 from fedcore.api.federation import DividedDataset, classes_of, federation_of, task_name
-from fedcore.api.left_out import leave_out
 from fedcore.api.method_settings import method
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig
 from fedcore.config.signatures import check_arguments
-from fedcore.core.new_device import score_new
+from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
@@ -30,12 +30,13 @@ from fedcore.errors import Diverged, InputError, naming
 from fedcore.partition import final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
-from fedcore.results import reports, tidy
-from fedcore.results.answer import GUESSES, answer
+from fedcore.results import tidy
+from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import (
     LEAST_TEST,
     MIN_EFFECT,
+    Criterion,
     Extra,
     MetricName,
     Weighting,
@@ -44,6 +45,7 @@ from fedcore.results.criterion import (
     scoring,
 )
 from fedcore.results.judging import judge_all
+from fedcore.results.left_out import Trained, leave_out, rows_with_model
 from fedcore.results.places import Points
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.results.validity import Ceiling
@@ -233,7 +235,8 @@ def compare(
     )
     controls = frozenset(config.label for config in chosen if config.control)
     if new_device == "left_out":
-        results = leave_out(results, controls, decides, left_out_rows, extra, executor(workers, accelerator, together))
+        with executor(workers, accelerator, together) as execute:
+            results = _leave_out(results, controls, decides, left_out_rows, extra, execute)
     table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
@@ -303,10 +306,7 @@ def _run_one(
     extra: Extra | None = None,
     state: State | None = None,
 ) -> Result:
-    federation = federation_of(fed, seed)
-    if extra is not None:
-        scored = scoring(**extra, classes=classes_of(fed))
-        federation = replace(federation, scoring=replace(scored, label_scale=federation.scoring.label_scale))
+    federation = _measured_by(federation_of(fed, seed), fed, extra)
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes, federation.task)
     if state is not None:
@@ -315,19 +315,62 @@ def _run_one(
     what = f"{config.label}, seed {seed}"
     with naming(f"in method {what}"):
         results = tuple(_show_progress(steps, what, method) if progress else steps)
-    of_rounds = [result.report for result in results if isinstance(result.report, Report)]
-    numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
-    data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)
-    numbers = {"data": data, **numbers}
-    before: dict[str, dict[str, float]] = {}
-    if isinstance(fed, DividedDataset) and state is None:
+    told = [result.report for result in results if isinstance(result.report, Report)]
+    if isinstance(fed, DividedDataset):
+        name, data = fed.name, training_numbers(fed.dataset, fed.partition(seed))
         before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
-    place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
-    table = tidy.rows(place, results, of_rounds, numbers, before)
-    if isinstance(fed, DividedDataset) and (sites := fed.new_sites(seed)):
-        scores = score_new(method, federation, results[-1].state, execute, fed.nets[0], sites)
-        table = pd.concat([table, tidy.left_out_rows(table, scores)], ignore_index=True)
+        sites = score_new(method, federation, results[-1].state, execute, fed.nets[0], fed.new_sites(seed))
+    else:
+        name, data, before, sites = "data", _sizes(fed), {}, {}
+    row = tidy.Row(STUDY, name, SETTING, config.label, seed)
+    table = tidy.of_run(row, method, results, told, data, before if state is None else {}, sites)
     return Result(config, seed, fed, method, results, table)
+
+
+def _measured_by(federation: Federation, fed: DividedDataset | Federation, extra: Extra | None) -> Federation:
+    """Return the federation, whose models are measured by more than they always are."""
+    if extra is None:
+        return federation
+    scored = scoring(**extra, classes=classes_of(fed))
+    return replace(federation, scoring=replace(scored, label_scale=federation.scoring.label_scale))
+
+
+def _leave_out(
+    results: Sequence[Result],
+    controls: frozenset[str],
+    decides: Criterion,
+    which: Literal["best", "all"],
+    extra: Extra | None,
+    execute: Execute,
+) -> tuple[Result, ...]:
+    """Return the results with the scores on each device that some rows reach without it."""
+
+    def without(result: Result, device: str) -> tuple[Federation, Data]:
+        whole = federation_of(result.fed, result.seed)
+        if len(whole.devices) < 2:
+            raise InputError("compare.new_device = 'left_out': needs at least two devices")
+        if isinstance(result.fed, DividedDataset):
+            fed, examples = result.fed.left_out(device, result.seed)
+        else:
+            own = whole.devices[device].data
+            parts = [part for part in (own.train, own.val, own.test) if len(part)]
+            examples = Data(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+            fed = replace(whole, devices={name: rest for name, rest in whole.devices.items() if name != device})
+        return _measured_by(fed, result.fed, extra), examples
+
+    def train(result: Result, device: str, method: Method, fed: Federation) -> State:
+        *_, last = rounds(method, fed, result.seed, execute, every=NEVER)
+        return last.state
+
+    runs = [
+        Trained(r, r.config.label, r.config.build, partial(federation_of, r.fed, r.seed), r.rounds[-1].state, r.table)
+        for r in results
+    ]
+    able = rows_with_model(runs, execute)
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    rows = able if which == "all" else rows_to_leave_out(table, controls, able, decides)
+    tables = leave_out(runs, rows, able, execute, without, train)
+    return tuple(replace(result, table=table) for result, table in zip(results, tables, strict=True))
 
 
 def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) -> list[MethodConfig]:

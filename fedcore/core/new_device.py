@@ -47,7 +47,7 @@ def score_new(
     are `examples` and `classes`, the numbers of examples and of their classes. `accuracy`, alone, is nan if the method
     has no model for a new device.
     """
-    models = new_models(method, fed, state, net)
+    models = new_models(method, fed, state, net) if examples else []
     scored = [fed.scoring] if fed.scoring else []
     calls = {
         (device, str(number)): (*what, rows, *scored)

@@ -12,8 +12,8 @@ from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL, TASKS
 from fedcore.field.runs import Setup, StoredRun
 from fedcore.field.server import federation_of
-from fedcore.results import reports, tidy
-from fedcore.types.method import Model, Report
+from fedcore.results import tidy
+from fedcore.types.method import Model
 
 STUDY, SETTING = "field", "field"
 
@@ -35,10 +35,9 @@ def table_of(record: StoredRun, setup: Setup, label: str) -> pd.DataFrame:
         }
         for name, facts in record.devices.items()
     }  # fmt: skip
-    numbers = {"data": data, **reports.final_numbers(method, [], record.turns[-1].scores)}
     study = setup.study
     row = tidy.Row(STUDY if study is None else study.name, _data(setup), SETTING, label, record.plan.seed)
-    return tidy.rows(row, record.turns, [Report()] * len(record.turns), numbers, record.prepare)
+    return tidy.of_run(row, method, record.turns, [], data, record.prepare)
 
 
 def _data(setup: Setup) -> str:

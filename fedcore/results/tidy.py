@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
+from fedcore.results import reports
 from fedcore.results.criterion import ACCURACY, LEFT_OUT, Metric
 from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
-from fedcore.types.method import Numbers, Report, RoundInfo
+from fedcore.types.method import Method, Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
@@ -28,10 +29,28 @@ class Row(NamedTuple):
     seed: int
 
 
+def of_run(
+    row: Row,
+    method: Method,
+    played: Sequence[RoundResult],
+    told: Sequence[Report],
+    data: Numbers,
+    before: Numbers | None = None,
+    new_sites: Numbers | None = None,
+) -> pd.DataFrame:
+    """Return the table of a method's run, in a script, in the pipeline or on real devices.
+
+    told: the reports of all rounds, or of none. data: device -> numbers of its data. before: as for `rows`. new_sites:
+    the scores on sites that took no part, see `with_left_out`.
+    """
+    beside = {"data": data, **reports.final_numbers(method, told, played[-1].scores)}
+    return with_left_out(rows(row, played, told or [Report()] * len(played), beside, before), new_sites or {})
+
+
 def rows(
     row: Row,
     played: Sequence[RoundResult],
-    reports: Sequence[Report],
+    told: Sequence[Report],
     beside: Mapping[str, Numbers],
     before: Numbers | None = None,
 ) -> pd.DataFrame:
@@ -39,7 +58,7 @@ def rows(
 
     Bytes are those of the devices that took part in a round: of ten thousand devices a few may do.
 
-    reports: of all rounds; a topic of their series becomes a split, with its numbers in the rows of every device.
+    told: the reports of all rounds; a topic of their series becomes a split, with its numbers in each device's rows.
     beside: split -> device -> metric -> value, once: numbers of the device's data and of the server's reports.
     before: device -> metric -> bytes, once, in the first round: the traffic before it.
     """
@@ -47,7 +66,7 @@ def rows(
     made = _Columns()
     for device, numbers in (before or {}).items():
         made.add(first, device, "traffic", numbers)
-    for one, report in zip(played, reports, strict=True):
+    for one, report in zip(played, told, strict=True):
         present = {name for unit in one.round_info.units for name in members(unit)} - {*one.absent}
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             for device, count in sent.items():
@@ -97,19 +116,21 @@ def without_scores(table: pd.DataFrame) -> pd.DataFrame:
     return table[~table["split"].isin(SCORED)].reset_index(drop=True)
 
 
-def left_out_rows(table: pd.DataFrame, scores: Numbers) -> pd.DataFrame:
-    """Return the scores on devices that took no part as rows of a method's last round. table: the method's, one seed.
+def with_left_out(table: pd.DataFrame, scores: Numbers) -> pd.DataFrame:
+    """Return a method's table, of one seed, with the scores on devices that took no part as rows of its last round.
 
     scores: device -> metric -> value, see :func:`fedcore.core.new_device.score_new`.
     """
+    if not scores:
+        return table
     last = final(table).iloc[-1]
-    place = [last[name] for name in COLUMNS[:7]]
+    row = [last[name] for name in COLUMNS[:7]]
     rows = [
-        (*place, device, LEFT_OUT, metric, value)
+        (*row, device, LEFT_OUT, metric, value)
         for device, numbers in scores.items()
         for metric, value in numbers.items()
     ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.concat([table, pd.DataFrame(rows, columns=COLUMNS)], ignore_index=True)
 
 
 def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, float] | None = None) -> dict[str, float]:

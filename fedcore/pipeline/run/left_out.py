@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import pandas as pd
 
 from fedcore.config.studies import NewDeviceFrom
-from fedcore.core.new_device import NEVER, has_model_for_new, score_new
+from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import State
 from fedcore.data.task import CLASSIFICATION
 from fedcore.errors import InputError
@@ -21,14 +21,14 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.shards import word_of
-from fedcore.pipeline.pictures import data_numbers
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.partitions import read
 from fedcore.pipeline.run.step_functions import distribute_without, prepare_sites
-from fedcore.results import tidy
+from fedcore.results import left_out
 from fedcore.results.answer import rows_to_leave_out
 from fedcore.results.criterion import Criterion
+from fedcore.results.left_out import Trained
 from fedcore.types.federation import Federation
 from fedcore.types.method import Method
 
@@ -69,10 +69,8 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
     controls = frozenset(result.row.label for result in results if result.control)
     able = rows_with_model(session.steps, results)
     table = pd.concat([result.table for result in results], ignore_index=True)
-    rows, refused = rows_to_leave_out(table, controls, able, criterion), set()
+    rows = rows_to_leave_out(table, controls, able, criterion)
     chosen = [result for result in results if result.row.label in rows]
-    nothing = {"accuracy": math.nan}
-    scores = {r.config: dict.fromkeys(r.fed.devices, nothing) for r in results if r.row.label not in able}
     session.expect_steps(sum(map(count_left_out, chosen)))
     if chosen:
         labels, devices = dict.fromkeys(result.row.label for result in chosen), len(chosen[0].fed.devices)
@@ -80,52 +78,42 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
             f"  for a new device: {', '.join(labels)} without each of {devices} devices, {devices * len(chosen)} runs "
             "(run.new_device)"
         )
-    for result in chosen:
-        if result.row.label in refused:
-            continue
-        try:
-            scores[result.config] = {name: score_without(session, result, name) for name in result.fed.devices}
-        except InputError as refusal:
-            session.print_line(f"  {result.row.label} has no part in the answer for a new device: {refusal}")
-            refused.add(result.row.label)
-    known = {r.config: scores[r.config] for r in results if r.config in scores and r.row.label not in refused}
-    return [with_left_out(r, known[r.config]) if r.config in known else r for r in results]
+
+    def without(result: Result, device: str) -> tuple[Federation, Ref]:
+        scale = result.setting.federation["scale"]
+        return federation_without(session.steps, result.fed, result.prepared, scale, device)
+
+    def train(result: Result, device: str, method: Method, fed: Federation) -> State:
+        local_before = session.done
+        session.start_method(
+            f"{result.setting.study} {result.setting.name} seed {result.seed}: {result.row.label} without {device}",
+            frozenset(word_of(stage.local) for stage in method.stages),
+        )
+        *_, last = rounds(method, fed, result.seed, session.steps, NEVER)
+        session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
+        return last.state
+
+    def refused(label: str, error: InputError) -> None:
+        session.print_line(f"  {label} has no part in the answer for a new device: {error}")
+
+    tables = left_out.leave_out(trained(results), rows, able, session.steps, without, train, refused)
+    return [replace(result, table=table) for result, table in zip(results, tables, strict=True)]
+
+
+def trained(results: Sequence[Result]) -> list[Trained]:
+    """Return what runs these rows again without a device."""
+    return [Trained(r, r.row.label, r.row.build, partial(attrgetter("fed"), r), r.state, r.table) for r in results]
 
 
 def rows_with_model(steps: Steps, results: Sequence[Result]) -> frozenset[str]:
     """Return the labels of the rows that have a model for a device that took no part, in some seed."""
-    able: set[str] = set()
-    for result in results:
-        if result.row.label not in able and has_model_for_new(method_of(result), result.fed, result.state, steps):
-            able.add(result.row.label)
-    return frozenset(able)
-
-
-def method_of(result: Result) -> Method:
-    """Build a result's method again."""
-    return result.row.build(result.fed.public.nets)
+    return left_out.rows_with_model(trained(results), steps)
 
 
 def count_left_out(result: Result) -> int:
     """Return the number of local steps of a result's method without each device."""
     devices = len(result.fed.devices)
-    return devices * count_local_steps(method_of(result), devices - 1)
-
-
-def score_without(session: Session, result: Result, device: str) -> dict[str, float]:
-    """Run a result's method without a device, with the same seed, and score it on that device's labelled examples."""
-    steps = session.steps
-    fed, examples = federation_without(steps, result.fed, result.prepared, result.setting.federation["scale"], device)
-    numbers = data_numbers(session.store, result.prepared.dataset, result.prepared.partition)
-    method = result.row.build(fed.public.nets, {name: int(numbers[name]["examples"]) for name in fed.devices})
-    local_before = session.done
-    session.start_method(
-        f"{result.setting.study} {result.setting.name} seed {result.seed}: {result.row.label} without {device}",
-        frozenset(word_of(stage.local) for stage in method.stages),
-    )
-    *_, last = rounds(method, fed, result.seed, steps, NEVER)
-    session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
-    return score_new(method, fed, last.state, steps, result.fed.devices[device].net, {device: examples})[device]
+    return devices * count_local_steps(result.row.build(result.fed.public.nets), devices - 1)
 
 
 def federation_without(
@@ -140,9 +128,3 @@ def federation_without(
     held, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)
     devices = {name: replace(fed.devices[name], data=data) for name, data in held.items()}
     return replace(fed, devices=devices, test=shared, server_data=servers), examples
-
-
-def with_left_out(result: Result, scores: Mapping[str, Mapping[str, float]]) -> Result:
-    """Return a result whose table has the scores on devices that were left out."""
-    table = pd.concat([result.table, tidy.left_out_rows(result.table, scores)], ignore_index=True)
-    return replace(result, table=table)

@@ -69,13 +69,13 @@ def run_method(
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in extra_figures else None
     done = tuple(session.steps.done[steps_before:])
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.hardware)
-    place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
-    data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
-    numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
-    before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
-    table = tidy.rows(place, played, turn_reports, numbers, before)
-    if scores := score_sites(session.steps, prepared, setting.federation["scale"], method, fed, played[-1].state):
-        table = pd.concat([table, tidy.left_out_rows(table, scores)], ignore_index=True)
+    scale = setting.federation["scale"]
+    table = tidy.of_run(
+        tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed), method, played, turn_reports,
+        pictures.data_numbers(session.store, prepared.dataset, prepared.partition),
+        dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, scale)),
+        score_sites(session.steps, prepared, scale, method, fed, played[-1].state),
+    )  # fmt: skip
     result = Result(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
