@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedcore.builders import import_builder
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError
 from fedcore.types.federation import Net
+from fedcore.types.ranges import Count
 
 NETS = {
     "mlp": "fedcore.nets.mlp:net",
@@ -25,9 +26,12 @@ NETS = {
     "cells": "fedcore.nets.cells:net",
     "lstm": "fedcore.nets.sequences:lstm",
     "transformer": "fedcore.nets.sequences:transformer",
-    "auto": "fedcore.nets.auto:net",
+    "auto": "fedcore.nets.registry:auto",
 }
 """name -> "module:function" of a (*, shape, classes, **settings) -> Net. Names with a colon are a user's nets."""
+
+SIGNAL, IMAGE = 64, 8
+"""The least length of a signal and the least side of an image that are worth convolutions."""
 
 
 def maker(name: str) -> Callable[..., Net]:
@@ -90,3 +94,18 @@ def as_data_need(
             f"{names} (docs/nets.md)"
         )
     return {**({"per_step": True} if per_step else {}), **({"several": several} if several else {})}
+
+
+def auto(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32)) -> Net:
+    """Return `cells` for signals (channels, length), `cnn` for images (channels, height, width), else `mlp`.
+
+    Signals shorter than SIGNAL and images smaller than IMAGE get an `mlp` too.
+
+    Args:
+        widths: units of each hidden layer of the `mlp`; the other nets have their own defaults.
+    """
+    if len(shape) == 2 and shape[1] >= SIGNAL:
+        return maker("cells")(shape=shape, classes=classes)
+    if len(shape) == 3 and min(shape[1:]) >= IMAGE:
+        return maker("cnn")(shape=shape, classes=classes)
+    return maker("mlp")(shape=shape, classes=classes, widths=widths)

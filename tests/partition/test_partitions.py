@@ -11,7 +11,7 @@ from partitions import DOMAINS, FROM_DATA, LABELS, LEAVES_OUT, OWNERS, SETTINGS,
 
 from fedcore.data import Dataset, load
 from fedcore.errors import InputError
-from fedcore.partition import PARTITIONS, partition, server_examples, splits
+from fedcore.partition import PARTITIONS, Partition, check_labels, partition, server_examples, splits
 from fedcore.partition.tables import dropped_devices
 from fedcore.types.federation import Data
 
@@ -279,3 +279,137 @@ def test_more_devices_than_examples_are_refused_before_they_have_names():
     """A billion of them would take gigabytes."""
     with pytest.raises(InputError, match=r"^federation.devices = 1000000000: must be 1 to \d+, the number of examples"):
         partition(dataset(np.arange(60) % 3, None, None, None), seed=0, name="dirichlet", devices=10**9)
+
+
+# pools: each domain is divided by itself
+
+
+def test_split_domains_are_limited_alike_for_each_device():
+    """A small domain gives what it has; the examples of a domain do not depend on alpha."""
+    marks = ["west" if i < 40 else "east" for i in range(200)]
+    asked = {**SETTINGS, "domains": "split", "shared_test": 0.0, "min_size": 1}
+    kept = {}
+    for alpha in (1.0, 100.0):
+        made = partition(dataset(LABELS, domains=marks), **{**asked, "alpha": alpha}, examples=120)
+        sizes = {who: sum(map(len, parts.values())) for who, parts in made.devices.items()}
+        assert sizes["east-00"] + sizes["east-01"] == 60
+        assert sizes["west-00"] + sizes["west-01"] == 40
+        kept[alpha] = sorted(int(i) for parts in made.devices.values() for index in parts.values() for i in index)
+    assert kept[1.0] == kept[100.0]
+
+
+def test_split_domains_keep_every_device_in_one():
+    data = dataset(LABELS, OWNERS, None, DOMAINS)
+    for name in sorted(set(PARTITIONS) - set(FROM_DATA)):
+        made = partition(data, **{**SETTINGS, "name": name, "devices": 5, "domains": "split"})
+        assert everything(made).tolist() == list(range(200)) or name in LEAVES_OUT
+        assert list(made.devices) == ["east-00", "east-01", "east-02", "west-00", "west-01"]
+        for who, own in made.devices.items():
+            assert {DOMAINS[i] for index in own.values() for i in index} == {who[:4]}
+        assert [DOMAINS[i] for i in made.shared].count("east") == 25  # a fifth of each domain's 125 and 75
+        assert len(made.shared) == 40
+
+
+def test_mixed_domains_are_not_looked_at():
+    names = [dataset(LABELS), dataset(LABELS, None, None, DOMAINS)]
+    assert equal(*(partition(data, **SETTINGS) for data in names))
+
+
+def test_a_domain_is_divided_apart_from_the_others():
+    """What one domain holds and how it is divided does not depend on another one, but each has draws of its own."""
+    whole = dataset(LABELS, None, None, DOMAINS)
+    more = dataset(np.arange(240) % 5, None, None, [*DOMAINS, *["west"] * 40])
+    one, other = (partition(data, **{**SETTINGS, "domains": "split"}).devices for data in (whole, more))
+    for who in ("east-00", "east-01"):
+        assert {k: v.tolist() for k, v in one[who].items()} == {k: v.tolist() for k, v in other[who].items()}
+    twins = dataset(np.arange(400) // 2 % 5, None, None, ["east", "west"] * 200)
+    made = partition(twins, **{**SETTINGS, "domains": "split", "shared_test": 0.0}).devices
+    assert len(made["east-00"]["train"]) != len(made["west-00"]["train"])
+
+
+def test_devices_go_to_domains_in_turn_as_long_as_there_is_room():
+    domains = ["a"] * 100 + ["b"] * 24 + ["c"] * 76
+    asked = {"name": "iid", "shared_test": 0.0, "domains": "split", "min_size": 10}
+    for devices, expected in {3: (1, 1, 1), 4: (2, 1, 1), 8: (3, 2, 3), 9: (4, 2, 3), 16: (7, 2, 7)}.items():
+        made = partition(dataset(LABELS, None, None, domains), **{**SETTINGS, **asked, "devices": devices})
+        firsts = [who[0] for who in made.devices]
+        assert tuple(map(firsts.count, "abc")) == expected
+    data = dataset(LABELS, None, None, domains)
+    assert "federation.devices = 2: must be at least 3, one for each domain" in refusal(data, **asked, devices=2)
+    assert "federation.devices = 30: must be at most 19" in refusal(data, **asked, devices=30)
+    line = refusal(data, **{**asked, "min_size": 25}, devices=4)
+    assert "federation.min_size = 25: domain 'b' has 24 examples" in line
+
+
+def test_a_refusal_names_the_domain():
+    owners = [f"w{i % 2}" if i < 100 else f"v{i % 9}" for i in range(200)]
+    data = dataset(LABELS, owners, None, ["few"] * 100 + ["many"] * 100)
+    line = refusal(data, name="by_writer", devices=6, domains="split")
+    assert line.startswith("federation.devices = 3: must be 1 to 2, the number of writers")
+    assert line.endswith("(in domain 'few')")
+    for name in FROM_DATA:
+        assert f"must be mixed with federation.partition = '{name}'" in refusal(data, name=name, domains="split")
+
+
+# refusals
+
+
+def test_a_label_that_no_device_has_is_refused():
+    data = dataset(LABELS)
+    line = refusal(dataclasses.replace(data, classes=(*data.classes, "ghost")))
+    assert "label 'ghost'" in line
+    assert "nothing" in line
+    official = Data(torch.ones(1, 3), torch.tensor([5]))
+    line = refusal(dataclasses.replace(data, classes=(*data.classes, "ghost"), test=official))
+    assert "'ghost' (found in: shared test)" in line
+    marks = ["train" if label < 4 else "test" for label in LABELS]
+    assert "'c4' (found in: test, shared test)" in refusal(dataset(LABELS, None, marks))
+    made = partition(data, **SETTINGS)
+    check_labels(data, made)
+    gone = {who: {**own, "train": own["train"][LABELS[own["train"]] != 3]} for who, own in made.devices.items()}
+    with pytest.raises(InputError, match=r"label 'c3' .found in: val, test, shared test"):
+        check_labels(data, Partition.of(gone, made.shared))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"alpha": 0.0}, ["federation.alpha = 0.0", "above 0"]),
+        ({"alpha": -1}, ["federation.alpha = -1"]),
+        ({"alpha": float("nan")}, ["federation.alpha = nan"]),
+        ({"alpha": float("inf")}, ["federation.alpha = inf"]),
+        ({"devices": 0}, ["federation.devices = 0", "1 to 160"]),
+        ({"devices": 161}, ["federation.devices = 161", "1 to 160"]),
+        ({"name": "iid", "devices": 161}, ["federation.devices = 161"]),
+        ({"min_size": 41}, ["federation.min_size = 41", "at most 40"]),
+        ({"name": "iid", "min_size": 41}, ["federation.min_size = 41", "40 examples"]),
+        ({"alpha": 1e-3, "devices": 30}, ["federation.min_size = 2", "federation.alpha = 0.001", "raise alpha"]),
+        ({"shared_test": 0.001}, ["federation.shared_test = 0.001", "raise it"]),
+        ({"val": 0.5, "test": 0.5}, ["federation.val + federation.test", "below 1"]),
+        ({"name": "by_device"}, ["federation.partition = 'by_device'", "data.device"]),
+        ({"name": "by_writer"}, ["federation.partition = 'by_writer'", "data.device"]),
+        ({"name": "by_domain"}, ["federation.partition = 'by_domain'", "name no domains"]),
+        ({"name": "label_skew", "share": 0.1}, ["federation.share = 0.1", "1 / 5"]),
+        ({"name": "quantity_skew", "alpha": 0}, ["federation.alpha = 0", "above 0"]),
+        ({"name": "quantity_skew", "min_size": 41}, ["federation.min_size = 41", "at most 40"]),
+        ({"name": "few_classes", "classes": 6}, ["federation.classes = 6", "1 to 5"]),
+        ({"name": "few_classes", "classes": 1}, ["federation.classes = 1", "at least 2", "4 devices", "5 classes"]),
+        ({"domains": "split"}, ["federation.domains = 'split'", "name no domains"]),
+        ({"unlabelled": 0.9}, ["federation.unlabelled = 0.9", "4 devices"]),
+        ({"examples": 3}, ["federation.devices = 4", "1 to 3"]),
+        ({"examples": 7}, ["federation.min_size = 2", "at most 1"]),
+        ({"name": "dirichelt"}, ["federation.partition = 'dirichelt'", "did you mean dirichlet?"]),
+    ],
+)
+def test_refused(changes, said):
+    line = refusal(dataset(LABELS), **changes)
+    for words in said:
+        assert words in line
+
+
+def test_devices_of_the_data_are_refused_by_name():
+    owners = ["lonely"] + ["b"] * 199
+    assert "'lonely' has 1 examples" in refusal(dataset(LABELS, owners), name="by_device")
+    marks = ["val"] + ["train"] * 199
+    line = refusal(dataset(LABELS, owners, marks), name="by_device", min_size=1, shared_test=0.0)
+    assert "device 'lonely' has no row marked train" in line
