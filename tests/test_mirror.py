@@ -13,7 +13,6 @@ MODULES = sorted(
 ELSEWHERE = {
     "partition/new_devices": "core/test_new_device.py",
     "core/flat_nets": "core/test_prediction.py",
-    "core/pairs": "core/test_rounds.py",
     "core/stacked": "core/test_together.py",
     "core/steps": "core/test_optimisers.py",
     "results/advice": "results/test_answer.py",
@@ -58,7 +57,6 @@ ELSEWHERE = {
     "field/results": "field/test_study.py",
     "field/trial": "field/test_cells.py",
     "methods/code/widths": "methods/code/test_fusion.py",
-    "methods/fedasa/distances": "methods/fedasa/test_fedasa.py",
     "methods/fedasa/sharing": "methods/fedasa/test_fedper.py",
     "methods/published/part_training": "methods/published/test_fedrep.py",
     "methods/one_shot/ensembles": "methods/one_shot/test_ensemble.py",

@@ -17,14 +17,52 @@ from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.rounds import RoundResult, State
 from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS
 from fedcore.errors import InputError
+from fedcore.field.answers import RemoteHandle
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.recipe import Recipe
 from fedcore.field.server import Field, Link, exchange, federation_of, run_in_field
-from fedcore.field.state import state_bytes, state_of
-from fedcore.field.wire import write_file
+from fedcore.field.wire import pack, unpack, write_file
 from fedcore.nets import net
 from fedcore.types.federation import Data, Public, Scoring
-from fedcore.types.method import RoundInfo, Unit
+from fedcore.types.method import Message, RoundInfo, Unit
+
+
+def state_bytes(state: State) -> bytes:
+    """Return a state of a run in the field, of which the devices' memories are digests alone."""
+    messages: Any = state.messages
+    distinct = {id(message): message for message in messages.values()}
+    number = {key: str(index) for index, key in enumerate(distinct)}
+    memories: Any = state.memories
+    header = {
+        "stage": state.stage,
+        "round": state.round,
+        "delivered": sorted(state.delivered),
+        "messages": {name: number[id(message)] for name, message in messages.items()},
+        "memories": {name: [memory.digest, memory.nbytes] for name, memory in memories.items()},
+    }
+    server: Any = state.server
+    parts = {f"{number[key]} params": message.params for key, message in distinct.items()}
+    more = {f"{number[key]} extra": message.extra for key, message in distinct.items()}
+    return pack(header, {"server": server, **parts, **more})
+
+
+def state_of(content: bytes, who: str) -> State:
+    """Undo `state_bytes`. Raises InputError for anything else."""
+    header, tensors = unpack(content, who)
+    try:
+        sent = {
+            index: Message(tensors[f"{index} params"], tensors[f"{index} extra"])
+            for index in {*header["messages"].values()}
+        }
+        return State(
+            tensors["server"],
+            {name: sent[index] for name, index in header["messages"].items()},
+            {name: RemoteHandle(*memory) for name, memory in header["memories"].items()},
+            {}, header["stage"], header["round"], frozenset(header["delivered"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError):
+        raise InputError(f"{who}: is no state of a run") from None
+
 
 MLP: tuple[Mapping[str, Any], ...] = ({"name": "mlp"},)
 PLAN, STATE, ABOUT = "plan.json", "state", "about.json"

@@ -6,21 +6,23 @@ from itertools import islice
 
 import pytest
 from every_method import ROWS
-from federations import bits, federation
+from federations import bits, federation, model
 from in_process import InProcess
 from plant_rows import load_plant, on_devices
 
 from fedcore.api.runs import method
 from fedcore.api.runs import run as simulate
+from fedcore.core.rounds import State
 from fedcore.data.prepare import preparation_bytes
 from fedcore.errors import InputError
+from fedcore.field.answers import RemoteHandle
 from fedcore.field.consent import Limits, consent_of
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import plan_of
 from fedcore.field.recipe import NUMBERS, Recipe
-from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, write_setup
-from fedcore.field.state import state_of
+from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, state_bytes, state_of, write_setup
 from fedcore.field.wire import pack, unpack
+from fedcore.types.method import Message
 
 TWO = Limits(runs=2)
 SETUP = Setup(("a", "b"), (4,), 3)
@@ -182,3 +184,33 @@ def test_the_server_knows_no_examples():
     public = SETUP.public()
     assert list(public.nets) == ["a", "b"]
     assert (len(public.test), tuple(public.test.x.shape)) == (0, (0, 4))
+
+
+# A state on disk.
+SHARED = Message(model("all"), {"counts": model("more")["fc1.bias"]})
+
+
+STATE = State(
+    model("server"),
+    {"a": SHARED, "b": Message(), "c": SHARED},
+    {"a": RemoteHandle("f00", 12)},
+    {},
+    1,
+    3,
+    frozenset("ab"),
+)
+
+
+def test_what_is_kept_is_read_to_the_bit_and_equal_messages_once():
+    content = state_bytes(STATE)
+    there = state_of(content, "state")
+    assert bits(there) == bits(STATE)
+    assert there.messages["a"] is there.messages["c"]
+    assert len(content) < len(pack({}, {"": model("one")})) * 2 + 1500
+    assert list(there.messages) == [*federation("abc").devices]
+
+
+@pytest.mark.parametrize("content", [b"", pack({}), pack({"messages": {"a": "0"}}), state_bytes(STATE)[:-1]])
+def test_what_is_no_state_is_refused_in_one_line(content):
+    with pytest.raises(InputError, match=r"^state: (is no state of a run|damaged or no parcel of fedcore \([^\n]*\))$"):
+        state_of(content, "state")

@@ -22,10 +22,13 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor, nn
 
+from fedcore import nets
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import HYPER, MEAN, Aggregator, exchange_parts, hyper_model, sample_submodels
 from fedcore.core.messages import initial_messages, merge_models, to_chosen
+from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.core.training import (
     Training,
     accuracy,
@@ -37,13 +40,64 @@ from fedcore.core.training import (
     refuse_parts,
 )
 from fedcore.errors import InputError
-from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
-from fedcore.nets.parts import max_depth, names_up_to, require_comparable
+from fedcore.nets.copies import load
+from fedcore.nets.parts import depth_of, features, max_depth, names_up_to, require_comparable
 from fedcore.types.federation import Data, Device, Net, Params, Public, nbytes
 from fedcore.types.method import Combine, Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
+
+Distance: TypeAlias = Literal["printed", "unit_norm"]
+"""How features are compared in (8): as they are, or each example's scaled to norm 1."""
+
+FIGURES = ("fedcore.report.figures.fedasa:alignment",)
+
+
+def distances(
+    net: Net, models: Mapping[str, Params], auxiliary: tuple[Net, Params], cell: int, data: Data, distance: Distance
+) -> dict[str, Tensor]:
+    r"""Return device -> d (M_k + 1,) float64, how far each of its cells is from the auxiliary model's cell l.
+
+    d_m = E_x ||g_aux^l(x) - g_k^m(x)||^2   (8), m = 0, ..., M_k
+
+    models: parameters up to depth M_k. data: D_aux. A cell whose features have another shape is infinitely far.
+    """
+    blank = {name: torch.zeros(shape) for name, shape in nets.shapes(net).items()}
+    modules = {name: load(net, blank | params).eval() for name, params in models.items()}
+    distance_of = {name: torch.zeros(depth_of(net, params) + 1).double() for name, params in models.items()}
+    reference = load(auxiliary[0], auxiliary[1]).eval()
+    with torch.no_grad():
+        for start in range(0, len(data), IMAGE_BATCH):
+            x = data.inputs(slice(start, start + IMAGE_BATCH))
+            wanted = _scale(features(auxiliary[0], reference, x)[cell], distance)
+            for name, module in modules.items():
+                for m, feature in enumerate(features(net, module, x)[: len(distance_of[name])]):
+                    if feature[0].numel() == wanted[0].numel():
+                        distance_of[name][m] += (wanted - _scale(feature, distance)).square().sum().double() / len(data)
+                    else:
+                        distance_of[name][m] = torch.inf
+    return distance_of
+
+
+def report_distances(depths: Mapping[str, int], distance_of: Mapping[str, Tensor]) -> Report:
+    """Report the depth chosen for each device, and the distance of each cell.
+
+    Topic "alignment": depth, and distance_0, distance_1, ... without infinite ones. Matrix "distance/<device>"
+    (M_k + 1,): all of them, see `distances`.
+    """
+    finite = {
+        name: {f"distance_{m}": x for m, x in enumerate(d.tolist()) if math.isfinite(x)}
+        for name, d in distance_of.items()
+    }
+    devices = {name: {"depth": float(depth), **finite[name]} for name, depth in depths.items()}
+    return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in distance_of.items()})
+
+
+def _scale(feature: Tensor, distance: Distance) -> Tensor:
+    flat = feature.flatten(1)
+    return flat if distance == "printed" else nn.functional.normalize(flat)
+
 
 Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
 """C_k: the most bytes that a device may send in a round; one for all, one for each by name or in the devices' order;

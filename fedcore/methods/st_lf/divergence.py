@@ -19,12 +19,27 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.pairs import converse
 from fedcore.core.training import FlatNet, Training, descend, flatten_net, plain_step, predict
 from fedcore.errors import InputError
 from fedcore.types.federation import Data, Device, Net, Params
 from fedcore.types.method import Message, Pair, StepId, Update, step_word
 from fedcore.types.ranges import Chance, Count, Positive
+
+
+def converse(first: Generator[Params, Params, Params], second: Generator[Params, Params, Params]) -> list[Params]:
+    """Run both sides in this process, in turns; return their results."""
+    sides, results, inbox = [first, second], dict[int, Params](), [Params(), Params()]
+    for side in sides:
+        next(side)
+    while len(results) < len(sides):
+        for position, side in enumerate(sides):
+            if position not in results:
+                try:
+                    inbox[position], inbox[1 - position] = {}, side.send(inbox[position])
+                except StopIteration as end:
+                    results[position] = end.value
+    return [results[position] for position in range(len(sides))]
+
 
 SCORING_BATCH = 256
 

@@ -30,7 +30,7 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
     """Draw how far each device's cells are from the server's, a panel for each method; the chosen cell is framed.
 
     numbers: method -> device -> depth and distance_0, distance_1, ..., see
-    :func:`fedcore.methods.fedasa.distances.report_distances`.
+    :func:`fedcore.methods.fedasa.fedasa.report_distances`.
     """
     columns = min(len(numbers), 4)
     lines = -(-len(numbers) // columns)

@@ -24,8 +24,7 @@ from fedcore.data import load as load_data
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.methods.fedasa.distances import distances, report_distances
-from fedcore.methods.fedasa.fedasa import depths_within, mix, shorten, train_auxiliary
+from fedcore.methods.fedasa.fedasa import depths_within, distances, mix, report_distances, shorten, train_auxiliary
 from fedcore.nets.copies import load
 from fedcore.nets.parts import features, max_depth, names_up_to, parts
 from fedcore.results.reports import devices
