@@ -81,7 +81,6 @@ ELSEWHERE = {
     "pipeline/cache/calls": "pipeline/cache/test_shared.py",
     "pipeline/environment": "pipeline/test_state.py",
     "pipeline/files": "end_to_end/test_dvc.py",
-    "pipeline/orchestration/artifacts": "end_to_end/test_flows.py",
     "pipeline/orchestration/records": "end_to_end/test_steps.py",
     "pipeline/pictures": "end_to_end/test_own.py",
     "pipeline/record/field": "pipeline/record/test_promotion.py",

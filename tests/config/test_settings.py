@@ -37,6 +37,7 @@ WRONG: dict[str, list[Any]] = {
     "run.lr_factors": [0.1, [0], [-1], ["all"], None],
     "run.workers": [0, -1, "two"],
     "run.engine": ["ray", None, True],
+    "run.costs": [3, "a"],
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
     "run.store": ["", "s3://", "s3://a::b", 3],
     "run.states": ["none", None, True],
@@ -248,20 +249,23 @@ def test_values_beyond_a_range_are_refused_by_name(key: str):
         assert "nan" in line or str(value).strip("[]'") in line, value
 
 
-@pytest.mark.parametrize("section", sorted(SHOWN))
-def test_an_unused_key_is_refused(params: dict[str, Any], section: str):
-    params[section]["surplus"] = 1
-    assert f"{section}.surplus" in refusal(everything, params)
-
-
 HAVE_NO_DEFAULT = {"run.studies", "run.size", "run.seeds", "net.name", "data.name"}
 """A run must say them."""
 
 
-@pytest.mark.parametrize("key", sorted(HAVE_NO_DEFAULT))
-def test_a_missing_key_is_refused(params: dict[str, Any], key: str):
+UNUSED = {"data.subst": "letters", "net.wdth": 2, "data.size": "large", "net.maps": "many"}
+"""Settings that no dataset or net takes, or takes so."""
+
+
+@pytest.mark.parametrize(
+    "key", [*sorted(HAVE_NO_DEFAULT), *UNUSED, *(f"{section}.surplus" for section in sorted(SHOWN))]
+)
+def test_a_key_that_is_missing_or_that_nothing_takes_is_refused(params: dict[str, Any], key: str):
     section, name = key.split(".")
-    del params[section][name]
+    if key in HAVE_NO_DEFAULT:
+        del params[section][name]
+    else:
+        params[section][name] = UNUSED.get(key, 1)
     assert key in refusal(everything, params)
 
 
@@ -375,15 +379,6 @@ def test_settings_of_other_datasets_and_nets_are_ignored(params: dict[str, Any])
     assert point.net == {"name": "mlp", "widths": [5]}
     (point,) = points(params, (), net__name="lenet", net__width=0.5)
     assert point.net == {"name": "lenet", "width": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("data.subst", "letters"), ("net.wdth", 2), ("data.size", "large"), ("net.maps", "many")]
-)
-def test_a_setting_that_no_dataset_or_net_takes_is_refused(params: dict[str, Any], key: str, value: Any):
-    section, name = key.split(".")
-    params[section][name] = value
-    assert key in refusal(everything, params)
 
 
 OWN = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,7 +26,6 @@ from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
-from fedcore.pipeline.orchestration.artifacts import publish
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
@@ -159,6 +159,14 @@ def report(
             writer.history += history.lines_of(everything, answered.answers, store)
             return []
         return write_run(params, jobs, results, answered, store, writer)
+
+
+def publish(study: str, text: str) -> None:
+    """Leave a study's answer, in Markdown, as an artifact of this flow run; each study's artifacts have one key."""
+    from prefect.artifacts import create_markdown_artifact  # loads Prefect, which a printed answer does not need
+
+    key = re.sub(r"[^a-z0-9]+", "-", f"answer {study}".lower()).strip("-")
+    create_markdown_artifact(key=key, markdown=text, description=f"{study}: what to do")
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
