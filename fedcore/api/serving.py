@@ -27,7 +27,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from fedcore.core.evaluation import outputs
-from fedcore.data.encoding import encode, from_json, words
+from fedcore.data.encoding import column_texts, encode, from_json
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL, SEQUENCES, TASKS, Task
@@ -150,7 +150,7 @@ class ServedModels:
         column = self.schema.device
         if column is None or not isinstance(rows, pd.DataFrame) or column not in rows:
             return None
-        return words(rows, column)
+        return column_texts(rows, column)
 
     def _decide(self, log_probabilities: Tensor) -> Tensor:
         """Return the predicted class of each row, (N,)."""

@@ -145,26 +145,26 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     divided = [isinstance(own, Mapping) for own in indices.values()]
     if not indices or any(divided) != all(divided):
         raise InputError("with_devices: must name the examples of each device, or of each device's parts")
-    places: list[int] = []
+    numbers: list[int] = []
     owners: list[str] = []
     marks: list[str] = []
     for name, own in indices.items():
         parts = own if isinstance(own, Mapping) else {"train": own}
         if not {*parts} <= {*MARKS}:
             raise InputError(f"with_devices: the parts of {name} must be among {', '.join(MARKS)}")
-        for part, given in parts.items():
-            places += (found := [int(place) for place in given])
-            owners += [str(name)] * len(found)
-            marks += [part] * len(found)
-    if wrong := [place for place in places if not 0 <= place < len(dataset.train)]:
+        for part, of_part in parts.items():
+            numbers += (positions := [int(index) for index in of_part])
+            owners += [str(name)] * len(positions)
+            marks += [part] * len(positions)
+    if wrong := [index for index in numbers if not 0 <= index < len(dataset.train)]:
         raise InputError(f"with_devices: {wrong[0]}: is no place of {len(dataset.train)} examples")
-    if len({*places}) < len(places):
-        (twice, _), *_ = Counter(places).most_common(1)
+    if len({*numbers}) < len(numbers):
+        (twice, _), *_ = Counter(numbers).most_common(1)
         raise InputError(f"with_devices: example {twice} is named more than once")
-    chosen = torch.tensor(places, dtype=torch.int64)
+    chosen = torch.tensor(numbers, dtype=torch.int64)
 
     def of(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return None if names is None else tuple(names[place] for place in places)
+        return None if names is None else tuple(names[index] for index in numbers)
 
     return replace(
         dataset, train=Data(dataset.train.x[chosen], dataset.train.y[chosen]), device=tuple(owners),
@@ -180,9 +180,9 @@ def _owners(device: Sequence[object]) -> tuple[str, ...]:
     return tuple(map(str, device))
 
 
-def _require_several(found: NDArray[np.float32]) -> None:
+def _require_several(labels: NDArray[np.float32]) -> None:
     """Refuse what is more likely one label for each example, as 0 and 1 for each class."""
-    if (found.sum(1) == 1).all():
+    if (labels.sum(1) == 1).all():
         raise InputError(
             "from_arrays: each row of y has exactly one 1, as classes are written for one output each: give "
             "y.argmax(1); task='multilabel' takes them as labels apart"
@@ -211,12 +211,12 @@ def _step_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
             f"from_arrays: y[{row}, {step}] = {labels[row, step]}: the class of a step must be a whole number or a "
             "string; -1, or an empty string, is a step without a label"
         )
-    known = labels != (NO_LABEL if labels.dtype.kind in "fiu" else "")
-    if not known.any():
+    labelled = labels != (NO_LABEL if labels.dtype.kind in "fiu" else "")
+    if not labelled.any():
         raise InputError("from_arrays: y has no step with a label")
-    classes, numbers = np.unique(labels[known], return_inverse=True)
+    classes, numbers = np.unique(labels[labelled], return_inverse=True)
     class_ids = np.full(labels.shape, NO_LABEL, dtype=np.int64)
-    class_ids[known] = numbers.ravel()
+    class_ids[labelled] = numbers.ravel()
     return tuple(map(str, classes.tolist())), class_ids
 
 

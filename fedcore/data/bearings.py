@@ -89,7 +89,7 @@ class WindowOptions:
     locations: Annotated[list[Literal["A", "B", "C"]], MinLen(1)] | None = None
 
     @property
-    def places(self) -> Sequence[str]:
+    def used_locations(self) -> Sequence[str]:
         """The locations whose devices take part."""
         return LOCATIONS if self.locations is None else self.locations
 
@@ -104,9 +104,9 @@ class WindowOptions:
             raise unknown_value("data.scaling", self.scaling, SCALINGS)
         if self.server < 0:
             raise InputError(f"data.server = {self.server}: must be at least 0")
-        for location in self.places or ("",):
+        for location in self.used_locations or ("",):
             if location not in LOCATIONS:
-                raise unknown_value("data.locations", list(self.places), LOCATIONS)
+                raise unknown_value("data.locations", list(self.used_locations), LOCATIONS)
         if not 0 <= self.noise < np.inf:
             raise InputError(f"data.noise = {self.noise}: must be a finite number, at least 0")
 
@@ -118,15 +118,15 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
     """
     spectra, others = {}, {}
     for record in records:
-        at, kept = (DEVICES.index(record.device), CLASSES.index(record.kind)), server_windows(record, cut)
-        held = spectrum(windows(record, cut))
-        if record.device[0] in cut.places:
-            spectra[at] = np.delete(held, np.s_[cut.train : cut.train + kept], axis=0)
-        if kept:
-            others[at] = held[cut.train : cut.train + kept]
+        at, count = (DEVICES.index(record.device), CLASSES.index(record.kind)), server_windows(record, cut)
+        spectra_of = spectrum(windows(record, cut))
+        if record.device[0] in cut.used_locations:
+            spectra[at] = np.delete(spectra_of, np.s_[cut.train : cut.train + count], axis=0)
+        if count:
+            others[at] = spectra_of[cut.train : cut.train + count]
     order = sorted(spectra)
     if not order:
-        raise InputError(f"data.locations = {list(cut.places)}: there is no record of these locations")
+        raise InputError(f"data.locations = {list(cut.used_locations)}: there is no record of these locations")
     x = np.concatenate(
         [block for _, own in groupby(order, lambda at: at[0]) for block in scale_spectra(own, spectra, cut)]
     )
@@ -164,18 +164,18 @@ def windows(record: Record, cut: WindowOptions) -> Signal:
         draws = generator(cut.seed, "noise", record.device, record.kind)
         white = torch.randn(len(signal), generator=draws, dtype=torch.float64).numpy()
         signal = signal + cut.noise * np.sqrt(np.mean(signal**2)) * white
-    held, first = len(signal) // cut.window, cut.train + server_windows(record, cut)
-    if held < first + cut.test:
+    count, first = len(signal) // cut.window, cut.train + server_windows(record, cut)
+    if count < first + cut.test:
         wanted = f"data.train + data.test = {cut.train} + {cut.test}"
         if server_windows(record, cut):
             wanted = f"data.train + data.test + data.server = {cut.train} + {cut.test} + {cut.server}"
-        if not held:
+        if not count:
             raise InputError(
                 f"data.window = {cut.window}: {record.source} has {len(signal)} samples; take a shorter window"
             )
-        raise InputError(f"{wanted}: {record.source} holds {held} windows of {cut.window} samples; take fewer")
-    whole = signal[: held * cut.window].reshape(held, cut.window)
-    return np.concatenate([whole[:first], whole[held - cut.test :]])
+        raise InputError(f"{wanted}: {record.source} holds {count} windows of {cut.window} samples; take fewer")
+    whole = signal[: count * cut.window].reshape(count, cut.window)
+    return np.concatenate([whole[:first], whole[count - cut.test :]])
 
 
 def spectrum(windows: Signal) -> Signal:

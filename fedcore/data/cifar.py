@@ -176,13 +176,13 @@ def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> d
             raise ValueError(f"its MD5 is {checksum}, not {source.md5}")
         with tarfile.open(archive, "r:gz") as tar:
             inner = ((member.name, tar.extractfile(member)) for member in tar if member.name in names)
-            held = {name: batch.read() for name, batch in inner if batch is not None}
+            contents = {name: batch.read() for name, batch in inner if batch is not None}
     except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
         raise damaged_file(root, archive, f"cannot be used ({one_line(error)})") from error
     for name in names:
-        if name not in held:
+        if name not in contents:
             raise damaged_file(root, archive, f"has no file {name}")
-    return {name: held[name] for name in names}
+    return {name: contents[name] for name in names}
 
 
 def records(raw: bytes, labels: Sequence[str], which: int) -> Rows:
@@ -221,8 +221,8 @@ class Batch(pickle.Unpickler):
 def unpickle(raw: bytes, labels: Sequence[str], which: int) -> Rows:
     """Return a batch of the Python version; its strings are bytes if Python 2 wrote it."""
     batch = Batch(BytesIO(raw), encoding="bytes").load()
-    held = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-    array, y = held["data"], np.asarray(held[labels[which]])
+    contents = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    array, y = contents["data"], np.asarray(contents[labels[which]])
     _, shape, dtype, by_column, values = array.state
     if dtype.made_of[0] not in ("u1", b"u1") or by_column or shape[1:] != (PIXELS,) or len(values) != math.prod(shape):
         raise ValueError(f"its pixels are not rows of {PIXELS} bytes")

@@ -78,24 +78,24 @@ def cwru(
     root = Path(root)
     if download:
         fetch(root)
-    numbers = [number for number in NUMBERS if place(root, number).is_file()]
+    numbers = [number for number in NUMBERS if file_of(root, number).is_file()]
     if not numbers:
         raise InputError(
             f"data.root = {root}: none of the {len(NUMBERS)} files CWRU/{min(NUMBERS)}.mat to CWRU/{max(NUMBERS)}.mat "
             f"is there; put the published ones there ({SOURCE}), or set data.download = true where there is a network"
         )
-    made = examples((record for number in numbers for record in records(root, number)), windows)
+    dataset = examples((record for number in numbers for record in records(root, number)), windows)
     for location in windows.locations or ():
-        if location not in (made.domain or ()):
+        if location not in (dataset.domain or ()):
             raise InputError(
                 f"data.locations = {windows.locations}: no file below {root} has a record of {location} "
                 f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
             )
-    log_missing(made, windows.places, [number for number in NUMBERS if number not in numbers])
-    return made
+    log_missing(dataset, windows.used_locations, [number for number in NUMBERS if number not in numbers])
+    return dataset
 
 
-def place(root: Path, number: int) -> Path:
+def file_of(root: Path, number: int) -> Path:
     return root / "CWRU" / f"{number}.mat"
 
 
@@ -110,9 +110,9 @@ def records(root: Path, number: int) -> Iterator[Record]:
 def read_signals(root: Path, number: int) -> dict[str, Signal]:
     """Return location -> samples of its sensor, (T,)."""
     try:
-        return columns(place(root, number), number)
+        return columns(file_of(root, number), number)
     except ValueError as error:
-        raise damaged_file(root, place(root, number), str(error)) from error
+        raise damaged_file(root, file_of(root, number), str(error)) from error
 
 
 MOST = 10_000_000
@@ -156,7 +156,7 @@ def fetch(root: Path) -> None:
     """Download the missing files; each is checked before it gets its name."""
 
     for number in NUMBERS:
-        file = place(root, number)
+        file = file_of(root, number)
         if file.is_file():
             continue
         part = file.with_suffix(".part")
@@ -177,15 +177,15 @@ def fetch(root: Path) -> None:
             ) from error
 
 
-def log_missing(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
+def log_missing(dataset: Dataset, locations: Sequence[str], missing: list[int]) -> None:
     """Log the missing classes of each device at these locations in one line."""
-    held = set(zip(made.device or (), made.train.y.tolist(), strict=True))
-    there = [device for device in DEVICES if device in (made.device or ())]
-    lacking = {kind: [device for device in there if (device, k) not in held] for k, kind in enumerate(CLASSES)}
-    words = [f"no {kind} at {', '.join(devices)}" for kind, devices in lacking.items() if devices]
-    if absent := [device for device in DEVICES if device[0] in places and device not in there]:
-        words.append(f"nothing at all of {', '.join(absent)}")
+    present = set(zip(dataset.device or (), dataset.train.y.tolist(), strict=True))
+    there = [device for device in DEVICES if device in (dataset.device or ())]
+    lacking = {kind: [device for device in there if (device, k) not in present] for k, kind in enumerate(CLASSES)}
+    gaps = [f"no {kind} at {', '.join(devices)}" for kind, devices in lacking.items() if devices]
+    if absent := [device for device in DEVICES if device[0] in locations and device not in there]:
+        gaps.append(f"nothing at all of {', '.join(absent)}")
     if missing:
-        words.append(f"not there: {', '.join(f'{number}.mat' for number in missing)}")
-    if words:
-        log.warning("the CWRU set is not complete: %s", "; ".join(words))
+        gaps.append(f"not there: {', '.join(f'{number}.mat' for number in missing)}")
+    if gaps:
+        log.warning("the CWRU set is not complete: %s", "; ".join(gaps))

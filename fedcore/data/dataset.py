@@ -58,18 +58,18 @@ class Dataset:
         """Say what the examples are, without their numbers."""
         shape, kind = tuple(self.train.x.shape[1:]), str(self.train.x.dtype).removeprefix("torch.")
         few = [*self.classes] if len(self.classes) <= 10 else [*self.classes[:3], "...", self.classes[-1]]
-        inputs = ", ".join(f"{one.name} {one.shape}" for one in self.schema.several) if self.schema else ""
-        said = [f"{len(self.train):,} examples of {inputs or f'shape {shape}, {kind}'}"]
+        inputs = ", ".join(f"{entry.name} {entry.shape}" for entry in self.schema.several) if self.schema else ""
+        parts = [f"{len(self.train):,} examples of {inputs or f'shape {shape}, {kind}'}"]
         if self.task.standardised:
-            said += [f"a number, {few[0]}"]
+            parts += [f"a number, {few[0]}"]
         else:
             what = "classes" if self.task.predicts_classes else "labels"
             steps = "" if self.task.has_classes or what == "labels" else f" of each of {self.train.y.shape[1]} steps"
-            said += [f"{len(self.classes)} {what}{steps} ({', '.join(few)})"]
-        said += [f"{len(set(self.device)):,} devices"] if self.device else []
-        said += [f"{len(set(self.domain))} domains"] if self.domain else []
-        said += [f"{len(self.test):,} shared test examples"] if self.test is not None else []
-        return f"Dataset: {'; '.join(said)}"
+            parts += [f"{len(self.classes)} {what}{steps} ({', '.join(few)})"]
+        parts += [f"{len(set(self.device)):,} devices"] if self.device else []
+        parts += [f"{len(set(self.domain))} domains"] if self.domain else []
+        parts += [f"{len(self.test):,} shared test examples"] if self.test is not None else []
+        return f"Dataset: {'; '.join(parts)}"
 
 
 def schema_of(dataset: Dataset) -> Schema:

@@ -86,12 +86,12 @@ def domains(
     sets = [
         make[name]() if name in make else Dataset(embedded_domain(name, photos, seed), None, ()) for name in domains
     ]
-    tests = [one.test for one in sets if one.test is not None]
+    tests = [dataset.test for dataset in sets if dataset.test is not None]
     joined = Dataset(
-        train=concatenate([one.train for one in sets], gray),
+        train=concatenate([dataset.train for dataset in sets], gray),
         test=concatenate(tests, gray) if len(tests) == len(sets) else None,
         classes=tuple("0123456789"),
-        domain=tuple(name for name, one in zip(domains, sets, strict=True) for _ in range(len(one.train))),
+        domain=tuple(name for name, dataset in zip(domains, sets, strict=True) for _ in range(len(dataset.train))),
     )
     return scale(joined, scaling)
 

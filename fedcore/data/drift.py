@@ -127,12 +127,12 @@ def summarise(
     columns = schema.columns[:MOST_COLUMNS]
 
     def rows(names: Sequence[str]) -> BinnedRows:
-        held = np.concatenate([x[name] for name in names])
-        summaries = {column.name: _summarise(column, values) for column, values in _by_column(columns, held)}
+        inputs = np.concatenate([x[name] for name in names])
+        summaries = {column.name: _summarise(column, values) for column, values in _by_column(columns, inputs)}
         both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
         if TASKS[schema.task] == MULTILABEL:
             several, predictions = (
-                {column.name: _summarise(column, held) for column, held in _by_label(schema, values)} for values in both
+                {column.name: _summarise(column, marks) for column, marks in _by_label(schema, of)} for of in both
             )
             return BinnedRows(summaries, several=several, predictions=predictions)
         if TASKS[schema.task].standardised:
@@ -167,12 +167,12 @@ def _by_column(columns: Sequence[Column], x: NDArray[np.float32]) -> Iterator[tu
     """Return each column with its values (N,): a number, or the position of a text's category; nan for a gap."""
     first = 0
     for column in columns:
-        held = x[:, first : first + len(column.inputs)]
+        cells = x[:, first : first + len(column.inputs)]
         first += len(column.inputs)
         if column.kind == "text":
-            yield column, np.where((held == 0).all(axis=1), np.nan, held.argmax(axis=1)).astype(np.float32)
+            yield column, np.where((cells == 0).all(axis=1), np.nan, cells.argmax(axis=1)).astype(np.float32)
         else:
-            yield column, held[:, 0]
+            yield column, cells[:, 0]
 
 
 def _by_label(schema: Schema, values: NDArray[Any]) -> Iterator[tuple[Column, NDArray[Any]]]:
@@ -182,22 +182,22 @@ def _by_label(schema: Schema, values: NDArray[Any]) -> Iterator[tuple[Column, ND
 
 
 def _summarise(column: Column, values: NDArray[np.float32]) -> Bins:
-    known = values[~np.isnan(values)]
+    present = values[~np.isnan(values)]
     edges: tuple[float, ...] = ()
-    if column.kind != "text" and len(known):
-        cuts = np.quantile(known, np.arange(1, BINS) / BINS, method="inverted_cdf")
+    if column.kind != "text" and len(present):
+        cuts = np.quantile(present, np.arange(1, BINS) / BINS, method="inverted_cdf")
         edges = tuple(float(str(cut)) for cut in cuts)  # the shortest text of a float32
     counts = _count(column, edges, values)
-    return Bins(tuple(counts.astype(int).tolist()), len(values) - len(known), edges)
+    return Bins(tuple(counts.astype(int).tolist()), len(values) - len(present), edges)
 
 
 def _count(column: Column, edges: Sequence[float], values: NDArray[np.float32]) -> Floats:
     """Return how many values are in each bin."""
-    known = values[~np.isnan(values)]
+    present = values[~np.isnan(values)]
     if column.kind == "text":
-        return np.bincount(known.astype(np.int64), minlength=len(column.categories)).astype(np.float64)
+        return np.bincount(present.astype(np.int64), minlength=len(column.categories)).astype(np.float64)
     cuts = np.array(edges, dtype=np.float32)
-    return np.bincount(np.searchsorted(cuts, known), minlength=len(cuts) + 1).astype(np.float64)
+    return np.bincount(np.searchsorted(cuts, present), minlength=len(cuts) + 1).astype(np.float64)
 
 
 # the comparison
@@ -208,14 +208,14 @@ def compare(
     schema: Schema,
     x: NDArray[np.float32],
     devices: Sequence[str],
-    said: NDArray[Any],
+    answers: NDArray[Any],
     labels: bool = False,
 ) -> list[Change]:
     """Return what has moved; anything in at most :data:`ALPHA` of the batches of rows like those of training.
 
     x: the new rows' inputs as they are loaded, nan where one is missing, (N, F). devices: of each row; the rows of an
-    unknown one are compared with those of all. said: the class or number of each row as predicted, or if `labels` its
-    label, (N,); of several labels (N, K).
+    unknown one are compared with those of all. answers: the class or number of each row as predicted, or if `labels`
+    its label, (N,); of several labels (N, K).
     """
     owners = np.array([name if name in reference.devices else "" for name in devices])
     groups = _groups(owners)
@@ -232,33 +232,33 @@ def compare(
             pairs = [(of.columns[column.name], values[rows]) for of, rows in parts]
             changes += _compare_column(column, pairs, where, f"column {column.name!r}")
         if has_classes:
-            changes += _compare_classes(schema.classes, [(of, said[rows]) for of, rows in parts], where, labels)
+            changes += _compare_classes(schema.classes, [(of, answers[rows]) for of, rows in parts], where, labels)
         elif schema.task == MULTILABEL.name:
-            for column, values in _by_label(schema, said):
+            for column, values in _by_label(schema, answers):
                 both = [(of.several if labels else of.predictions, values[rows]) for of, rows in parts]
-                held = [(bins[column.name], values) for bins, values in both if column.name in bins]
+                pairs = [(bins[column.name], values) for bins, values in both if column.name in bins]
                 what = "the labels" if labels else "the predictions"
-                changes += _compare_column(column, held, where, f"{what} of {column.name!r}")
+                changes += _compare_column(column, pairs, where, f"{what} of {column.name!r}")
         elif TASKS[schema.task].standardised:
-            numbers = [(of.label if labels else of.prediction, said[rows]) for of, rows in parts]
-            held = [(bins, values) for bins, values in numbers if bins is not None]
-            changes += _compare_column(NUMBER, held, where, "the labels" if labels else "the predictions")
+            numbers = [(of.label if labels else of.prediction, answers[rows]) for of, rows in parts]
+            pairs = [(bins, values) for bins, values in numbers if bins is not None]
+            changes += _compare_column(NUMBER, pairs, where, "the labels" if labels else "the predictions")
     tests = len(groups) * (2 * len(columns) + (1 if has_classes else 2 * len(schema.classes)))
-    return [one for one in changes if one.psi >= MOVED and one.p < ALPHA / tests]
+    return [change for change in changes if change.psi >= MOVED and change.p < ALPHA / tests]
 
 
 def lines(changes: Sequence[Change]) -> list[str]:
     """Return a line for each column that moved, and one for the classes: where, and how it moved most."""
     by_column: dict[str, list[Change]] = {}
-    for one in changes:
-        by_column.setdefault(one.of, []).append(one)
-    said = []
+    for change in changes:
+        by_column.setdefault(change.of, []).append(change)
+    texts = []
     for of, ones in by_column.items():
-        most = max(ones, key=lambda one: one.psi)
-        places = {one.where for one in ones}
-        where = most.where if len(places) == 1 else f"in {len(places)} groups of rows, most {most.where}"
-        said.append(f"{of} moved {where}: {most.what}; PSI {most.psi:.2f}, p {most.p:.1g}")
-    return said
+        most = max(ones, key=lambda change: change.psi)
+        groups = {change.where for change in ones}
+        where = most.where if len(groups) == 1 else f"in {len(groups)} groups of rows, most {most.where}"
+        texts.append(f"{of} moved {where}: {most.what}; PSI {most.psi:.2f}, p {most.p:.1g}")
+    return texts
 
 
 def stability_index(old: Floats, new: Floats) -> float:
@@ -293,10 +293,10 @@ def one_sided(distance: float, size: int) -> float:
     if distance <= 0:
         return 1.0
     j = np.arange(math.ceil(size * (1 - distance)))
-    place = distance + j / size
-    j, place = j[place < 1], place[place < 1]
+    point = distance + j / size
+    j, point = j[point < 1], point[point < 1]
     return min(
-        1.0, float((distance * np.exp(_ways(size, j) + (j - 1) * np.log(place) + (size - j) * np.log1p(-place))).sum())
+        1.0, float((distance * np.exp(_ways(size, j) + (j - 1) * np.log(point) + (size - j) * np.log1p(-point))).sum())
     )
 
 

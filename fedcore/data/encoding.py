@@ -65,7 +65,7 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
     rows = without_markers(rows, schema)
     for column in schema.columns:
         if column.kind == "text" and column.name in rows:
-            values = words(rows, column.name)
+            values = column_texts(rows, column.name)
             strange = pd.Series(values[(values != "") & ~np.isin(values, column.categories)])
             if len(strange):
                 named = ", ".join(repr(word) for word in strange.unique()[:3])
@@ -141,7 +141,7 @@ def cells(rows: pd.DataFrame, columns: Iterable[Column]) -> Tensor:
     for column in columns:
         if column.kind == "text":
             _check_text(rows, column)
-            parts.append(words(rows, column.name)[:, None] == np.array(column.categories, dtype=np.str_))
+            parts.append(column_texts(rows, column.name)[:, None] == np.array(column.categories, dtype=np.str_))
         else:
             parts.append(finite(rows, column)[:, None])
     return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe"))
@@ -180,7 +180,7 @@ def numbers(column: pd.Series) -> NDArray[np.float32]:
         return column.to_numpy(np.float64, na_value=np.nan).astype(np.float32)
 
 
-def words(rows: pd.DataFrame, name: str) -> NDArray[np.str_]:
+def column_texts(rows: pd.DataFrame, name: str) -> NDArray[np.str_]:
     """Return a column as strings, "" where a cell is missing; whole numbers have no decimal point: 3 equals 3.0."""
     codes, categories = pd.factorize(rows[name])
     named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in categories]
@@ -203,8 +203,8 @@ def _check_text(rows: pd.DataFrame, column: Column) -> None:
     entries = rows[column.name]
     numeric = is_numeric_dtype(entries.dtype) and not is_bool_dtype(entries.dtype) and entries.notna().any()
     if numeric and not any(math.isfinite(number) for number in numbers(pd.Series(column.categories))):
-        shown = ", ".join(map(repr, column.categories[:3]))
-        raise InputError(f"column {column.name!r} has numbers; the model was trained on texts such as {shown}")
+        examples = ", ".join(map(repr, column.categories[:3]))
+        raise InputError(f"column {column.name!r} has numbers; the model was trained on texts such as {examples}")
 
 
 def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:

@@ -47,12 +47,12 @@ def obtain(
     Raises InputError if a download fails or a file is missing.
     """
 
-    def place(file: str) -> Path:
+    def path_of(file: str) -> Path:
         plain = root / file
         return plain.with_name(f"{plain.name}.gz") if gz and not plain.is_file() else plain
 
     def missing() -> list[str]:
-        return [file for file in files if not place(file).is_file()]
+        return [file for file in files if not path_of(file).is_file()]
 
     if download and missing():
         try:
@@ -69,13 +69,13 @@ def obtain(
             f"data.root = {root}: {file} {'(plain or .gz) ' if gz else ''}is missing; put torchvision's files for "
             f"{source} there, or set data.download = true where there is a network"
         )
-    return [place(file) for file in files]
+    return [path_of(file) for file in files]
 
 
 def damaged_file(root: Path, file: Path, what: str) -> InputError:
     """Return the error for one file, named by its path below the root."""
-    shown = file.relative_to(root).as_posix()
-    return InputError(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
+    name = file.relative_to(root).as_posix()
+    return InputError(f"data.root = {root}: {name} {what}; replace it, or delete it and set data.download = true")
 
 
 def one_line(error: object) -> str:

@@ -107,13 +107,13 @@ def describe(sources: Sequence[Source]) -> list[str]:
     return [f"files: {', '.join(named)} {whose}; rows keep their part (federation.test is not used)"]
 
 
-def check_exclude(exclude: Sequence[str], known: Sequence[str]) -> None:
+def check_exclude(exclude: Sequence[str], devices: Sequence[str]) -> None:
     """Raise InputError for a name in data.exclude that is no device's, and if no device is left."""
     for name in exclude:
-        if name not in known:
-            raise unknown_value("data.exclude", name, known)
-    if exclude and len({*exclude}) == len(known):
-        raise InputError(f"data.exclude = {[*exclude]}: leaves no device; name fewer of {', '.join(known)}")
+        if name not in devices:
+            raise unknown_value("data.exclude", name, devices)
+    if exclude and len({*exclude}) == len(devices):
+        raise InputError(f"data.exclude = {[*exclude]}: leaves no device; name fewer of {', '.join(devices)}")
 
 
 def _device(file: Path, part: str) -> str:
@@ -125,23 +125,23 @@ def _check_alike(path: Path, sources: Iterable[Source]) -> None:
     """Raise InputError for two files of the same device and part, and for devices with different parts."""
     files: dict[str, dict[str | None, Path]] = {}
     for source in sources:
-        held = files.setdefault(source.device or "", {})
-        if source.part in held:
+        parts = files.setdefault(source.device or "", {})
+        if source.part in parts:
             of = f" for {source.part}" if source.part else ""
             raise InputError(f"data.path = {path}: two files are named {source.device!r}{of}; each file is one device")
-        held[source.part] = source.file
+        parts[source.part] = source.file
     _check_parts(path, files)
 
 
 def _check_parts(path: Path, files: Mapping[str, Mapping[str | None, Path]]) -> None:
-    most = max(files.values(), key=lambda held: (len(held), "train" in held))
-    for device, held in files.items():
-        if held.keys() != most.keys():
-            lacks = next((part for part in most if part not in held), None)
-            example, file = most[lacks] if lacks else next(iter(most.values())), next(iter(held.values()))
-            said = f"no file for {lacks}" if lacks else "other files"
+    most = max(files.values(), key=lambda parts: (len(parts), "train" in parts))
+    for device, parts in files.items():
+        if parts.keys() != most.keys():
+            lacks = next((part for part in most if part not in parts), None)
+            example, file = most[lacks] if lacks else next(iter(most.values())), next(iter(parts.values()))
+            fault = f"no file for {lacks}" if lacks else "other files"
             raise InputError(
                 f"data.path = {path}: {example.relative_to(path)} seems to be a device's file for "
-                f"{lacks or 'one part'}, but {device or file.stem!r} has {said}; is {file.relative_to(path)} a device "
+                f"{lacks or 'one part'}, but {device or file.stem!r} has {fault}; is {file.relative_to(path)} a device "
                 "of its own? Give all devices the same files, or rename those that are no part"
             )

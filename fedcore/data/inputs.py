@@ -54,23 +54,23 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
     named = as_mapping(x)
     if not named:
         raise InputError(f"side_by_side: {type(x).__name__} holds no inputs by name; give a mapping of names to arrays")
-    known = inputs or describe(named)
-    if {*map(str, named)} != {one.name for one in known}:
-        wanted = ", ".join(one.name for one in known)
+    entries = inputs or describe(named)
+    if {*map(str, named)} != {entry.name for entry in entries}:
+        wanted = ", ".join(entry.name for entry in entries)
         raise InputError(f"x: has the inputs {', '.join(map(str, named))}, must have {wanted}")
     parts = []
-    for one in known:
-        values = np.asarray(named[one.name])
-        if values.ndim < 1 or values.shape[1:] != one.shape or values.dtype.kind not in "biuf":
-            shape = ", ".join(map(str, ("N", *one.shape)))
-            raise InputError(f"x[{one.name!r}]: is {values.dtype} {values.shape}, must be numbers of shape ({shape})")
-        if one.whole and (values.dtype.kind == "f" or (values.size and int(np.abs(values).max()) > LARGEST)):
-            raise InputError(f"x[{one.name!r}]: must be whole numbers up to {LARGEST:,}")
+    for entry in entries:
+        values = np.asarray(named[entry.name])
+        if values.ndim < 1 or values.shape[1:] != entry.shape or values.dtype.kind not in "biuf":
+            shape = ", ".join(map(str, ("N", *entry.shape)))
+            raise InputError(f"x[{entry.name!r}]: is {values.dtype} {values.shape}, must be numbers of shape ({shape})")
+        if entry.whole and (values.dtype.kind == "f" or (values.size and int(np.abs(values).max()) > LARGEST)):
+            raise InputError(f"x[{entry.name!r}]: must be whole numbers up to {LARGEST:,}")
         numbers = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
         if not np.isfinite(numbers).all():
-            raise InputError(f"x[{one.name!r}]: has values that are not finite numbers")
-        parts.append(numbers.reshape(len(values), one.size))
+            raise InputError(f"x[{entry.name!r}]: has values that are not finite numbers")
+        parts.append(numbers.reshape(len(values), entry.size))
     if len({len(part) for part in parts}) > 1:
-        lengths = ", ".join(f"{one.name} {len(part)}" for one, part in zip(known, parts, strict=True))
+        lengths = ", ".join(f"{entry.name} {len(part)}" for entry, part in zip(entries, parts, strict=True))
         raise InputError(f"x: inputs have different numbers of examples: {lengths}")
     return np.concatenate(parts, 1, dtype=np.float32)

@@ -88,8 +88,8 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
         raise InputError(
             f"data.scaling = {scaling!r}: must be none, vectors have no pixels; try federation.scale=device"
         )
-    classes, places = np.unique(labels, return_inverse=True)
-    data = Data(torch.from_numpy(inputs), torch.from_numpy(places.astype(np.int64)))
+    classes, numbers = np.unique(labels, return_inverse=True)
+    data = Data(torch.from_numpy(inputs), torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), device, marks)
 
 
@@ -119,8 +119,8 @@ def _posts(
     texts: NDArray[Any], labels: NDArray[np.int64], device: tuple[str, ...], marks: tuple[str, ...] | None
 ) -> Dataset:
     """Return posts as numbers of words; those of test posts have no part in the vocabulary."""
-    known = texts if marks is None else texts[np.array(marks) == "train"]
-    data = Data(to_numbers(list(texts), vocabulary_of(known)), torch.from_numpy(labels))
+    training = texts if marks is None else texts[np.array(marks) == "train"]
+    data = Data(to_numbers(list(texts), vocabulary_of(training)), torch.from_numpy(labels))
     return Dataset(data, None, ("negative", "positive"), device, marks)
 
 
@@ -144,12 +144,12 @@ def read_users(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
     """Return each user's examples in one file, and their form. form: that of other files."""
     try:
         content = json.loads(file.read_bytes())
-        users, held = content["users"], content["user_data"]
-        if sorted(users) != sorted(held):
+        users, data_of = content["users"], content["user_data"]
+        if sorted(users) != sorted(data_of):
             raise ValueError("its users are not those of user_data")
         by_user: UserData = {}
         for user in users:
-            x, y = held[user]["x"], held[user]["y"]
+            x, y = data_of[user]["x"], data_of[user]["y"]
             if form is None and len(x):
                 form = form_of(x[0])
             by_user[user] = examples(user, x, y, form or Form("numbers", SIDE * SIDE))

@@ -25,12 +25,12 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     and greatest number, nan for texts. values: its distinct numbers, or its categories.
     """
     rows = []
-    for column, held, gaps in _inputs(dataset):
+    for column, cells, gaps in _inputs(dataset):
         low, high, values = np.nan, np.nan, len(column.categories)
         if column.kind != "text":
-            known = held[~gaps, 0]
-            low, high = (known.min(), known.max()) if len(known) else (np.nan, np.nan)
-            values = len(np.unique(known))
+            present = cells[~gaps, 0]
+            low, high = (present.min(), present.max()) if len(present) else (np.nan, np.nan)
+            values = len(np.unique(present))
         rows.append((column.name, column.kind, len(column.inputs), int(gaps.sum()), float(low), float(high), values))
     return pd.DataFrame(rows, columns=["column", "kind", "inputs", "missing", "low", "high", "values"])
 
@@ -52,10 +52,10 @@ def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float32], NDA
     """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
     x, first = dataset.train.x.numpy(), 0
     for column in schema_of(dataset).columns:
-        held = x[:, first : first + len(column.inputs)]
+        cells = x[:, first : first + len(column.inputs)]
         first += len(column.inputs)
-        gaps = (held == 0).all(axis=1) if column.kind == "text" else np.isnan(held[:, 0])
-        yield column, held, np.asarray(gaps, np.bool_)
+        gaps = (cells == 0).all(axis=1) if column.kind == "text" else np.isnan(cells[:, 0])
+        yield column, cells, np.asarray(gaps, np.bool_)
 
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:

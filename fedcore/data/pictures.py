@@ -88,15 +88,15 @@ def image_folder(
     parts = dict.fromkeys(folder.part for folder in folders if folder.part is not None)
     roles: dict[str | None, str] = {None: "train"}
     roles.update(roles_of(parts).items())
-    held = [folder for folder in folders if named or roles[folder.part] != "test"]
-    train, counts = squares(held, classes, wanted, gray)
-    marks = np.repeat([roles[folder.part] for folder in held], counts).tolist()
-    tested = [folder for folder in folders if folder not in held]
+    trained = [folder for folder in folders if named or roles[folder.part] != "test"]
+    train, counts = squares(trained, classes, wanted, gray)
+    marks = np.repeat([roles[folder.part] for folder in trained], counts).tolist()
+    tested = [folder for folder in folders if folder not in trained]
     dataset = Dataset(
         train,
         squares(tested, classes, wanted, gray)[0] if tested else None,
         classes,
-        tuple(np.repeat([str(folder.site) for folder in held], counts).tolist()) if named else None,
+        tuple(np.repeat([str(folder.site) for folder in trained], counts).tolist()) if named else None,
         tuple(marks) if {*marks} != {"train"} else None,
         schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
         notes=_notes(named, {str(part): roles[part] for part in parts}, excluded),
@@ -140,9 +140,9 @@ def _in_part(path: Path, part: str | None, sites: bool) -> list[ClassFolder]:
         inner = subfolders(site)
         parts = part_folders(inner) if part is None else {}
         for name, folder in parts.items():
-            class_folders += [ClassFolder(one, site.name, name) for one in subfolders(folder)]
+            class_folders += [ClassFolder(inner_folder, site.name, name) for inner_folder in subfolders(folder)]
         if not parts:
-            class_folders += [ClassFolder(one, site.name, part) for one in inner]
+            class_folders += [ClassFolder(inner_folder, site.name, part) for inner_folder in inner]
     if len({folder.part is None for folder in class_folders}) > 1:
         whole = next(folder.site for folder in class_folders if folder.part is None)
         raise InputError(
@@ -153,10 +153,10 @@ def _in_part(path: Path, part: str | None, sites: bool) -> list[ClassFolder]:
 
 def _check_parts(path: Path, folders: Sequence[ClassFolder], classes: Sequence[str]) -> None:
     """Refuse a class that only folders for validation or testing have, and such a folder without classes."""
-    for one in folders:
-        if one.folder.name not in classes:
-            where = path / "train" if one.site is None else f"the sites' {'folders train' if one.part else 'folders'}"
-            raise InputError(f"data.path = {one.folder}: no such class in {where}; it has: {', '.join(classes)}")
+    for of in folders:
+        if of.folder.name not in classes:
+            where = path / "train" if of.site is None else f"the sites' {'folders train' if of.part else 'folders'}"
+            raise InputError(f"data.path = {of.folder}: no such class in {where}; it has: {', '.join(classes)}")
     for folder in part_folders(subfolders(path)).values():
         if not subfolders(folder):
             raise InputError(f"data.path = {folder}: no folder of a class; remove it, or give it those of train")
@@ -185,7 +185,7 @@ def subfolders(path: Path) -> list[Path]:
 def squares(folders: Iterable[ClassFolder], classes: Sequence[str], size: int, gray: bool) -> tuple[Data, list[int]]:
     """Read the pictures of some folders as squares; returns them, and how many each folder has."""
     x, y, counts = [], [], []
-    for folder in (one.folder for one in folders):
+    for folder in (source.folder for source in folders):
         files = pictures(folder.iterdir())
         if not files:
             raise InputError(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")

@@ -80,24 +80,24 @@ def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Gene
         index = np.flatnonzero(which == k)
         crops = sliding_window_view(photo(), (size, size), axis=(0, 1))  # (H - S + 1, W - S + 1, 3, S, S)
         rows, columns = (
-            (place[index] * count).astype(int) for place, count in zip((top, left), crops.shape[:2], strict=True)
+            (corner[index] * count).astype(int) for corner, count in zip((top, left), crops.shape[:2], strict=True)
         )
         crop, image = crops[rows, columns], images[index]
         blend[index] = np.maximum(crop, image) - np.minimum(crop, image)
     return torch.from_numpy(blend)
 
 
-def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Dataset:
+def scale(dataset: Dataset, scaling: str, published: Moments | None = None) -> Dataset:
     """Return a set of images with the pixels that `scaling` asks for, see above; standardised ones are float32.
 
-    known: the published moments; None: those of the training examples, without the ones that the source marks as test.
+    published: moments; None: those of the training examples, without the ones that the source marks as test.
     A channel of one value is only centred. Raises InputError for another word than "none" and "standard".
     """
     if scaling not in get_args(Scaling):
         raise unknown_value("data.scaling", scaling, get_args(Scaling))
     if scaling == "none":
         return dataset
-    channels = Fit((), *map(tuple, known or moments(dataset)))
+    channels = Fit((), *map(tuple, published or moments(dataset)))
 
     def standardise(part: Data) -> Data:
         return Data(standardise_channels(part.inputs(), channels), part.y)

@@ -58,9 +58,9 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
     """
     if scale not in SCALES:
         raise unknown_value("federation.scale", scale, SCALES)
-    for one in schema_of(dataset).several if scale != "none" else ():
-        if one.whole:
-            raise InputError(f"federation.scale = {scale!r}: input {one.name!r} has whole numbers; use none, or floats")
+    for of in schema_of(dataset).several if scale != "none" else ():
+        if of.whole:
+            raise InputError(f"federation.scale = {scale!r}: input {of.name!r} has whole numbers; use none, or floats")
     schema = replace(schema_of(dataset), label_scale=fit_labels(dataset, trains))
     fills: dict[str, Numbers] = dict.fromkeys(trains, ())
     shared_fill: Numbers = ()
@@ -168,9 +168,9 @@ def pool_medians(schema: Schema, by_device: Mapping[str, NDArray[np.float64]], s
     by_device: device -> :func:`medians`. sizes: device -> its training examples.
     """
     medians = np.stack([*by_device.values()])
-    known, weights = ~np.isnan(medians), np.array([[sizes[device]] for device in by_device], dtype=np.float64)
-    total = (weights * known).sum(0)
-    shared = (weights * np.where(known, medians, 0)).sum(0) / np.maximum(total, 1)
+    present, weights = ~np.isnan(medians), np.array([[sizes[device]] for device in by_device], dtype=np.float64)
+    total = (weights * present).sum(0)
+    shared = (weights * np.where(present, medians, 0)).sum(0) / np.maximum(total, 1)
     shared[~schema.numeric.numpy()] = 0
     return tuple(shared.tolist())
 

@@ -47,7 +47,7 @@ GROUPED = re.compile(
 
 
 @dataclass(frozen=True)
-class Rows:
+class RawTable:
     """The rows of a file.
 
     frame: without markers of missing values. markers: column -> marker as it is written -> cells; without empty cells.
@@ -59,7 +59,7 @@ class Rows:
     form: str = ""
 
 
-def read(file: Path, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None) -> Rows:
+def read(file: Path, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None) -> RawTable:
     """Return the rows of one file, at least one.
 
     missing_values: texts that stand for a missing value, see :func:`fedcore.data.encoding.find_markers`. label: the
@@ -83,7 +83,7 @@ def read(file: Path, missing_values: Sequence[str] = MISSING_VALUES, label: str 
     return rows
 
 
-def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> Rows:
+def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> RawTable:
     """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
     encoding = find_encoding(file)
     separator = find_separator(file, encoding)
@@ -99,13 +99,13 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> Ro
         if any(markers.values()) or comma:
             spelt = {name: list(counts) for name, counts in markers.items()}
             frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
-    said = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
-    said += ["decimal commas"] if comma else []
-    said += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
-    return Rows(frame, _written(markers), ", ".join(said))
+    notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
+    notes += ["decimal commas"] if comma else []
+    notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
+    return RawTable(frame, _written(markers), ", ".join(notes))
 
 
-def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -> Rows:
+def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -> RawTable:
     """Read a Parquet file and check its strings now rather than at their first use.
 
     Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
@@ -119,19 +119,19 @@ def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -
     unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
     frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    return Rows(blank(frame, markers), _written(markers))
+    return RawTable(blank(frame, markers), _written(markers))
 
 
-def check_declared(said: Any) -> None:
+def check_declared(metadata: Any) -> None:
     """Refuse a Parquet file that says it holds more than is read: a small one may unfold to any size."""
-    nbytes = sum(said.row_group(i).total_byte_size for i in range(said.num_row_groups))
-    if (cells := said.num_rows * said.num_columns) > CELLS:
+    nbytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if (cells := metadata.num_rows * metadata.num_columns) > CELLS:
         raise ValueError(f"it declares {cells:,} cells, at most {CELLS:,} are read")
     if nbytes > UNFOLDED:
         raise ValueError(f"it declares {nbytes:,} bytes, at most {UNFOLDED:,} are read")
 
 
-READERS: dict[str, Callable[[Path, Sequence[str], str | None], Rows]] = {
+READERS: dict[str, Callable[[Path, Sequence[str], str | None], RawTable]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
     ".parquet": read_parquet,

@@ -71,8 +71,8 @@ def _read_own(name: str, loader: Callable[..., Any], settings: Mapping[str, Any]
     except InputError:
         raise
     except Exception as error:
-        words = " ".join(str(error).split())
-        raise InputError(f"data.name = {name!r}: fails: {type(error).__name__}: {words}") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"data.name = {name!r}: fails: {type(error).__name__}: {reason}") from error
     if not isinstance(dataset, Dataset):
         raise InputError(
             f"data.name = {name!r}: must return a dataset, such as fedcore.from_arrays(x, y), returned "

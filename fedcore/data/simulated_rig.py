@@ -188,6 +188,6 @@ def remount(modes: Modes, rng: np.random.Generator) -> Modes:
     return Modes(modes.frequency * shift, modes.damping, gain)
 
 
-def generator(*words: object) -> np.random.Generator:
+def generator(*parts: object) -> np.random.Generator:
     """Return a random generator that depends only on the words."""
-    return np.random.default_rng(torch_generator(*words).initial_seed())
+    return np.random.default_rng(torch_generator(*parts).initial_seed())

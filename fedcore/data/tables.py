@@ -21,9 +21,9 @@ from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
-from fedcore.data.encoding import ROW, cell_error, cells, check_complete, finite, numbers, row_number, words
+from fedcore.data.encoding import ROW, cell_error, cells, check_complete, column_texts, finite, numbers, row_number
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
-from fedcore.data.readers import READERS, Rows, read
+from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema
 from fedcore.data.task import TaskName
 from fedcore.errors import InputError
@@ -91,12 +91,12 @@ def table(
     for key, listed in (lists | {"exclude": exclude}).items():
         if isinstance(listed, str):
             raise InputError(f"data.{key} = {listed!r}: must be a list, for example [{listed}]")
-    for key, word, known in (
+    for key, word, allowed in (
         ("missing", missing, get_args(Missing)),
         ("task", task, ("auto", *get_args(TaskName))),
     ):
-        if word not in known:
-            raise unknown_value(f"data.{key}", word, known)
+        if word not in allowed:
+            raise unknown_value(f"data.{key}", word, allowed)
     targets = label_columns(label, task)
     path, markers = Path(path), tuple(map(str, missing_values))
     excluded = tuple(map(str, exclude))
@@ -166,7 +166,7 @@ def read_sources(
     device: str | None,
     split: str | None,
     excluded: tuple[str, ...],
-) -> tuple[list[Source], dict[Path, Rows], dict[Path, pd.DataFrame]]:
+) -> tuple[list[Source], dict[Path, RawTable], dict[Path, pd.DataFrame]]:
     """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
     sources = find_sources(path, " or ".join(READERS))
     _check_columns(path, sources, device, split)
@@ -174,7 +174,7 @@ def read_sources(
         check_exclude(excluded, in_order({str(source.device) for source in sources}))
         sources = [source for source in sources if source.device not in excluded]
     rows = {source.file: read(source.file, markers, named) for source in sources}
-    frames = {file: one.frame.set_axis(pd.RangeIndex(1, len(one.frame) + 1, name=ROW)) for file, one in rows.items()}
+    frames = {file: raw.frame.set_axis(pd.RangeIndex(1, len(raw.frame) + 1, name=ROW)) for file, raw in rows.items()}
     if excluded and sources[0].device is None:
         frames = leave_out(frames, device, excluded)
         sources = [source for source in sources if source.file in frames]
@@ -195,8 +195,8 @@ def choose_columns(
     Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
     """
     inspected = {name: inspect(frames, name, name in categorical, categories) for name in asked}
-    left_out = {name: one for name, one in inspected.items() if isinstance(one, str)}
-    columns = [one for one in inspected.values() if isinstance(one, Column)]
+    left_out = {name: column for name, column in inspected.items() if isinstance(column, str)}
+    columns = [column for column in inspected.values() if isinstance(column, Column)]
     if features is not None and left_out:
         name, why = next(iter(left_out.items()))
         raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
@@ -212,13 +212,13 @@ def learnt_cells(
     """Return the inputs of the rows that stay, (N, F) float32, and which of all rows they are."""
     if missing == "refuse":
         refuse_missing(frames, columns)
-    inputs, kept = [], []
+    inputs, whole_rows = [], []
     for file, frame in frames.items():
         with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
             inputs.append(cells(frame, columns))
-        whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
-        kept.append(whole if missing == "drop" else np.full(len(frame), True))
-    keep = np.concatenate(kept)
+        whole = frame[[column.name for column in columns]].notna().all(axis=1).to_numpy()
+        whole_rows.append(whole if missing == "drop" else np.full(len(frame), True))
+    keep = np.concatenate(whole_rows)
     return torch.cat(inputs)[torch.from_numpy(keep)], keep
 
 
@@ -251,7 +251,7 @@ def leave_out(
     for file, frame in frames.items():
         if device not in frame:
             raise InputError(f"data.path = {file}: no column {device!r}; it has: {', '.join(map(str, frame))}")
-    owners = {file: words(frame, device) for file, frame in frames.items()}
+    owners = {file: column_texts(frame, device) for file, frame in frames.items()}
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
     remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
     return {file: frame for file, frame in remaining.items() if len(frame)}
@@ -273,7 +273,7 @@ def find_marks(
     return {source.file: [str(source.part)] * len(frames[source.file]) for source in sources}
 
 
-def form_notes(rows: Mapping[Path, Rows]) -> list[str]:
+def form_notes(rows: Mapping[Path, RawTable]) -> list[str]:
     """Return a line for each form of file that is not the usual one."""
     forms: dict[str, list[str]] = {}
     for file, rows_read in rows.items():
@@ -287,24 +287,24 @@ def form_notes(rows: Mapping[Path, Rows]) -> list[str]:
     return lines
 
 
-def marker_notes(rows: Mapping[Path, Rows], schema: Schema) -> list[str]:
+def marker_notes(rows: Mapping[Path, RawTable], schema: Schema) -> list[str]:
     """Return a line about the texts that stand for missing cells, in the columns that are learnt from."""
     counts: dict[str, dict[str, int]] = {}
     for rows_read in rows.values():
         for column in schema.columns:
             for text, count in rows_read.markers.get(column.name, {}).items():
-                held = counts.setdefault(text, {})
-                held[column.name] = held.get(column.name, 0) + count
+                counts_in = counts.setdefault(text, {})
+                counts_in[column.name] = counts_in.get(column.name, 0) + count
     texts = {column.name for column in schema.columns if column.kind == "text"}
-    said, among = [], []
-    for text, held in sorted(counts.items(), key=lambda item: -sum(item[1].values())):
-        where = ", ".join([*held][:3]) + (f" and {len(held) - 3} more columns" if len(held) > 3 else "")
-        said.append(f"{text!r} {sum(held.values()):,} in {where}")
-        among += [text] if texts & held.keys() else []
-    lines = [f"cells that count as missing: {'; '.join(said)}"] if said else []
+    notes, among = [], []
+    for text, counts_in in sorted(counts.items(), key=lambda item: -sum(item[1].values())):
+        where = ", ".join([*counts_in][:3]) + (f" and {len(counts_in) - 3} more columns" if len(counts_in) > 3 else "")
+        notes.append(f"{text!r} {sum(counts_in.values()):,} in {where}")
+        among += [text] if texts & counts_in.keys() else []
+    lines = [f"cells that count as missing: {'; '.join(notes)}"] if notes else []
     if among:
-        shown = ", ".join(map(repr, among))
-        lines.append(f"{shown}: a missing cell also in a column of texts; data.missing_values decides that")
+        listing = ", ".join(map(repr, among))
+        lines.append(f"{listing}: a missing cell also in a column of texts; data.missing_values decides that")
     return lines
 
 
@@ -350,12 +350,12 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     if not parts:
         return "no value in any row"
     if pd.concat(parts).nunique() < 2:
-        return f"the same value in every row: {words(parts[0].head(1).to_frame(), name).item()!r}"
+        return f"the same value in every row: {column_texts(parts[0].head(1).to_frame(), name).item()!r}"
     if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
     if not named and any(is_numeric_dtype(part.dtype) or np.isfinite(numbers(part)).any() for part in parts):
         return Column(name, "number")
-    distinct = in_order({*np.concatenate([words(part.to_frame(), name) for part in parts]).tolist()} - {""})
+    distinct = in_order({*np.concatenate([column_texts(part.to_frame(), name) for part in parts]).tolist()} - {""})
     if len(distinct) > categories:
         return f"{len(distinct):,} different texts, more than data.categories = {categories}"
     return Column(name, "text", distinct)
@@ -365,9 +365,9 @@ def refuse_times(frames: Mapping[Path, pd.DataFrame], name: str) -> None:
     """Raise InputError for a column of dates or times."""
     for file, frame in frames.items():
         if holds_times(frame[name]):
-            shown = str(frame[name].dropna().iloc[0])[:30]
+            value = str(frame[name].dropna().iloc[0])[:30]
             raise InputError(
-                f"data.path = {file}: column {name!r} holds times ({shown!r}), which no net can use; leave it out with "
+                f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
                 f"data.ignore=[{name}], or replace it by numbers, such as the hour"
             )
 
@@ -424,9 +424,9 @@ def find_task(labels: NDArray[np.str_]) -> TaskName:
 def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: TaskName) -> list[str]:
     """Return a line about what is learnt, where the label may be taken for something else. labels: (N, K)."""
     if task == "multilabel":
-        held = np.isin(labels, ["1", "True"]).sum(axis=1)
+        counts = np.isin(labels, ["1", "True"]).sum(axis=1)
         return [
-            f"task: multilabel, {held.mean():.3g} labels on average, {(held == 0).mean():.1%} of the rows have none"
+            f"task: multilabel, {counts.mean():.3g} labels on average, {(counts == 0).mean():.1%} of the rows have none"
         ]
     label, values = targets[0], np.unique(labels).tolist()
     if task == "regression":
@@ -444,7 +444,7 @@ def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> ND
 
 def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
     """Return whether each row has each of several labels, (N, K)."""
-    texts_of_rows = np.stack([words(frame, name) for name in targets], axis=1)
+    texts_of_rows = np.stack([column_texts(frame, name) for name in targets], axis=1)
     with naming(file):
         for row, k in np.argwhere(~np.isin(texts_of_rows, ["0", "1", "False", "True"])).tolist():
             raise cell_error(frame, targets[k], row, "1 or 0: a row has each of several labels or not")
@@ -460,9 +460,9 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
         raise InputError(f"data.path = {file}: {error}{advice}") from None
 
 
-def texts(file: Path, frame: pd.DataFrame, name: str, rows: Rows | None = None) -> NDArray[np.str_]:
+def texts(file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None) -> NDArray[np.str_]:
     """Return a column of names as strings, none of which may be missing. rows: how the file wrote its cells."""
-    values = words(frame, name)
+    values = column_texts(frame, name)
     written = {} if rows is None else rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):

@@ -175,7 +175,7 @@ def mix_labels(logits: Sequence[Tensor], weights: Weights, power: float, head: P
         return logits[0]
     z = torch.stack([*logits])
     share = torch.tensor(weights, dtype=z.dtype).log().view(len(z), 1, -1)
-    yes, no = (torch.logsumexp(power * logsigmoid(one) + share, 0) for one in (z, -z))
+    yes, no = (torch.logsumexp(power * logsigmoid(sign) + share, 0) for sign in (z, -z))
     return yes - no
 
 
@@ -204,10 +204,10 @@ def labelled_steps(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """
     if task_of(y) is not SEQUENCES:
         return outputs, y
-    known = y != NO_LABEL
-    if not known.any():
+    labelled = y != NO_LABEL
+    if not labelled.any():
         return outputs.new_empty(0, outputs.shape[-1]), y.new_empty(0)
-    return outputs[known], y[known]
+    return outputs[labelled], y[labelled]
 
 
 def masked_loss(outputs: Tensor, y: Tensor) -> Tensor:
@@ -218,9 +218,9 @@ def masked_loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 def masked_grad(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of B times `masked_loss` at the outputs (B, T, K)."""
-    known = (y != NO_LABEL).flatten()
+    labelled = (y != NO_LABEL).flatten()
     grad = cross_entropy_grad(outputs.flatten(0, 1), y.flatten().clamp(min=0))
-    return grad.mul_((known * (len(y) / known.sum().clamp(min=1)))[:, None]).view_as(outputs)
+    return grad.mul_((labelled * (len(y) / labelled.sum().clamp(min=1)))[:, None]).view_as(outputs)
 
 
 def mix_steps(outputs: Sequence[Tensor], weights: Weights, power: float, head: Params | None) -> Tensor:

@@ -119,10 +119,10 @@ class DeviceRows:
 
     def _check_owner(self, frame: pd.DataFrame, column: str | None) -> None:
         """Refuse a table whose column of devices names another one."""
-        from fedcore.data.encoding import words
+        from fedcore.data.encoding import column_texts
 
         if column is not None and column in frame:
-            others = sorted({*words(frame, column).tolist()} - {self.name})
+            others = sorted({*column_texts(frame, column).tolist()} - {self.name})
             if others:
                 raise InputError(f"column {column!r} has rows of {others[0]!r}; this device is {self.name!r}")
 

@@ -23,7 +23,7 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     """
     trains = training(partition)
     schema = fit_schema(dataset, trains, scale)
-    held = {
+    parts_of = {
         who: {
             part: prepare_examples(dataset.train, own[part], schema, schema.devices[who], part != "unlabelled")
             for part in PARTS
@@ -34,12 +34,12 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     if shared is None or len(partition.shared):
         shared = take(dataset.train if shared is None else shared, partition.shared)
     shared = prepare(standardise_labels(shared, schema), _shared_fit(dataset, partition, schema))
-    return {who: Splits(**own) for who, own in held.items()}, shared
+    return {who: Splits(**own) for who, own in parts_of.items()}, shared
 
 
-def prepare_examples(data: Data, index: Index, schema: Schema, fit: Fit, known: bool = True) -> Data:
+def prepare_examples(data: Data, index: Index, schema: Schema, fit: Fit, labelled: bool = True) -> Data:
     """Return some examples as a device has them, with numbers as labels standardised."""
-    return prepare(standardise_labels(take(data, index, known), schema), fit)
+    return prepare(standardise_labels(take(data, index, labelled), schema), fit)
 
 
 def label_scale(dataset: Dataset, partition: Partition) -> LabelScale:
@@ -60,10 +60,10 @@ def server_examples(dataset: Dataset, partition: Partition, scale: str = "none")
     return prepare(own, fit_schema(alone, {"server": np.arange(len(own))}, scale).devices["server"])
 
 
-def take(data: Data, index: Index, known: bool = True) -> Data:
+def take(data: Data, index: Index, labelled: bool = True) -> Data:
     """Copy some examples; unknown labels become -1."""
     chosen = torch.from_numpy(index)
-    return Data(data.x[chosen], data.y[chosen] if known else torch.full_like(data.y[chosen], -1))
+    return Data(data.x[chosen], data.y[chosen] if labelled else torch.full_like(data.y[chosen], -1))
 
 
 def owners_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:

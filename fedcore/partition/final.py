@@ -25,14 +25,14 @@ def final_partition(dataset: Dataset, partition: Partition, held_out: Collection
     """
     shared = {} if "shared" in held_out else shared_examples_of(dataset, partition)
     nothing = np.array([], dtype=np.int64)
-    made = {}
+    devices = {}
     for who, own in partition.devices.items():
         parts = {**own, "test": nothing, **({} if "val" in held_out else {"val": nothing})}
         back = [own["test"], shared.get(who, nothing), *([] if "val" in held_out else [own["val"]])]
         kind = "train" if len(own["train"]) else "unlabelled"
-        made[who] = {**parts, kind: np.sort(np.concatenate([own[kind], *back]))}
+        devices[who] = {**parts, kind: np.sort(np.concatenate([own[kind], *back]))}
     left = np.setdiff1d(partition.shared, np.concatenate([nothing, *shared.values()]), assume_unique=True)
-    return Partition.of(made, left)
+    return Partition.of(devices, left)
 
 
 def shared_examples_of(dataset: Dataset, partition: Partition) -> dict[str, Index]:
@@ -45,10 +45,10 @@ def shared_examples_of(dataset: Dataset, partition: Partition) -> dict[str, Inde
         if names is None:
             continue
         sources = np.asarray(names)
-        held = {who: np.unique(sources[np.concatenate([*own.values()])]) for who, own in partition.devices.items()}
-        if len(np.unique(np.concatenate([*held.values()]))) == sum(map(len, held.values())):
+        ids = {who: np.unique(sources[np.concatenate([*own.values()])]) for who, own in partition.devices.items()}
+        if len(np.unique(np.concatenate([*ids.values()]))) == sum(map(len, ids.values())):
             of_shared = sources[partition.shared]
-            return {who: partition.shared[np.isin(of_shared, held[who])] for who in held}
+            return {who: partition.shared[np.isin(of_shared, ids[who])] for who in ids}
     return {}
 
 

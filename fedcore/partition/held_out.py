@@ -20,7 +20,7 @@ from fedcore.errors import InputError
 from fedcore.partition.schemes import Index, draws
 from fedcore.partition.stable import row_keys, uniform
 
-Places: TypeAlias = NDArray[np.float64]
+Points: TypeAlias = NDArray[np.float64]
 """Of each example a number in [0, 1), uniform, by which it is held out."""
 
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
@@ -33,19 +33,19 @@ def hold_out_shared(
     marks: NDArray[np.str_] | None,
     shared_test: float,
     seed: int,
-    places: Places | None,
+    points: Points | None,
 ) -> tuple[dict[str, Index], Index]:
     """Hold out the shared test set, a fraction of each pool; returns what is left of the pools, and the set."""
     candidates = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
     drawn = [
         draw(index, labels, shared_test * len(index), draws(seed, "shared", who))[0]
-        if places is None
-        else index[places[index] < min(shared_test, places[index].max(initial=0.0))]
+        if points is None
+        else index[points[index] < min(shared_test, points[index].max(initial=0.0))]
         for who, index in candidates.items()
     ]
     shared = np.sort(np.concatenate(drawn))
     if marks is None:
-        shared = _leave_every_class(shared, labels, seed, places)
+        shared = _leave_every_class(shared, labels, seed, points)
     marked = sum(map(len, candidates.values()))
     expected = shared_test * marked
     all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
@@ -54,19 +54,19 @@ def hold_out_shared(
     return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
 
 
-def _leave_every_class(shared: Index, labels: Index, seed: int, places: Places | None) -> Index:
+def _leave_every_class(shared: Index, labels: Index, seed: int, points: Points | None) -> Index:
     """Give back an example of each class that the shared test set would have in full."""
     left = np.delete(labels, shared)
     whole = np.setdiff1d(labels[shared], left)
-    back = [_choose(shared[labels[shared] == label], label, seed, places) for label in whole]
+    back = [_choose(shared[labels[shared] == label], label, seed, points) for label in whole]
     return np.setdiff1d(shared, np.concatenate([np.array([], dtype=np.int64), *back]))
 
 
-def _choose(held: Index, label: int, seed: int, places: Places | None) -> Index:
+def _choose(candidates: Index, label: int, seed: int, points: Points | None) -> Index:
     """Return the example of a class to train on of those held out: a random one, or the last by its place, with its
     duplicates."""
-    drawn: Index = draws(seed, "taught", label).choice(held, 1)
-    return drawn if places is None else held[places[held] == places[held].max()]
+    drawn: Index = draws(seed, "taught", label).choice(candidates, 1)
+    return drawn if points is None else candidates[points[candidates] == points[candidates].max()]
 
 
 def limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) -> Index:
@@ -84,12 +84,12 @@ def split_parts(
     val: float,
     test: float,
     seed: int,
-    places: Places | None,
+    points: Points | None,
 ) -> dict[str, dict[str, Index]]:
     """Divide each device's examples into train, val and test; each needs a training example."""
-    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), places) for who in sorted(own)}
+    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), points) for who in sorted(own)}
     if marks is None:
-        _train_every_class(parts, labels, seed, places)
+        _train_every_class(parts, labels, seed, points)
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
@@ -118,16 +118,16 @@ def draw(
 
 
 def _hold_back(
-    index: Index, labels: Index, val: float, test: float, rng: np.random.Generator, places: Places | None
+    index: Index, labels: Index, val: float, test: float, rng: np.random.Generator, points: Points | None
 ) -> dict[str, Index]:
     """Draw a device's val and test examples; the rest, its training examples, is never empty."""
-    if places is not None:
-        place = places[index]
-        trains = place >= min(test + val, place.max(initial=0.0))
-        tests = (place < test) & ~trains
+    if points is not None:
+        point = points[index]
+        trains = point >= min(test + val, point.max(initial=0.0))
+        tests = (point < test) & ~trains
         return {"train": index[trains], "val": index[~trains & ~tests], "test": index[tests]}
-    held, train = draw(index, labels, (val + test) * len(index), rng)
-    tested, validated = draw(held, labels, len(held) * test / (val + test) if val + test else 0.0, rng, whole=True)
+    out, train = draw(index, labels, (val + test) * len(index), rng)
+    tested, validated = draw(out, labels, len(out) * test / (val + test) if val + test else 0.0, rng, whole=True)
     return {"train": train, "val": validated, "test": tested}
 
 
@@ -138,28 +138,28 @@ def _parts(
     val: float,
     test: float,
     rng: np.random.Generator,
-    places: Places | None,
+    points: Points | None,
 ) -> dict[str, Index]:
     """Divide one device's examples into train, val and test."""
     if marks is None:
-        return _hold_back(index, labels, val, test, rng, places)
+        return _hold_back(index, labels, val, test, rng, points)
     marked = {part: index[marks[index] == part] for part in ("train", "val", "test")}
     if not len(marked["val"]):
-        divided = _hold_back(marked["train"], labels, val, 0.0, rng, places)
+        divided = _hold_back(marked["train"], labels, val, 0.0, rng, points)
         marked |= {part: divided[part] for part in ("train", "val")}
     return marked
 
 
-def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int, places: Places | None) -> None:
+def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int, points: Points | None) -> None:
     """Move an example of a class that would be in no training set from val, or else from test, to its device's train.
 
     This is the one exception to a random sample: without it nobody could learn a class of few examples.
     """
     trained = np.unique(labels[np.concatenate([part["train"] for part in parts.values()])])
     for kind in ("val", "test"):
-        held = np.concatenate([part[kind] for part in parts.values()])
-        for label in np.setdiff1d(labels[held], trained):
-            chosen = _choose(held[labels[held] == label], label, seed, places)
+        held_out = np.concatenate([part[kind] for part in parts.values()])
+        for label in np.setdiff1d(labels[held_out], trained):
+            chosen = _choose(held_out[labels[held_out] == label], label, seed, points)
             for part in parts.values():
                 moved = np.intersect1d(part[kind], chosen)
                 if len(moved):
@@ -189,13 +189,13 @@ def split_device(
     labels = np.append(dataset.strata, last)
     index = np.arange(len(dataset.train))
     marks = None if dataset.split is None else np.asarray(dataset.split)
-    places = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None
-    held = index if marks is None else index[marks == "test"]
-    if places is None:
-        shared, _ = draw(held, labels, shared_test * len(held), draws(seed, "shared", device))
+    points = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None
+    candidates = index if marks is None else index[marks == "test"]
+    if points is None:
+        shared, _ = draw(candidates, labels, shared_test * len(candidates), draws(seed, "shared", device))
     else:
-        drawn = places("shared")
-        shared = held[drawn[held] < min(shared_test, drawn[held].max(initial=0.0))]
+        drawn = points("shared")
+        shared = candidates[drawn[candidates] < min(shared_test, drawn[candidates].max(initial=0.0))]
     own, rng = np.setdiff1d(index, shared, assume_unique=True), draws(seed, "split", device)
-    parts = _parts(own, labels, marks, val, test, rng, None if places is None else places("split"))
+    parts = _parts(own, labels, marks, val, test, rng, None if points is None else points("split"))
     return {**parts, "unlabelled": index[:0]}

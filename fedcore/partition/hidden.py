@@ -36,11 +36,11 @@ def hide_labels(
 
 def _has_unknown_class(partition: Partition, labels: Index) -> bool:
     """Tell whether a class among the devices' training examples has no labelled one on any device."""
-    known, had = (
+    seen, had = (
         np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
         for parts in (("train",), ("train", "val", "unlabelled"))
     )
-    return len(known) < len(had)
+    return len(seen) < len(had)
 
 
 def draw_unlabelled(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:
@@ -67,6 +67,6 @@ def _hide(
         taken = {
             part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()
         }
-        known = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
-        parts[who] = {**own, **known, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
+        labelled = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
+        parts[who] = {**own, **labelled, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
     return parts

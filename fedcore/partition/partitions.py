@@ -111,8 +111,8 @@ def partition(
     shared = np.array([], dtype=np.int64)
     keys = row_keys(dataset) if hold_out == "stable" else None
     if dataset.test is None:
-        places = None if keys is None else uniform(keys, seed, "shared")
-        pools, shared = hold_out_shared(pools, labels, marks, shared_test, seed, places)
+        points = None if keys is None else uniform(keys, seed, "shared")
+        pools, shared = hold_out_shared(pools, labels, marks, shared_test, seed, points)
     shared = limit_shared(shared, dataset, shared_examples, seed)
     if examples is not None and not _keeps_to_limit(name):
         pools = limit_pools(pools, labels, examples, devices, min_size, domains, seed)
@@ -137,8 +137,8 @@ def partition(
         own, shared = _drop_small(own, sizes, shared, owners, min_size)
     else:
         check_sizes(sizes, min_size)
-    places = None if keys is None else uniform(keys, seed, "split")
-    parts = split_parts(own, labels, marks, val, test, seed, places)
+    points = None if keys is None else uniform(keys, seed, "split")
+    parts = split_parts(own, labels, marks, val, test, seed, points)
     divided = hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
     check_labels(dataset, divided)
     return divided

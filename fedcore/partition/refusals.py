@@ -65,7 +65,7 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
     labels_in["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
     servers = set() if dataset.server is None else set(dataset.server.y.tolist())
     for k, label in enumerate(dataset.classes):
-        where = [part for part, held in labels_in.items() if k in held]
+        where = [part for part, present in labels_in.items() if k in present]
         if "train" not in where and (where or k not in servers):
             advice = "add training examples of it or remove the label"
             if "unlabelled" in where:

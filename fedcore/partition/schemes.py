@@ -22,9 +22,9 @@ REDRAWS = 1000
 AUTO = "auto"
 
 
-def draws(*words: object) -> np.random.Generator:
+def draws(*parts: object) -> np.random.Generator:
     """Return a random generator that depends only on the words, e.g. (seed, "split", device name)."""
-    digest = hashlib.blake2b("\x1f".join(map(str, words)).encode(), digest_size=16).digest()
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
 
@@ -229,9 +229,9 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
         owner[start : start + first[who].sum()] = np.repeat(who, first[who])
     # Places for the rest, those of each device evenly spread: what is left, in the order of labels, goes along them.
     rest = sizes - first
-    place = np.repeat(np.arange(devices), rest)
-    nth = np.arange(len(place)) - np.repeat(np.cumsum(rest) - rest, rest)
-    owner[owner < 0] = place[np.lexsort((rng.permutation(devices)[place], (nth + 0.5) / rest[place]))]
+    device = np.repeat(np.arange(devices), rest)
+    nth = np.arange(len(device)) - np.repeat(np.cumsum(rest) - rest, rest)
+    owner[owner < 0] = device[np.lexsort((rng.permutation(devices)[device], (nth + 0.5) / rest[device]))]
     return _name_devices(np.split(by_label[np.argsort(owner, kind="stable")], np.cumsum(sizes)[:-1]))
 
 

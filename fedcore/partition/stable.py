@@ -33,9 +33,9 @@ def row_keys(dataset: Dataset) -> Keys:
     )
 
 
-def uniform(keys: Keys, *words: object) -> NDArray[np.float64]:
+def uniform(keys: Keys, *parts: object) -> NDArray[np.float64]:
     """Return a number in [0, 1) of each key, (N,), by the key and some words alone, e.g. (seed, "split")."""
-    salt = "\x1f".join(map(str, words)).encode()
+    salt = "\x1f".join(map(str, parts)).encode()
     return np.array([_hash(salt + key.tobytes()) >> 11 for key in keys], dtype=np.float64) / 2**53
 
 

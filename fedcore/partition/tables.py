@@ -35,12 +35,12 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame:
     """Return class counts of one part of each device: a row per device, a column per class, or per label."""
     labels, devices = dataset.strata, partition.devices
-    held = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
+    counts = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
     if dataset.task == MULTILABEL:
-        held = [dataset.train.y.numpy()[own[part]].sum(0, dtype=np.int64) for own in devices.values()]
+        counts = [dataset.train.y.numpy()[own[part]].sum(0, dtype=np.int64) for own in devices.values()]
     if dataset.task == SEQUENCES:
-        held = [count_steps(dataset, own[part]) for own in devices.values()]
-    return pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+        counts = [count_steps(dataset, own[part]) for own in devices.values()]
+    return pd.DataFrame(counts, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
 
 
 def count_steps(dataset: Dataset, index: Index) -> Index:
@@ -117,9 +117,9 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
         "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
     }
     if not dataset.task.has_classes:
-        y, held = dataset.train.y, partition.devices
-        sizes = {part: pd.Series({who: len(own[part]) for who, own in held.items()}) for part in PARTS}
-        different = {who: count_different(y[torch.from_numpy(own["test"])]) for who, own in held.items()}
+        y, own_parts = dataset.train.y, partition.devices
+        sizes = {part: pd.Series({who: len(own[part]) for who, own in own_parts.items()}) for part in PARTS}
+        different = {who: count_different(y[torch.from_numpy(own["test"])]) for who, own in own_parts.items()}
         of_steps = {name: columns[name] for name in ("classes", "largest_share")}
         columns = {"examples": sizes["train"], "test_examples": sizes["test"], "shared_examples": shared}
         columns["test_classes"] = pd.Series(different)
