@@ -112,10 +112,10 @@ def jobs_of(words: tuple[str, ...]) -> list[Job]:
 
 
 def preview(*words: str) -> None:
-    from fedcore.report.preview import print_preview
+    from fedcore.report.preview import preview as show
 
     (job, *_) = jobs_of(words)
-    print_preview(job.settings[0], job.seed, tolerant=True)
+    show(job.settings[0], job.seed)
 
 
 def parse(*words: str) -> None:

@@ -33,14 +33,16 @@ def _run(settings: tuple[str, ...]) -> None:
     from fedcore.cli.project import flow, open_template
 
     open_template()
-    from fedcore.config.request import ask, plan_jobs
+    from fedcore.config.request import ask, first_own, plan_jobs
 
     request = ask([*settings])
     _, jobs = plan_jobs(request)
-    if not request.prepared:
-        from fedcore.report.preview import show_own
+    if not request.prepared and (own := first_own(jobs)) is not None:
+        from fedcore.report.preview import print_preview
 
-        request = request.with_preview(show_own(jobs))
+        (setting, seed), (dataset, divided) = own, own[0].read_data(own[1])
+        print_preview(setting, dataset, divided)
+        request = request.with_data(setting, seed, dataset, divided)
     from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 
@@ -80,6 +82,6 @@ def preview(settings: tuple[str, ...]) -> None:
     from fedcore.config.request import ask, plan_jobs
 
     job = plan_jobs(ask([*settings]))[1][0]
-    from fedcore.report.preview import print_preview
+    from fedcore.report.preview import preview as show
 
-    print_preview(job.settings[0], job.seed, tolerant=True)
+    show(job.settings[0], job.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ USER_STUDY = "my_data"
 
 @dataclass(frozen=True)
 class ReadData:
-    """What a preview has read and divided, by the words of settings. Who uses a value takes it out."""
+    """Data that a command has read and divided, by the words of settings. Who uses a value takes it out."""
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     partitions: dict[tuple[str, str, int], Partition] = field(default_factory=dict)
@@ -58,17 +59,17 @@ class Request(BaseModel):
     prepared: bool = False
     promote: bool = False
     final_fit: bool = True
-    _preview: ReadData = PrivateAttr(default_factory=ReadData)
+    _loaded: ReadData = PrivateAttr(default_factory=ReadData)
 
     @property
-    def preview(self) -> ReadData:
-        """What this command's preview has read; empty in a deployment."""
-        return self._preview
+    def loaded(self) -> ReadData:
+        """What this command has read and divided already; empty in a deployment."""
+        return self._loaded
 
-    def with_preview(self, preview: ReadData) -> Request:
-        """Return the same request with what a preview has read."""
+    def with_data(self, setting: Setting, seed: int, dataset: Dataset, divided: Partition) -> Request:
+        """Return the same request with a setting's data, which a run need not read and divide again."""
         request = self.model_copy()
-        request._preview = preview
+        request._loaded = ReadData({setting.source: dataset}, {(setting.source, setting.partitioning, seed): divided})
         return request
 
 
@@ -125,6 +126,12 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
                 )
             )  # fmt: skip
     return params, jobs
+
+
+def first_own(jobs: Iterable[Job]) -> tuple[Setting, int] | None:
+    """Return the first setting whose data are a user's own, and its seed."""
+    own = ((setting, job.seed) for job in jobs for setting in job.settings if is_users(setting.data["name"]))
+    return next(own, None)
 
 
 def parse(words: list[str]) -> Request:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedcore.config.methods import MethodConfig
 from fedcore.core.threats import split_threats
+from fedcore.data import Dataset, load
+from fedcore.partition import Partition, partition
 from fedcore.types.federation import Threats
 
 
@@ -74,6 +77,11 @@ class Setting:
         """The words of the settings that say how the data are divided."""
         return json.dumps(self.federation, sort_keys=True)
 
+    def read_data(self, seed: int) -> tuple[Dataset, Partition]:
+        """Read the data and divide them among devices."""
+        dataset = load(**self.data)
+        return dataset, partition(dataset, seed=seed, **partition_arguments(self.federation))
+
     @property
     def content(self) -> dict[str, Any]:
         """The settings that determine which data are read; their location aside."""
@@ -84,6 +92,12 @@ class Setting:
         """A name for the dataset that these settings read, valid in a path."""
         words = json.dumps(self.content, sort_keys=True)
         return f"{slug(self.data['name'])}-{hashlib.blake2b(words.encode(), digest_size=4).hexdigest()}"
+
+
+def partition_arguments(federation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a federation's settings that :func:`fedcore.partition.partition` takes, by its names."""
+    _, section = split_threats(federation)
+    return {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
 
 
 def slug(name: str) -> str:

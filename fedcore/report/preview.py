@@ -1,11 +1,12 @@
 """The preview of a user's data: what is learnt from, what is left out and why, and who holds what.
 
-It reads and divides the data and computes nothing else. It needs neither Prefect nor MLflow, so that it comes quickly.
+It computes nothing, and needs neither Prefect nor MLflow, so that it comes quickly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -15,14 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcore.config.request import USER_STUDY, Job, ReadData
+from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
-from fedcore.core.threats import split_threats
-from fedcore.data import Dataset, is_users, load, schema_of
+from fedcore.data import Dataset, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
-from fedcore.partition import Index, Partition, partition, training
+from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
 from fedcore.report.names import shorten, shorten_one
@@ -58,20 +58,21 @@ PADDING = 2
 """Characters between two columns of a table."""
 
 
-def print_preview(
-    setting: Setting, seed: int, tolerant: bool = False, console: Console | None = None
-) -> tuple[Dataset, Partition]:
-    """Read a setting's data, divide them and print what they are; returns both.
+def preview(setting: Setting, seed: int, console: Console | None = None) -> None:
+    """Print what a setting's data are, also data that a run refuses for their missing cells.
 
-    tolerant: also show data that a run refuses for their missing cells. Raises InputError for data that cannot be used.
+    Raises InputError for data that cannot be used.
     """
-    console = console or standard(WIDTH)
-    settings = {key: value for key, value in setting.data.items() if key != "name"}
-    refusing = tolerant and settings.get("missing") == "refuse"
-    dataset = load(setting.data["name"], **{**settings, **({"missing": "median"} if refusing else {})})
-    _, section = split_threats(setting.federation)
-    arguments = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
-    divided = partition(dataset, seed=seed, **arguments)
+    refusing = setting.data.get("missing") == "refuse"
+    read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
+    print_preview(setting, *read.read_data(seed), refusing, console)
+
+
+def print_preview(
+    setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None
+) -> None:
+    """Print what a setting's data are. refusing: whether a run refuses them for their missing cells."""
+    console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
     console.print(Text(shorten_one(where, console.width), style="bold"))
     console.print(Text(_contents(dataset, divided)))
@@ -98,19 +99,6 @@ def print_preview(
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
         console.print(Text(dropped_note(dropped, section)), end="\n" if dropped else "")
     console.print()
-    return dataset, divided
-
-
-def show_own(jobs: Iterable[Job]) -> ReadData:
-    """Print the preview of the first job whose data are a user's own; raises InputError if they cannot be used.
-
-    Returns what it has read and divided, which a run need not do again.
-    """
-    for setting, seed in ((setting, job.seed) for job in jobs for setting in job.settings):
-        if is_users(setting.data["name"]):
-            dataset, divided = print_preview(setting, seed)
-            return ReadData({setting.source: dataset}, {(setting.source, setting.partitioning, seed): divided})
-    return ReadData()
 
 
 def _contents(dataset: Dataset, divided: Partition) -> str:

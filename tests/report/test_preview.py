@@ -15,20 +15,22 @@ from PIL import Image
 from project_params import copied
 from rich.console import Console
 
-from fedcore.config.request import Job
+from fedcore.config.request import Job, Request, first_own
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
 from fedcore.errors import InputError
 from fedcore.partition import partition
-from fedcore.report.preview import print_preview, show_own
+from fedcore.report.preview import preview as print_any
+from fedcore.report.preview import print_preview
 
 
-def preview(tolerant: bool = False, width: int = 100, **changes: Any) -> str:
+def preview(any_gaps: bool = False, width: int = 100, **changes: Any) -> str:
     """Return the preview of study mine with settings of data; one of federation has the prefix federation__."""
     named = {key.replace("__", ".") if "__" in key else f"data.{key}": value for key, value in changes.items()}
     (setting,) = grid_points(copied(), "my_data", "small", named)
     out = io.StringIO()
-    print_preview(setting, 0, tolerant, Console(file=out, width=width))
+    console = Console(file=out, width=width)
+    print_any(setting, 0, console) if any_gaps else print_preview(setting, *setting.read_data(0), console=console)
     return out.getvalue()
 
 
@@ -55,7 +57,9 @@ def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
     words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
     words |= {"data.missing": "median", "federation.partition": "by_device"}
     settings = [*grid_points(copied(), "my_data", "small", words)]
-    shown = show_own([job("my_data", settings, 5)])
+    assert first_own([job("code", [*grid_points(copied(), "code", "small", {})], 0)]) is None
+    assert first_own([job("my_data", settings, 5)]) == (settings[0], 5)
+    shown = Request().with_data(settings[0], 5, *settings[0].read_data(5)).loaded
     assert [*shown.datasets] == [settings[0].source]
     assert [*shown.partitions] == [(settings[0].source, settings[0].partitioning, 5)]
     (dataset,), (divided,) = shown.datasets.values(), shown.partitions.values()
@@ -66,13 +70,6 @@ def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
     assert divided.names == again.names
     other = grid_points(copied(), "my_data", "small", {**words, "federation.shared_test": 0.3})
     assert next(iter(other)).partitioning != settings[0].partitioning
-
-
-def test_data_that_are_not_a_users_own_are_not_shown():
-    settings = [*grid_points(copied(), "code", "small", {})]
-    shown = show_own([job("code", settings, 0)])
-    assert not shown.datasets
-    assert not shown.partitions
 
 
 def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
@@ -94,7 +91,7 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
 
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
-    assert "a run needs data.missing=median, common_median or drop" in preview(tolerant=True, **given)
+    assert "a run needs data.missing=median, common_median or drop" in preview(any_gaps=True, **given)
     with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert "rows with a missing cell are dropped" in preview(missing="drop", **given)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fedcore.builders import unknown_value
-from fedcore.config.settings import Setting
-from fedcore.core.threats import split_threats
+from fedcore.config.settings import Setting, partition_arguments
 from fedcore.data import Dataset, load
 from fedcore.data.inputs import Input
 from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS, require_classes
@@ -121,9 +120,8 @@ def divide_dataset(
     steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int, divided: Partition | None = None
 ) -> Ref:
     """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
-    _, section = split_threats(federation)
-    words = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
-    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset, result=divided)
+    divide_so = partial(divide, federation=partition_arguments(federation), seed=seed)
+    made: Ref = steps.run_inline(divide_so, dataset, result=divided)
     return made
 
 

@@ -112,13 +112,13 @@ class Run:
         return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation, leave_out)
 
     def _divide(self, job: Job, setting: Setting) -> PreparedData:
-        """Read the data, once in a run, and divide them among devices; what a preview has done is not done again."""
-        source, preview = setting.source, self.request.preview
+        """Read the data, once in a run, and divide them among devices; what a preview needed is there already."""
+        source, loaded = setting.source, self.request.loaded
         if source not in self._datasets:
             self._datasets[source] = partitions.read_dataset(
-                self.session.store, setting.data, preview.datasets.pop(source, None)
+                self.session.store, setting.data, loaded.datasets.pop(source, None)
             )
-        divided = preview.partitions.pop((source, setting.partitioning, job.seed), None)
+        divided = loaded.partitions.pop((source, setting.partitioning, job.seed), None)
         dataset = self._datasets[source]
         made = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
         prepared = PreparedData(dataset, made)
