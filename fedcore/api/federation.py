@@ -69,10 +69,10 @@ class Architecture:
 @cache
 def partitioner(name: str) -> Callable[..., Partitioner]:
     """Return the function that takes the settings of that partition, by position or by name."""
-    known = settings_of(divide)
+    all_settings = settings_of(divide)
     context = (*PARTITION_CONTEXT, "devices", "domains")
     own = [key for key in signature(PARTITIONS[name]).parameters if key not in context]
-    takes = {key: known[key] for key in own if key in known}
+    takes = {key: all_settings[key] for key in own if key in all_settings}
 
     def make(*values: Any, **settings: Any) -> Partitioner:
         named = _by_name(name, list(takes), values, settings)
@@ -134,8 +134,8 @@ class DividedDataset:
 
     def __repr__(self) -> str:
         """Say how the data are divided, and on which nets; nothing is divided for it."""
-        known = "devices" in signature(PARTITIONS[self.partitioner.name]).parameters  # else the data say how many
-        count = f"{self.settings['devices']} devices by " if known else ""
+        has_count = "devices" in signature(PARTITIONS[self.partitioner.name]).parameters  # else the data say how many
+        count = f"{self.settings['devices']} devices by " if has_count else ""
         nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
         threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
         scheme = call(self.partitioner.name, self.partitioner.settings)
@@ -204,7 +204,7 @@ class DividedDataset:
 
     def _build(self, partition: Partition, nets: Mapping[str, Net]) -> Federation:
         """Return the federation of a partition. nets: of its devices."""
-        held, shared = splits(self.dataset, partition, self.scale)
+        parts_of, shared = splits(self.dataset, partition, self.scale)
         if self.final is not None and "shared" not in self.final:
             shared = Data(shared.x[:0], shared.y[:0])
         own = server_examples(self.dataset, partition, self.scale)
@@ -212,9 +212,9 @@ class DividedDataset:
         for module in embedding:
             require_integers(module, largest_integer(self.dataset.train.x), self.scale)
         if embedding:
-            held = {name: Splits(*(unscaled(part) for part in vars(parts).values())) for name, parts in held.items()}
+            parts_of = {who: Splits(*(unscaled(part) for part in vars(own).values())) for who, own in parts_of.items()}
             shared, own = unscaled(shared), unscaled(own)
-        devices = {name: Device(name, nets[name], held[name]) for name in held}
+        devices = {name: Device(name, nets[name], parts_of[name]) for name in parts_of}
         scoring = Scoring(label_scale=label_scale(self.dataset, partition))
         classes, task = len(self.dataset.classes), self.dataset.task.name
         return Federation(devices, shared, classes, own, self.threats, scoring, task)
@@ -256,9 +256,9 @@ def federate(
     default = Partitioner("dirichlet" if dataset.task.has_classes else "iid", {})
     chosen = partitioner if partitioner is not None else default
     if not isinstance(chosen, Partitioner):
-        word, known = describe(chosen) if callable(chosen) else repr(chosen), ", ".join(PARTITIONS)
+        word, names = describe(chosen) if callable(chosen) else repr(chosen), ", ".join(PARTITIONS)
         raise InputError(
-            f"federate.partitioner = {word}: must be one of {known} with its settings in brackets, e.g. dirichlet(0.5) "
+            f"federate.partitioner = {word}: must be one of {names} with its settings in brackets, e.g. dirichlet(0.5) "
             "or by_device()"
         )
     if twice := sorted(set(chosen.settings) & set(settings)):

@@ -87,9 +87,9 @@ class ServedModels:
             probability, label = self.task.probabilities(answers), (answers > 0).long()
             if self.task == SEQUENCES:
                 probability, label = probability.max(-1)
-            said = np.array(self.schema.classes, dtype=object)[label] if self.task == SEQUENCES else label.numpy()
-            columns, names = (said, probability.numpy()), (self.label_columns, self.probability_columns)
-            parts = [pd.DataFrame(held, index, of) for held, of in zip(columns, names, strict=True)]
+            labels = np.array(self.schema.classes, dtype=object)[label] if self.task == SEQUENCES else label.numpy()
+            columns, names = (labels, probability.numpy()), (self.label_columns, self.probability_columns)
+            parts = [pd.DataFrame(values, index, of) for values, of in zip(columns, names, strict=True)]
             return pd.concat(parts, axis=1)
         label = self._decide(answers)
         predictions = pd.DataFrame(
@@ -172,13 +172,13 @@ class ServedModels:
         """Return whose model predicts each row; None: the model of all."""
         named = self.devices_of(rows) if device is None else None
         owners: list[str] = [device or ""] * len(rows) if named is None else named.tolist()
-        known = ", ".join(self.devices)
+        devices = ", ".join(self.devices)
         for number, owner in enumerate(owners, 1):
             if owner not in self.devices and device is not None:
-                raise InputError(f"device = {owner!r}: no such device; the model knows: {known}")
+                raise InputError(f"device = {owner!r}: no such device; the model knows: {devices}")
             if owner not in self.devices and len(self.models) > 1:
                 where = f"row {number}: {owner!r}" if owner else "device"
-                raise InputError(f"{where}: each device has a model of its own, so name one of: {known}")
+                raise InputError(f"{where}: each device has a model of its own, so name one of: {devices}")
         return [owner if owner in self.devices else None for owner in owners]
 
 
@@ -232,8 +232,8 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             return tensors[name]
         case {"model": parts}:
             return Model(**{name: unpack(part, tensors) for name, part in parts.items()})
-        case {"net": str(place), "arguments": arguments}:
-            return net_at(place, unpack(arguments, tensors))
+        case {"net": str(path), "arguments": arguments}:
+            return net_at(path, unpack(arguments, tensors))
         case {"dict": parts}:
             return {name: unpack(part, tensors) for name, part in parts.items()}
         case {"tuple": parts}:

@@ -126,8 +126,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     setting = job.settings[0]
     dataset = load(**setting.data)
     answer = None
-    known = registry.read()
-    if known is not None and registry.CANDIDATE in getattr(known.get(setting.task), "aliases", {}):
+    catalogue = registry.read()
+    if catalogue is not None and registry.CANDIDATE in getattr(catalogue.get(setting.task), "aliases", {}):
         answer, seed = find_answer(setting.task)
         job = job.model_copy(update={"seed": seed})
     return setup_of(job, setting, dataset, devices, answer)
@@ -235,8 +235,8 @@ def revoke_(kit: Path, device: str) -> None:
     from fedcore.field.kits import revoke
     from fedcore.field.runs import read_setup
 
-    if device not in (known := read_setup(kit).devices):
-        raise InputError(f"{device}: is no device of {kit}; these are {', '.join(known)}")
+    if device not in (names := read_setup(kit).devices):
+        raise InputError(f"{device}: is no device of {kit}; these are {', '.join(names)}")
     revoke(kit, device)
     say(f"{device} is refused")
 

@@ -109,14 +109,14 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "studies").mkdir()
     copy(source / "studies" / f"{STUDY}.yaml", folder / "studies" / f"{STUDY}.yaml")
     (folder / "data").mkdir()
-    place = bring(data, folder) if data else None
+    data_path = bring(data, folder) if data else None
     rows = sum(map(len, frames.values()))
-    (folder / "params.yaml").write_text(project_settings(source / "params.yaml", place, labels, device, rows))
+    (folder / "params.yaml").write_text(project_settings(source / "params.yaml", data_path, labels, device, rows))
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
     if nightly:
         write_ops(source / "ops", folder)
-    model = "-".join([place.stem, *labels]) if place else "MODEL"
+    model = "-".join([data_path.stem, *labels]) if data_path else "MODEL"
     (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model, look=LOOK))
     versioned = start_git(folder)
     print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")
@@ -166,8 +166,8 @@ def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | 
     for option, value in named:
         for file, frame in frames.items():
             if value not in frame:
-                known = ", ".join(map(str, frame))
-                raise InputError(f"{option} = {value!r}: {file} has no such column; it has {known}")
+                columns = ", ".join(map(str, frame))
+                raise InputError(f"{option} = {value!r}: {file} has no such column; it has {columns}")
     return frames
 
 
@@ -191,9 +191,9 @@ def bring(data: Path, folder: Path) -> Path:
     files = [data] if data.is_file() else [file for file in data.rglob("*") if file.is_file()]
     if sum(file.stat().st_size for file in files) > LARGE:
         return data.resolve()
-    place = Path("data") / data.name
-    copy(data, folder / place)
-    return place
+    copied = Path("data") / data.name
+    copy(data, folder / copied)
+    return copied
 
 
 def project_settings(source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int) -> str:
@@ -245,12 +245,12 @@ def write_ops(source: Path, folder: Path) -> None:
     (folder / ".fedcore").mkdir(mode=0o700)
     secret = folder / ".fedcore" / "nightly.env"
     secret.touch(mode=0o600)
-    words = {
+    settings = {
         "FEDCORE_USER": f"{os.getuid()}:{os.getgid()}",
         "FEDCORE_PASSWORD": secrets.token_urlsafe(24),
         "FEDCORE_DATABASE_PASSWORD": secrets.token_hex(24),  # a part of addresses
     }
-    secret.write_text("".join(f"{name}={value}\n" for name, value in words.items()))
+    secret.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
 
 def stages(source: Path) -> str:
@@ -258,8 +258,8 @@ def stages(source: Path) -> str:
     lines = source.read_text().splitlines(keepends=True)
     text: list[str] = []
     for line in lines:
-        place = line.strip().removeprefix("- ")
-        if line.startswith("      - ") and place.split("/")[0] in ("fedcore", "claims", "papers"):
+        path = line.strip().removeprefix("- ")
+        if line.startswith("      - ") and path.split("/")[0] in ("fedcore", "claims", "papers"):
             line = "      - requirements.txt\n"
             if text[-1] == line or line in text[_begin(text) :]:
                 continue
@@ -280,8 +280,8 @@ def start_git(folder: Path) -> bool:
     if shutil.which("git") is None:
         return False
 
-    def git(*words: str) -> bool:
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True).returncode == 0
+    def git(*arguments: str) -> bool:
+        return subprocess.run(["git", *arguments], cwd=folder, capture_output=True).returncode == 0
 
     if git("rev-parse"):
         return True

@@ -48,11 +48,11 @@ def fedcore() -> None:
     """
 
 
-def main(words: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong words are bad input like any other, see :mod:`fedcore.pipeline.command`."""
     with report_bad_input():
         try:  # not by click's own `main`, which would take signals for itself
-            with fedcore.make_context("fedcore", sys.argv[1:] if words is None else words) as context:
+            with fedcore.make_context("fedcore", sys.argv[1:] if arguments is None else arguments) as context:
                 fedcore.invoke(context)
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)

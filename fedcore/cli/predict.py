@@ -62,10 +62,10 @@ def predict(
         raise InputError(f"{rows}: no such file or folder")
     require_writable(out)
     enter_project()
-    task, served, reference = load(model)
+    model_name, served, reference = load(model)
     from fedcore.report import spreadsheet
 
-    examples, index = read(rows, served.schema, task)
+    examples, index = read(rows, served.schema, model_name)
     predicted, examples, lines = label(examples, index, served, device, keep)
     drift = compare(examples, predicted, served, reference, device)
     for line in lines + drift.lines:
@@ -85,27 +85,27 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     """
     from fedcore.pipeline.record import registry
 
-    place = None
-    if (known := registry.read()) is not None:
-        task, word = registry.choose(known, wanted)
-        place = own_files(task, known[task].aliases.get(word, word))
-    if place is not None:
+    folder = None
+    if (catalogue := registry.read()) is not None:
+        model_name, word = registry.choose(catalogue, wanted)
+        folder = own_files(model_name, catalogue[model_name].aliases.get(word, word))
+    if folder is not None:
         from fedcore.pipeline.record import models
 
-        return task, models.load(place), models.load_reference(place)
+        return model_name, models.load(folder), models.load_reference(folder)
     from fedcore.pipeline.record import promotion
     from fedcore.pipeline.record.runs import Record
 
     return promotion.load(Record().client, wanted)
 
 
-def own_files(task: str, number: str) -> Path | None:
+def own_files(model_name: str, number: str) -> Path | None:
     """Return the folder of a version's files; None if there is none that this project registered."""
     from fedcore.pipeline.record import models, registry
 
     try:
-        uri = registry.locate(task, number)
-        return None if uri is None else models.folder_of(registry.registered(task), number, uri)
+        uri = registry.locate(model_name, number)
+        return None if uri is None else models.folder_of(registry.registered(model_name), number, uri)
     except InputError:  # of a project that has moved; otherwise MLflow says it again
         return None
 
@@ -153,12 +153,12 @@ def compare(
         x = cells(without_markers(rows, schema), schema.columns).numpy()
     named = served.devices_of(rows) if device is None else None
     owners = [device or ""] * len(rows) if named is None else named.tolist()
-    said: Any = predicted[served.label_columns].to_numpy()
+    answers: Any = predicted[served.label_columns].to_numpy()
     if served.task.has_classes:
-        said = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
+        answers = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
     elif served.task.standardised:
-        said = predicted[LABEL].to_numpy(np.float32)
-    changes = drift.compare(reference, schema, x, owners, said)
+        answers = predicted[LABEL].to_numpy(np.float32)
+    changes = drift.compare(reference, schema, x, owners, answers)
     return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
 
 
@@ -202,18 +202,18 @@ def leave_out_unknown(
     import numpy as np
 
     owners = served.devices_of(rows) if device is None else None
-    known = np.isin(owners, [*served.devices]) if owners is not None else np.full(len(columns), True)
-    if owners is None or known.all():
+    is_known = np.isin(owners, [*served.devices]) if owners is not None else np.full(len(columns), True)
+    if owners is None or is_known.all():
         return rows, columns, []
-    named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(owners[~known].tolist())]
-    shown = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
-    which = f"{int((~known).sum())} of {len(known)} rows are of devices unknown in training ({shown})"
+    named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(owners[~is_known].tolist())]
+    examples = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
+    which = f"{int((~is_known).sum())} of {len(is_known)} rows are of devices unknown in training ({examples})"
     if len(served.models) == 1:
         return rows, columns, [f"{which}: predicted by the model that all devices share"]
-    if not known.any():
+    if not is_known.any():
         return rows, columns, []
     why = "left out, as each device has a model of its own (other methods' versions: fedcore promote MODEL --list)"
-    return rows[known], columns[known], [f"{which}: {why}"]
+    return rows[is_known], columns[is_known], [f"{which}: {why}"]
 
 
 def require_writable(out: Path | None) -> None:
@@ -228,10 +228,10 @@ def require_writable(out: Path | None) -> None:
         raise InputError(f"--out = {out}: you may not write there")
 
 
-def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
+def read(path: Path, schema: Schema, model_name: str) -> tuple[Any, pd.Index]:
     """Return the examples at a path, and an index of them: their files, or their numbers from 1, as messages call them.
 
-    task: the name of the model, for messages.
+    model_name: the name of the model, for messages.
     """
     import numpy as np
     import pandas as pd
@@ -255,7 +255,7 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
         return array, pd.RangeIndex(1, len(array) + 1, name=ROW)
     if path.suffix.lower() in TABLES:
         what = "pictures" if len(schema.shape) == 3 else "arrays (.npy)"
-        raise InputError(f"{task} predicts {what}; {path} is a table")
+        raise InputError(f"{model_name} predicts {what}; {path} is a table")
     files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
     if not files:
         raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")

@@ -49,9 +49,9 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     from fedcore.pipeline.record import registry
 
     as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
-    known = registry.read()
-    if model is not None and known is not None:  # a wrong name is refused before imports that take seconds
-        registry.require(known, model, None if listed else version or registry.CANDIDATE)
+    catalogue = registry.read()
+    if model is not None and catalogue is not None:  # a wrong name is refused before imports that take seconds
+        registry.require(catalogue, model, None if listed else version or registry.CANDIDATE)
     if model is None and (led := registry.read_led()) is not None and print_champions(led):
         return
     if model is not None and not listed and not as_it_is:
@@ -104,8 +104,8 @@ def line_of(name: str, champion: Version | None, proposal: Proposal | None) -> s
         return f"{name}: nothing was proposed; {AT_THE_END}"
     from fedcore.pipeline.record.proposals import describe
 
-    shown = "none" if champion is None else f"version {champion.version} ({describe(champion)})"
-    return f"{name}: champion {shown}\n  {proposal}"
+    text = "none" if champion is None else f"version {champion.version} ({describe(champion)})"
+    return f"{name}: champion {text}\n  {proposal}"
 
 
 def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelVersion | None:

@@ -6,10 +6,10 @@ import click
 
 
 @click.command()
-@click.argument("place", metavar="FOLDER_OR_URL")
+@click.argument("url", metavar="FOLDER_OR_URL")
 @click.option("--cache", is_flag=True, help="Also the results of all steps, so that a restored project computes none.")
 @click.option("--replace", is_flag=True, help="Also where another project has been saved, whose save is then gone.")
-def save(place: str, cache: bool, replace: bool) -> None:
+def save(url: str, cache: bool, replace: bool) -> None:
     """Save results, history, and the record with its models, aliases and seals to a folder or URL.
 
     \b
@@ -24,14 +24,14 @@ def save(place: str, cache: bool, replace: bool) -> None:
     enter_project()
     from fedcore.pipeline import backup
 
-    summary = backup.save(place, cache, replace)
+    summary = backup.save(url, cache, replace)
     counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
-    print(f"{counts}, saved to {place}; {summary.written} of them were written")
+    print(f"{counts}, saved to {url}; {summary.written} of them were written")
 
 
 @click.command()
-@click.argument("place", metavar="FOLDER_OR_URL")
-def restore(place: str) -> None:
+@click.argument("url", metavar="FOLDER_OR_URL")
+def restore(url: str) -> None:
     """Restore what `fedcore save` has written to a folder or URL, into a clone of the project without a record.
 
     Every file is checked by its digest before any is written. Restore only from places that nobody else may write:
@@ -42,6 +42,6 @@ def restore(place: str) -> None:
     enter_project()
     from fedcore.pipeline import backup
 
-    summary = backup.restore(place)
+    summary = backup.restore(url)
     counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
-    print(f"{counts}, of {place} are here; {summary.written} of them were written")
+    print(f"{counts}, of {url} are here; {summary.written} of them were written")

@@ -104,11 +104,11 @@ def show_history(study: str | None) -> None:
     from fedcore.report.history import print_history
 
     lines = history.read()
-    known = list(dict.fromkeys(line["study"] for line in lines))
+    studies = list(dict.fromkeys(line["study"] for line in lines))
     if not lines:
         raise InputError(f"{history.HISTORY}: no run has ended here; fedcore run makes the first line")
-    if study is not None and study not in known:
-        raise InputError(f"--study = {study!r}: not in the history; there is: {', '.join(known)}")
+    if study is not None and study not in studies:
+        raise InputError(f"--study = {study!r}: not in the history; there is: {', '.join(studies)}")
     print_history(line for line in lines if study in (None, line["study"]))
 
 

@@ -40,7 +40,7 @@ def status() -> None:
         sizes = {(stat.st_dev, stat.st_ino): stat.st_size for stat in stats}
         new = sizes.keys() - counted
         counted.update(new)
-        return sum(sizes[place] for place in new)
+        return sum(sizes[path] for path in new)
 
     def size(path: Path) -> str:
         return f"{nbytes(path) / 1e6:,.1f} MB"
@@ -51,7 +51,7 @@ def status() -> None:
             sizes[PARTS.get(kinds.get(blob.stem, ""), OTHERS)] += blob.stat().st_size
         return ", ".join(f"{size / 1e6:,.1f} MB {what}" for what, size in sizes.most_common()) or "none"
 
-    def words(line: history.Line) -> str:
+    def describe(line: history.Line) -> str:
         answer = f"use {line['method']}" if line["action"] == "use" else line["action"]
         return (
             f"{line['date'][:16].replace('T', ' ')}, {line['study']}: {line['setting']} ({line['dataset']}), {answer}"
@@ -59,10 +59,10 @@ def status() -> None:
 
     log = journal.JOURNAL
     last = datetime.fromtimestamp(log.stat().st_mtime).isoformat(" ", "minutes") if log.is_file() else "none"
-    known = registry.read() or {}
+    catalogue = registry.read() or {}
     champions = [
         f"{name}, version {versions.aliases[registry.CHAMPION]}"
-        for name, versions in known.items()
+        for name, versions in catalogue.items()
         if registry.CHAMPION in versions.aliases
     ]
     lines = history.read(home / history.HISTORY)
@@ -71,7 +71,7 @@ def status() -> None:
         "fedcore": __version__,
         "project": str(home),
         "last step": last,
-        "last run": words(lines[-1]) if lines else "none",
+        "last run": describe(lines[-1]) if lines else "none",
         "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none by Prefect's schedule",
         "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps",
         "results": parts(),
@@ -80,7 +80,7 @@ def status() -> None:
         "runs": size(home / "runs"),
         "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
-        "challenge": "; ".join(entry.challenge for entry in known.values() if entry.challenge) or "none",
+        "challenge": "; ".join(entry.challenge for entry in catalogue.values() if entry.challenge) or "none",
     }
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

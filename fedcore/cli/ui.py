@@ -31,12 +31,12 @@ def ui() -> None:
             mlflow = subprocess.Popen(command, env=mlflow_page.settings(port, password), stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/"
         secret = f"   password: {password}" if server.running() == url else ""
-        shown = [("Prefect", url.removesuffix("/api") + secret)]
-        shown += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
-        shown += [(words, page + place) for words, place in mlflow_links.links(record.client, record.experiment)]
+        links = [("Prefect", url.removesuffix("/api") + secret)]
+        links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
+        links += [(title, page + path) for title, path in mlflow_links.links(record.client, record.experiment)]
         end = "MLflow asks for user {}, password {}; Ctrl-C ends both".format(*password.split(":"))
-        width = max(len(words) for words, _ in shown)
-        print(*(f"{words:<{width}}  {place}" for words, place in shown), end, sep="\n", flush=True)
+        width = max(len(title) for title, _ in links)
+        print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:

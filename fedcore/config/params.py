@@ -27,10 +27,10 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     """
     path = folder / "params.yaml"
     params = read_mapping(path, "sections")
-    known = (*REQUIRED, SHARED, *METHODS)
+    allowed = (*REQUIRED, SHARED, *METHODS)
     for name, section in params.items():
-        if name not in known:
-            raise InputError(f"{name}: no such section{suggestion(str(name), known)}")
+        if name not in allowed:
+            raise InputError(f"{name}: no such section{suggestion(str(name), allowed)}")
         if not isinstance(section, dict):
             raise InputError(f"{name} = {section!r}: must be a section; one without keys is {{}}")
     for name in REQUIRED:
@@ -45,13 +45,13 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     return {**params, "studies": studies}
 
 
-def parse(words: Sequence[str]) -> dict[str, Any]:
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Parse key=value arguments of a command; values are YAML."""
     settings: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise InputError(f"{word!r}: must be key=value, e.g. federation.devices=16")
+            raise InputError(f"{argument!r}: must be key=value, e.g. federation.devices=16")
         settings[key] = parse_value(key, text)
     return settings
 
@@ -109,8 +109,8 @@ def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: 
     nested = {section: values[section] if isinstance(values.get(section), Mapping) else () for section in here}
     below = [
         ".".join((*above, section, name))
-        for section, given in nested.items()
-        if section != SHARED and name in (*given, *allowed_keys((*above, section), custom))
+        for section, keys in nested.items()
+        if section != SHARED and name in (*keys, *allowed_keys((*above, section), custom))
     ]
     if not below or RENAMED.get(name) in here:
         return suggestion(name, here)

@@ -79,28 +79,28 @@ def check_arguments(fn: Callable[..., Any], **values: Any) -> None:
 def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     """Return one line for the first of pydantic's errors, and the number of others."""
     errors = sorted(errors, key=lambda error: error["type"] not in UNKNOWN)  # a misspelt key is missing as well
-    first, place = errors[0], errors[0]["loc"]
-    field = kind.model_fields.get(str(place[0])) if place else None
+    first, location = errors[0], errors[0]["loc"]
+    field = kind.model_fields.get(str(location[0])) if location else None
     message = _message(first)
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
-        members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == place[:1])
+        members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == location[:1])
         message = message if len(members) == 1 else ", or ".join(members).replace("or Input", "or input")
-        place = place[:1]
-    within = [part for part in place if "[" not in str(part)]  # not the members of a union
+        location = location[:1]
+    within = [part for part in location if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
     others = len({error["loc"][:1] for error in errors}) - 1
     more = f" (and {others} more)" if others else ""
     if first["type"] == "missing":
         return f"{key}: is missing{more}"
     if first["type"] in UNKNOWN:
-        return f"{unknown(key, _fields(kind, place[:-1]))}{more}"
-    shown = SECRET.sub("...", repr(first["input"]))
-    return f"{key} = {shown}: {message[0].lower()}{message[1:]}{more}"
+        return f"{unknown(key, _fields(kind, location[:-1]))}{more}"
+    value = SECRET.sub("...", repr(first["input"]))
+    return f"{key} = {value}: {message[0].lower()}{message[1:]}{more}"
 
 
-def _fields(kind: Any, place: tuple[int | str, ...]) -> Collection[str]:
+def _fields(kind: Any, location: tuple[int | str, ...]) -> Collection[str]:
     """Return the names of the fields of a model or dataclass, or of the one at a place inside it."""
-    for step in place:
+    for step in location:
         kind = get_type_hints(kind)[str(step)] if isinstance(kind, type) else get_args(kind)[-1]  # or of its elements
     return get_type_hints(kind)
 
@@ -149,12 +149,12 @@ def settings_for(
     context: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the settings of a section that a function takes; the others must be settings of one of `others`."""
-    taken, known = model(fn, context), union(tuple(others), context)
+    taken, all_settings = model(fn, context), union(tuple(others), context)
     chosen = {key: value for key, value in section.items() if key in taken.model_fields}
     rest = {key: value for key, value in section.items() if key not in chosen}
-    for key in (key for key in rest if key not in known.model_fields):
-        raise unknown(f"{where}.{key}", taken.model_fields, known.model_fields)
-    check(known, where, rest)
+    for key in (key for key in rest if key not in all_settings.model_fields):
+        raise unknown(f"{where}.{key}", taken.model_fields, all_settings.model_fields)
+    check(all_settings, where, rest)
     return check(taken, where, chosen).model_dump()
 
 
@@ -169,8 +169,8 @@ def union(functions: tuple[Callable[..., Any], ...], context: tuple[str, ...] = 
     return create_model("Settings", __base__=Section, **fields)
 
 
-def unknown(key: str, allowed: Iterable[str], known: Iterable[str] = ()) -> InputError:
+def unknown(key: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> InputError:
     """Return the error for an unknown key, with a suggestion from the allowed keys and those known elsewhere."""
     allowed = list(allowed)
-    hint = suggestion(key.rpartition(".")[2], [*allowed, *known])
+    hint = suggestion(key.rpartition(".")[2], [*allowed, *elsewhere])
     return InputError(f"{key}: no such key (allowed: {', '.join(allowed) or 'none'}){hint}")

@@ -53,12 +53,12 @@ def _check_address(address: str) -> str:
     return address
 
 
-def check_place(place: str) -> str:
+def check_url(url: str) -> str:
     """Refuse an address in which a password may stand: it would stand in logs and records, too."""
-    _, marked, rest = place.partition("://")
-    if not place or (marked and (not rest.strip("/") or urlsplit(place).password or re.search("::|[?#]", place))):
+    _, marked, rest = url.partition("://")
+    if not url or (marked and (not rest.strip("/") or urlsplit(url).password or re.search("::|[?#]", url))):
         raise ValueError("must be a folder or one URL such as s3://bucket/prefix, without a password or options")
-    return place
+    return url
 
 
 def _check_list(seeds: Any) -> Any:
@@ -182,7 +182,7 @@ class Run(Deciding):
     workers: Annotated[int, Ge(1)] | None = None
     engine: Literal["local", "dask"] = "local"
     cluster: Address | None = None
-    store: Annotated[str, AfterValidator(check_place)] | None = None
+    store: Annotated[str, AfterValidator(check_url)] | None = None
     states: Literal["long", "all"] = "long"
     accelerator: Literal["auto", "none"] = "auto"
     together: Annotated[int, Ge(1), Le(4096)] = 1

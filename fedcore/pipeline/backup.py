@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedcore import __version__
-from fedcore.config.studies import check_place
+from fedcore.config.studies import check_url
 from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
@@ -50,12 +50,12 @@ class BackupSummary:
     written: int
 
 
-def save(place: str, cache: bool = False, replace: bool = False) -> BackupSummary:
+def save(url: str, cache: bool = False, replace: bool = False) -> BackupSummary:
     """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here.
 
     replace: also where another project has been saved.
     """
-    with _opened(place) as (files, root), journal.starting(), ExitStack() as opened:
+    with _opened(url) as (files, root), journal.starting(), ExitStack() as opened:
         if any(map(journal.alive, journal.marks())):
             raise InputError("a flow is running here: save when it has ended")
         if not environment.HOME.joinpath(DATABASE).is_file():
@@ -66,23 +66,23 @@ def save(place: str, cache: bool = False, replace: bool = False) -> BackupSummar
         copies = opened.enter_context(_scratch())
         write_atomic(copies / identity.name, f"{project}\n".encode())
         os.replace(copies / identity.name, identity)
-        known = _sizes(files, root)
+        sizes = _sizes(files, root)
         named: dict[str, list[Any]] = {}
         written = 0
         for name, path in _members(RECORD + CACHE * cache, copies).items():
             content = path.read_bytes()
             digest = digest_of(content)
             named[name] = [digest, len(content)]
-            if known.get(digest) != len(content):
+            if sizes.get(digest) != len(content):
                 put(files, _object(root, digest), content)
-                known[digest] = len(content)
+                sizes[digest] = len(content)
                 written += 1
-        said = {
+        manifest = {
             "format": FORMAT, "fedcore": __version__, "project": project, "name": environment.HOME.name, "files": named,
             "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         }  # fmt: skip
-        put(files, f"{root}/{MANIFEST}", json.dumps(said, indent=0).encode())
-        for digest in known.keys() - {digest for digest, _ in named.values()}:
+        put(files, f"{root}/{MANIFEST}", json.dumps(manifest, indent=0).encode())
+        for digest in sizes.keys() - {digest for digest, _ in named.values()}:
             files.rm_file(_object(root, digest))
         for path in files.find(root):
             if PART.fullmatch(path.rpartition("/")[2]):
@@ -90,13 +90,13 @@ def save(place: str, cache: bool = False, replace: bool = False) -> BackupSummar
     return BackupSummary(len(named), sum(size for _, size in named.values()), written)
 
 
-def restore(place: str) -> BackupSummary:
+def restore(url: str) -> BackupSummary:
     """Write the files of a save into the project's folder, each checked by its digest before any is written.
 
     A file of a model has its own name only once it is whole, so that a restore that was killed goes on. Raises
     InputError if the save is damaged, or if the project has another file in the place of one.
     """
-    with _opened(place) as (files, root), journal.starting():
+    with _opened(url) as (files, root), journal.starting():
         _, named = _manifest(files, f"{root}/{MANIFEST}")
         missing = {}
         for name, (digest, _) in named.items():
@@ -107,7 +107,7 @@ def restore(place: str) -> BackupSummary:
             if not there.is_file():
                 missing[name] = digest
             elif digest_of(there.read_bytes()) != digest:
-                raise InputError(f"{there}: is another file than that of {place}; restore into a fresh clone")
+                raise InputError(f"{there}: is another file than that of {url}; restore into a fresh clone")
         with _scratch() as folder:
             for number, digest in enumerate(missing.values()):
                 write_atomic(folder / str(number), _read(files, root, digest))
@@ -136,10 +136,10 @@ def _require_room(files: Any, root: str, project: str | None) -> None:
     ):
         raise InputError(f"{root}: is in what is saved; name a place outside of it")
     if files.exists(f"{root}/{MANIFEST}"):
-        said, _ = _manifest(files, f"{root}/{MANIFEST}")
-        if project and said.get("project", project) != project:
+        manifest, _ = _manifest(files, f"{root}/{MANIFEST}")
+        if project and manifest.get("project", project) != project:
             raise InputError(
-                f"{root}: has the save of another project, {said.get('name')!r} of {said.get('date')!r}; "
+                f"{root}: has the save of another project, {manifest.get('name')!r} of {manifest.get('date')!r}; "
                 "name another place, or replace it by --replace"
             )
 
@@ -168,10 +168,10 @@ def _manifest(files: Any, path: str) -> tuple[dict[str, Any], dict[str, tuple[st
     Raises InputError for a manifest that is none, and for places outside of a save.
     """
     try:
-        said = json.loads(files.cat_file(path))
-        if said["format"] != FORMAT:
-            raise ValueError(f"format {said['format']!r} is not known to fedcore {__version__}")
-        named = {str(name): (str(digest), int(size)) for name, (digest, size) in said["files"].items()}
+        manifest = json.loads(files.cat_file(path))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']!r} is not known to fedcore {__version__}")
+        named = {str(name): (str(digest), int(size)) for name, (digest, size) in manifest["files"].items()}
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; fedcore save writes it") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -183,7 +183,7 @@ def _manifest(files: Any, path: str) -> tuple[dict[str, Any], dict[str, tuple[st
         plain = str(path_there) == name and ".." not in path_there.parts and "\0" not in name
         if not inside or not plain or not digest.isalnum():
             raise InputError(f"{path}: names {name!r}, which no save holds")
-    return said, named
+    return manifest, named
 
 
 def _read(files: Any, root: str, digest: str) -> bytes:
@@ -228,20 +228,20 @@ def _scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def _opened(place: str) -> Iterator[tuple[Any, str]]:
+def _opened(url: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a folder or URL, and the path in it; its errors are Failed, in one line."""
     try:
         import fsspec
 
-        if "://" in check_place(place):
-            files, root = file_system(place)
+        if "://" in check_url(url):
+            files, root = file_system(url)
         else:  # no URL: a blank, a percent sign and `::` are the name's own
-            files, root = fsspec.filesystem("file"), str(Path(place).resolve())
+            files, root = fsspec.filesystem("file"), str(Path(url).resolve())
     except (ImportError, ValueError) as error:
-        raise InputError(f"{place!r}: {error}") from None
+        raise InputError(f"{url!r}: {error}") from None
     try:
         yield files, root
     except (InputError, Failed):
         raise
     except Exception as error:
-        raise Failed(cause(error) or f"{place}: {' '.join(str(error).split()) or type(error).__name__}") from None
+        raise Failed(cause(error) or f"{url}: {' '.join(str(error).split()) or type(error).__name__}") from None

@@ -41,13 +41,13 @@ def no_room(error: OSError, path: object) -> str:
 
 
 @contextmanager
-def naming(place: object) -> Iterator[None]:
+def naming(path: object) -> Iterator[None]:
     """Let an error of a write that names no file, as one in the midst of a file does, name this folder."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL | DENIED and not error.filename:
-            error.filename = str(place)
+            error.filename = str(path)
         raise
 
 
@@ -60,11 +60,11 @@ def cause(error: BaseException | None) -> str:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         line = _system_error(error)
-        place = isinstance(line, OSError) and (line.filename2 or line.filename)  # a copy's second is what is written
+        path = isinstance(line, OSError) and (line.filename2 or line.filename)  # a copy's second is what is written
         if isinstance(line, OSError) and line.errno in FULL:
-            return no_room(line, place or "a file")
+            return no_room(line, path or "a file")
         if isinstance(line, OSError) and line.errno in DENIED:
-            return f"{place or 'a file'}: {os.strerror(line.errno or 0)}; {CONTINUE}"
+            return f"{path or 'a file'}: {os.strerror(line.errno or 0)}; {CONTINUE}"
         if isinstance(line, MemoryError) or (isinstance(line, OSError) and line.errno == errno.ENOMEM):
             return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
         if (type(line).__module__, type(line).__name__) == ("sqlite3", "OperationalError"):
@@ -82,8 +82,8 @@ def _system_error(error: BaseException) -> BaseException:
         for source, target, why in error.args[0] if isinstance(error.args[0], list) else ():
             if number := re.match(r"\[Errno (\d+)\]", str(why)):
                 return OSError(int(number[1]), "", str(source), None, str(target))
-    elif not isinstance(error, OSError) and (said := SAID.search(str(error))):
-        return OSError(int(said[1] or said[2]), "")
+    elif not isinstance(error, OSError) and (match := SAID.search(str(error))):
+        return OSError(int(match[1] or match[2]), "")
     return error
 
 

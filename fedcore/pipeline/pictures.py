@@ -59,19 +59,19 @@ CACHED = 256
 def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
     """Draw the devices' similarity, once for all methods."""
     data: Dataset = store.get(dataset)
-    made: Partition = store.get(partition)
-    return figures.png(figures.similarity(similarity(data, made), groups(data, made)))
+    parts: Partition = store.get(partition)
+    return figures.png(figures.similarity(similarity(data, parts), groups(data, parts)))
 
 
 def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, Picture]:
     """Draw one method's reports by its figures (`Method.figures`); if it has none, its matrices as heat maps."""
-    made = {
+    drawings = {
         name.removesuffix(f"-{label}"): cached_picture(draw)
         for path in paths
         for name, _, draw in figures.drawings(path, {label: turn_reports})
     }
     if paths:
-        return made
+        return drawings
     flat = {name: matrix.numpy() for name, matrix in reports.matrices(turn_reports).items() if matrix.ndim == 2}
     return {name.replace("/", "-"): cached_picture(partial(figures.heat_map, x, name)) for name, x in flat.items()}
 
@@ -87,9 +87,9 @@ def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports
 def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
     """Draw the embedded examples of some methods, label -> the result of :func:`fedcore.results.embedding.embed`."""
     data: Dataset = store.get(dataset)
-    made: Partition = store.get(partition)
-    of = groups(data, made)
-    names = [of.get(name, "") for name in made.devices]
+    parts: Partition = store.get(partition)
+    of = groups(data, parts)
+    names = [of.get(name, "") for name in parts.devices]
     drawn = {label: _plane(store.get(ref), names) for label, ref in planes.items()}
     return figures.png(figures.features(drawn, data.classes))
 

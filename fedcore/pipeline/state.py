@@ -61,7 +61,7 @@ def _make_place(path: Path) -> None:
 
 def quarantine(path: Path, why: str) -> None:
     """Rename what lies in the place of a state file, and say so in one line on stderr."""
-    places = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
-    place = next(place for place in places if not place.exists())
-    shutil.move(path, place)
-    sys.stderr.write(f"fedcore: {path.name} {why}; set aside as {place}\n")
+    names = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
+    name = next(name for name in names if not name.exists())
+    shutil.move(path, name)
+    sys.stderr.write(f"fedcore: {path.name} {why}; set aside as {name}\n")

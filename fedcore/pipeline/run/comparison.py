@@ -58,7 +58,7 @@ HEADLINE = {
 
 
 @dataclass(frozen=True)
-class Answered:
+class ComparisonInput:
     """What results say. studies: by name. table: the results' rows, and those that the studies derive from them."""
 
     studies: dict[str, Study]
@@ -73,30 +73,30 @@ def compare(
     seconds: Sequence[Path],
     partitions: Iterable[Path],
     papers: Papers | None = None,
-    answered: Answered | None = None,
+    inputs: ComparisonInput | None = None,
     trends: Mapping[tuple[str, str], bytes] | None = None,
 ) -> Comparison:
     """Compare results that are in some folders.
 
-    partitions: their pictures. answered: what their tables say, if this command has just made them. trends: a
+    partitions: their pictures. inputs: what their tables say, if this command has just made them. trends: a
     picture of earlier runs, by study and setting.
     """
-    answered = answered or read_answered(params, results, seconds)
-    chosen, table, summary = answered.studies, answered.table, answered.summary
+    inputs = inputs or read_input(params, results, seconds)
+    chosen, table, summary = inputs.studies, inputs.table, inputs.summary
     studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     names = {slug(name): name for name in table["setting"].unique()}
     for path in partitions:
-        place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
-        pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
+        setting_key = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
+        pictures.setdefault(setting_key, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
         if (folder / PICTURES / INDEX).is_file():
             index = spreadsheet.read(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
-                place = (folder.name.rpartition("-")[0], setting)
-                pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
-    for place, drawn in (trends or {}).items():
-        pictures.setdefault(place, {})[TREND] = drawn
+                setting_key = (folder.name.rpartition("-")[0], setting)
+                pictures.setdefault(setting_key, {})[caption] = (folder / PICTURES / file).read_bytes()
+    for setting_key, drawn in (trends or {}).items():
+        pictures.setdefault(setting_key, {})[TREND] = drawn
     points = grid(results)
     verdicts = [
         (study, verdict)
@@ -123,7 +123,7 @@ def compare(
         grids,
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
-        answered.answers,
+        inputs.answers,
         read_outcomes(results),
     )
 
@@ -140,7 +140,7 @@ def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Ou
     return outcomes
 
 
-def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> Answered:
+def read_input(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> ComparisonInput:
     """Return what results that are in some folders say."""
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
@@ -148,16 +148,16 @@ def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: S
     return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(results))
 
 
-def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> Answered:
+def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> ComparisonInput:
     """Return what results say that are not yet in folders."""
-    found = list(results)
-    control_labels = frozenset(result.row.label for result in found if result.control)
-    return answer(params, [result.table for result in found], [result.seconds for result in found], control_labels)
+    listed = list(results)
+    control_labels = frozenset(result.row.label for result in listed if result.control)
+    return answer(params, [result.table for result in listed], [result.seconds for result in listed], control_labels)
 
 
 def answer(
     params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame], controls: frozenset[str]
-) -> Answered:
+) -> ComparisonInput:
     """Return what some tables say. seconds: of their steps, as far as they are known. controls: the labels of those."""
     whole = pd.concat(tables, ignore_index=True)
     chosen = {study: find_study(params, study) for study in whole["study"].unique()}
@@ -165,13 +165,13 @@ def answer(
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
     never = controls | tuned_controls(chosen, controls)
     criteria = criteria_of(params, chosen, table)
-    return Answered(chosen, table, summarise(table, spent, never, criteria), answers(table, never, criteria))
+    return ComparisonInput(chosen, table, summarise(table, spent, never, criteria), answers(table, never, criteria))
 
 
 def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame) -> dict[Place, Criterion]:
     """Return what decides in each setting of a tidy table."""
     run = run_section(params)
-    return {place: run.of(studies[place[0]]).criterion for place, _ in places(table)}
+    return {setting_key: run.of(studies[setting_key[0]]).criterion for setting_key, _ in places(table)}
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
@@ -214,8 +214,8 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     (versioned / PLOTS).mkdir(exist_ok=True)
     for (study, setting), picture in compared.plots.comparisons.items():
         (versioned / PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
-    for place, picture in compared.plots.courses.items():
-        (versioned / PLOTS / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
+    for setting_key, picture in compared.plots.courses.items():
+        (versioned / PLOTS / f"{slug('-'.join(filter(None, setting_key)))}-rounds.png").write_bytes(picture)
     for study, picture in compared.along.items():
         (versioned / PLOTS / f"{study}.png").write_bytes(picture)
     (versioned / BRIEF).write_text(brief(compared.answers))
@@ -248,7 +248,7 @@ def describe(
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
         answered = {
-            place: answer for place, answer in compared.answers.items() if place[0] == of.study and place[2] in settings
+            key: answer for key, answer in compared.answers.items() if key[0] == of.study and key[2] in settings
         }
         if rows.empty:
             continue
@@ -286,15 +286,15 @@ def new_device_numbers(
     table: pd.DataFrame, study: str, answers: Mapping[Place, Answer]
 ) -> dict[tuple[str, ...], float]:
     """Return the means over devices that took no part: (metric, row) -> value; in several settings, as above."""
-    its_answers = {place: answer for place, answer in answers.items() if place[0] == study}
+    its_answers = {setting_key: answer for setting_key, answer in answers.items() if setting_key[0] == study}
     numbers = {}
-    for place, answer in its_answers.items():
+    for setting_key, answer in its_answers.items():
         if answer.new_device is None:
             continue
-        rows = table[(table["study"] == study) & (table["setting"] == place[2])]
+        rows = table[(table["study"] == study) & (table["setting"] == setting_key[2])]
         criterion = answer.criterion.of_table(rows)
         for row, values in values_of_new(rows, criterion).items():
-            name = (f"new_device_{criterion.metric.name}", *([place[2]] if len(its_answers) > 1 else []), row)
+            name = (f"new_device_{criterion.metric.name}", *([setting_key[2]] if len(its_answers) > 1 else []), row)
             numbers[name] = criterion.metric.sign * float(
                 values[list(answer.new_device.measured.weights)].mean().mean()
             )
@@ -315,15 +315,15 @@ def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[
                 by_method.setdefault(run["method"], []).append(run)
     advised = {(study, setting): answer.advised for (study, _, setting), answer in answers.items()}
     chosen = []
-    for place, rows in by_setting.items():
+    for setting_key, rows in by_setting.items():
         scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
-        known = [name for name, score in scores.items() if score is not None]
-        name = advised.get(place) or max(known, key=lambda name: scores[name] or 0.0, default=None)
+        scored = [name for name, score in scores.items() if score is not None]
+        name = advised.get(setting_key) or max(scored, key=lambda name: scores[name] or 0.0, default=None)
         if name in rows:
             chosen.append(min(rows[name], key=lambda run: run["seed"])["config"])
     return chosen
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

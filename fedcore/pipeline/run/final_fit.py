@@ -97,14 +97,14 @@ def require_same(session: Session, origin: Origin, study: PreparedData, name: st
 
 def divide(steps: Any, study: PreparedData, method: Method) -> Ref:
     """Divide the examples anew, as a cached step: what tested the method trains it, too."""
-    made: Ref = steps.run_inline(partial(divide_finally, held_out=method.held_out), study.dataset, study.partition)
-    return made
+    partition: Ref = steps.run_inline(partial(divide_finally, held_out=method.held_out), study.dataset, study.partition)
+    return partition
 
 
 def count_left(store: Store, final: PreparedData) -> int:
     """Return how many rows of the shared test set nobody trains on."""
-    held, made = partitions.read(store, final)
-    return len(made.shared) if held.test is None or len(made.shared) else len(held.test)
+    dataset, partition = partitions.read(store, final)
+    return len(partition.shared) if dataset.test is None or len(partition.shared) else len(dataset.test)
 
 
 def announce(

@@ -254,8 +254,8 @@ def forecast(
                         kind, plan = leave_first_out(dry_run, job.seed, divided, chosen)
                         without[kind].append(cost(job.study, f"{row.label} without each device", plan))
         for candidates in without.values():
-            one = max(candidates, key=lambda one: (one.steps == one.cached, one.seconds))
-            yield one.times(len(divided.fed.devices))
+            dearest_row = max(candidates, key=lambda row: (row.steps == row.cached, row.seconds))
+            yield dearest_row.times(len(divided.fed.devices))
 
 
 @dataclass(frozen=True)
@@ -277,8 +277,8 @@ def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) ->
     store, scale = dry_run.store, setting.federation["scale"]
     if setting.source not in sources:
         sources[setting.source] = partitions.read_dataset(store, setting.data)
-    made = partitions.divide_dataset(dry_run, sources[setting.source], setting.federation, job.seed)
-    data = PreparedData(sources[setting.source], made)
+    partition = partitions.divide_dataset(dry_run, sources[setting.source], setting.federation, job.seed)
+    data = PreparedData(sources[setting.source], partition)
     fed = partitions.build_federation(dry_run, setting, data)
     job.criterion.require_task(fed.task)
     before = len(fed.devices) * sum(prepared_bytes(store, data, scale).values())

@@ -58,7 +58,7 @@ def lines_of(results: Iterable[Result], answers: Mapping[Place, Answer], store: 
     for result in results:
         by_setting.setdefault((result.setting.study, result.setting.name), []).append(result)
     answer_of = {(study, setting): answer for (study, _, setting), answer in answers.items()}
-    return [line_of(now, of_place, answer_of[place], store) for place, of_place in by_setting.items()]
+    return [line_of(now, of_place, answer_of[setting_key], store) for setting_key, of_place in by_setting.items()]
 
 
 def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) -> Line:
@@ -110,8 +110,8 @@ def append(lines: Sequence[Line]) -> None:
     }
     with FileLock(environment.STATE / "history.lock", mode=0o600):
         content = HISTORY.read_bytes() if HISTORY.exists() else b""
-        known = {_identity(line) for line in read()}
-        new = [line | after.get(line["task"], {}) for line in lines if _identity(line) not in known]
+        recorded = {_identity(line) for line in read()}
+        new = [line | after.get(line["task"], {}) for line in lines if _identity(line) not in recorded]
         if new:
             end = b"\n" if content and not content.endswith(b"\n") else b""
             write_atomic(HISTORY, content + end + "".join(json.dumps(line) + "\n" for line in new).encode())

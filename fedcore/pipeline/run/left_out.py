@@ -40,8 +40,8 @@ def score_sites(
     steps: Steps, prepared: PreparedData, scale: str, method: Method, fed: Federation, state: State
 ) -> dict[str, dict[str, float]]:
     """Return the scores on the sites whose rows are all marked test; empty if the data have none."""
-    dataset, made = read(steps.store, prepared)
-    if not new_sites(dataset, made):
+    dataset, partition = read(steps.store, prepared)
+    if not new_sites(dataset, partition):
         return {}
     examples = steps.run_inline(partial(prepare_sites, scale=scale), prepared.dataset, prepared.partition)
     return score_new(method, fed, state, steps, next(iter(fed.devices.values())).net, examples)
@@ -51,13 +51,13 @@ def leaves_out(asked: NewDeviceFrom, store: Store, prepared: PreparedData) -> bo
     """Tell whether devices are left out in turn: see `fedcore.config.studies.Run`."""
     if asked == "shared":
         return False
-    dataset, made = read(store, prepared)
+    dataset, partition = read(store, prepared)
     if asked == "left_out":
-        if len(made.names) < 2:
+        if len(partition.names) < 2:
             raise InputError("run.new_device = 'left_out': needs at least two devices")
         return True
-    own = dataset.device is not None and owners_of(dataset, made) is dataset.device
-    return own and 2 <= len(made.names) <= MOST and not new_sites(dataset, made)
+    own = dataset.device is not None and owners_of(dataset, partition) is dataset.device
+    return own and 2 <= len(partition.names) <= MOST and not new_sites(dataset, partition)
 
 
 def leave_out(session: Session, results: Sequence[Result], criterion: Criterion) -> list[Result]:
@@ -122,9 +122,9 @@ def federation_without(
     """Return the federation without a device, and all labelled examples of that device, as references."""
     distributed = partial(distribute_without, device=device, scale=scale)
     if fed.task != CLASSIFICATION.name:
-        dataset, made = steps.store.get((prepared.dataset, prepared.partition))
-        others, _ = leave_out_of(dataset, made, device)
+        dataset, partition = steps.store.get((prepared.dataset, prepared.partition))
+        others, _ = leave_out_of(dataset, partition, device)
         fed = replace(fed, scoring=replace(fed.scoring, label_scale=label_scale(dataset, others)))
-    held, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)
-    devices = {name: replace(fed.devices[name], data=data) for name, data in held.items()}
+    parts_of, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)
+    devices = {name: replace(fed.devices[name], data=data) for name, data in parts_of.items()}
     return replace(fed, devices=devices, test=shared, server_data=servers), examples

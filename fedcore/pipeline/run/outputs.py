@@ -112,32 +112,32 @@ def _save(store: Store, results: list[Result], folder: Path, metrics: Path, curv
 
 
 def write_run(
-    params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], answered: comparison.Answered,
+    params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], inputs: comparison.ComparisonInput,
     store: Store, writer: RecordWriter,
 ) -> list[str]:  # fmt: skip
     """Write, compare and print the results of a run outside of `dvc repro`; returns the configurations to propose."""
     everything = [result for job in jobs for result in results[job.name]]
-    print_summary(answered.summary)  # before pictures and pages, which take longer
+    print_summary(inputs.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
-    places = []
+    folders = []
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
-        place = folder / job.name
-        places.append(place)
-        _save(store, results[job.name], place, place / METRICS, place / CURVES, place)
+        job_folder = folder / job.name
+        folders.append(job_folder)
+        _save(store, results[job.name], job_folder, job_folder / METRICS, job_folder / CURVES, job_folder)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
-        place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
-        partitions.save_partition(store, result.prepared, place)
-        pictures.append(place / "who.png")
-    writer.history += history.lines_of(everything, answered.answers, store)
-    drawn = {place: figures.png(figure) for place, figure in trends([*history.read(), *writer.history]).items()}
-    made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered, drawn)
-    comparison.write(made, folder, folder)
+        divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
+        partitions.save_partition(store, result.prepared, divided)
+        pictures.append(divided / "who.png")
+    writer.history += history.lines_of(everything, inputs.answers, store)
+    drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
+    compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
+    comparison.write(compared, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
-    comparison.describe(made, studies, writer, folder / PAGE)
-    print_claims(made.claims)
+    comparison.describe(compared, studies, writer, folder / PAGE)
+    print_claims(compared.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
-    return comparison.proposals(places, made.answers)
+    return comparison.proposals(folders, compared.answers)
 
 
 def report(
@@ -196,12 +196,12 @@ def stage_studies() -> dict[tuple[str, str], StudyOnData]:
 def compare_stages() -> Comparison:
     """Compare the results of the stages of `dvc repro`, and write the comparison."""
     params = read()
-    made = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))
+    compared = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))
     with naming(RESULTS):
-        comparison.write(made, PIPELINE / "compare", RESULTS)
-        answers.keep(study_answers(made.answers), PIPELINE / "compare", RESULTS)
+        comparison.write(compared, PIPELINE / "compare", RESULTS)
+        answers.keep(study_answers(compared.answers), PIPELINE / "compare", RESULTS)
     PROCESSOR.write_text(f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}\n")
-    return made
+    return compared
 
 
 def require(*outputs: Path) -> None:

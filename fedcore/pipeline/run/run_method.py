@@ -56,7 +56,7 @@ def run_method(
     with naming(f"in method {row.label}, seed {seed}"):
         played = list(rounds(method, fed, seed, session.steps, every))
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
-    loaded_reports: list[Report] = session.store.get([one.report for one in played])
+    loaded_reports: list[Report] = session.store.get([result.report for result in played])
     turn_reports = name_classes(session.store, prepared, loaded_reports)
     for warning in reports.words(turn_reports, reports.WARNING):
         session.print_line(f"  {row.label}: {warning}")
@@ -107,14 +107,14 @@ def config_digest(
     size: str, every: int, hardware: tuple[str, ...],
 ) -> str:  # fmt: skip
     """Return the digest of all that a method's result depends on: settings, data, code and hardware."""
-    words = (
+    parts = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *hardware, *([fed.threats] if fed.threats else []),
         *([fed.scoring] if fed.scoring else []), *([setting.metric] if setting.metric != "accuracy" else []),
         *([setting.threshold] if setting.threshold else []),
     )  # fmt: skip
-    return Digest().of(words)
+    return Digest().of(parts)
 
 
 def embed_features(
@@ -129,11 +129,11 @@ def embed_features(
     return embedded
 
 
-def name_classes(store: Store, prepared: PreparedData, told: list[Report]) -> list[Report]:
+def name_classes(store: Store, prepared: PreparedData, loaded: list[Report]) -> list[Report]:
     """Return reports whose warnings name the data's classes; reads the data only if there are warnings."""
-    if not reports.words(told, reports.WARNING):
-        return told
-    return reports.name_classes(told, store.get(prepared.dataset).classes)
+    if not reports.words(loaded, reports.WARNING):
+        return loaded
+    return reports.name_classes(loaded, store.get(prepared.dataset).classes)
 
 
 def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str, float]:
@@ -205,9 +205,9 @@ def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
     """Write how the devices prepared a user's own data: setting -> schema."""
     schemas = {}
     for name, result in {result.setting.name: result for result in results}.items():
-        dataset, made = read(store, result.prepared)
+        dataset, partition = read(store, result.prepared)
         if dataset.schema is not None:
-            schemas[name] = json.loads(to_json(result.schema(dataset, made)))
+            schemas[name] = json.loads(to_json(result.schema(dataset, partition)))
     if schemas:
         (folder / SCHEMA).write_text(json.dumps(schemas, indent=1) + "\n")
 
@@ -254,17 +254,17 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
 
 def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
     """Yield the pictures of one setting's methods: name, caption, picture."""
-    shown = results[0].extra_figures
-    place = (store, results[0].prepared.dataset, results[0].prepared.partition)
-    if "similarity" in shown:
-        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *place)
+    names = results[0].extra_figures
+    refs = (store, results[0].prepared.dataset, results[0].prepared.partition)
+    if "similarity" in names:
+        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *refs)
     drawn = {
-        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in shown] for result in results
+        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in names] for result in results
     }
     yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
-    if "features" in shown and planes:
-        yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *place, planes)
+    if "features" in names and planes:
+        yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *refs, planes)
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:
@@ -277,15 +277,15 @@ def save_seconds(results: Sequence[Result], folder: Path) -> None:
 def summary_line(result: Result, criterion: Criterion) -> str:
     """Return a method's result in one line: means over the devices that count in the table, too."""
     metric = result.metric
-    shown = ", ".join(
-        f"{words} {mean:.3f} (worst {values.max() if metric.less else values.min():.3f})"
-        for split, words in (("test", "own test"), ("shared", "shared test"))
+    scores = ", ".join(
+        f"{title} {mean:.3f} (worst {values.max() if metric.less else values.min():.3f})"
+        for split, title in (("test", "own test"), ("shared", "shared test"))
         for values, mean in [_final_scores(result, split, criterion)]
         if len(values)
     )
-    shown = shown if metric.name == "accuracy" else f"{metric.words}: {shown}"
+    scores = scores if metric.name == "accuracy" else f"{metric.words}: {scores}"
     computed = sum(not step.cached for step in result.steps)
-    return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
+    return f"  {result.name:<36} {scores}  [{computed} of {len(result.steps)} steps computed]"
 
 
 def leader_of(result: Result, criterion: Criterion) -> Leader | None:
@@ -327,9 +327,9 @@ def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Ste
         total = spent.setdefault(step.kind, [0.0, 0.0])
         total[0] += step.wall
         total[1] += step.cpu
-    place = (setting.study, setting.name, label, seed)
+    row = (setting.study, setting.name, label, seed)
     return pd.DataFrame(
-        [(*place, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
+        [(*row, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
         columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
     )
 

@@ -23,22 +23,22 @@ def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partit
 
 
 @step_word("partition")
-def divide_finally(dataset: Dataset, made: Partition, *, held_out: tuple[HeldOut, ...]) -> Partition:
+def divide_finally(dataset: Dataset, parts: Partition, *, held_out: tuple[HeldOut, ...]) -> Partition:
     """Give each device all its labelled examples to train on, see :func:`fedcore.partition.final_partition`."""
-    return final_partition(dataset, made, held_out)
+    return final_partition(dataset, parts, held_out)
 
 
-def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
+def distribute(dataset: Dataset, parts: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Return each device's examples, the shared test set and the server's examples."""
-    return *splits(dataset, made, scale), server_examples(dataset, made, scale)
+    return *splits(dataset, parts, scale), server_examples(dataset, parts, scale)
 
 
 @step_word("distribute")
 def distribute_without(
-    dataset: Dataset, made: Partition, *, device: str, scale: str
+    dataset: Dataset, parts: Partition, *, device: str, scale: str
 ) -> tuple[dict[str, Splits], Data, Data, Data]:
     """Return what `distribute` does for the other devices, and all labelled examples of this one."""
-    others, rows = leave_out(dataset, made, device)
+    others, rows = leave_out(dataset, parts, device)
     return *distribute(dataset, others, scale=scale), new_examples(dataset, others, rows, scale)
 
 
@@ -49,9 +49,9 @@ def take_none(data: Data) -> Data:
 
 
 @step_word("distribute")
-def prepare_sites(dataset: Dataset, made: Partition, *, scale: str) -> dict[str, Data]:
+def prepare_sites(dataset: Dataset, parts: Partition, *, scale: str) -> dict[str, Data]:
     """Return the examples of the sites whose rows are all marked test."""
-    return {name: new_examples(dataset, made, rows, scale) for name, rows in new_sites(dataset, made).items()}
+    return {name: new_examples(dataset, parts, rows, scale) for name, rows in new_sites(dataset, parts).items()}
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     x = dataset.train.x
     largest = None if x.dtype == torch.uint8 else largest_integer(x)
     task = {} if dataset.task.has_classes else {"task": dataset.task.name}
-    inputs = [[one.name, one.shape, one.whole] for one in schema_of(dataset).several]
+    inputs = [[entry.name, entry.shape, entry.whole] for entry in schema_of(dataset).several]
     several = {"several": inputs} if inputs else {}
     return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest, **task, **several}
 
