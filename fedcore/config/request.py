@@ -12,14 +12,7 @@ from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_words
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
-from fedcore.config.studies import (
-    OF_STUDY,
-    NewDeviceFrom,
-    Seeds,
-    find_study,
-    grid_points,
-    run_section,
-)
+from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
 from fedcore.data import Dataset, is_users
 from fedcore.partition import Partition
 from fedcore.results.criterion import Criterion

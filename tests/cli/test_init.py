@@ -20,17 +20,11 @@ pytestmark = pytest.mark.slow
     ("words", "said"),
     [
         (["full"], "full: is not empty; give a new folder"),
-        (
-            ["new", "--data", "none.csv", "--label", "y"],
-            "--data = none.csv: no such file; give a .csv, .tsv or",
-        ),
+        (["new", "--data", "none.csv", "--label", "y"], "--data = none.csv: no such file; give a .csv, .tsv or"),
         (["new", "--data", "t.csv"], "--label: must name the column to predict"),
         (["new", "--data", "t.csv", "--label", "z"], "--label = 'z': t.csv has no such column; it has x, y"),
         (["new", "--data", "t.csv", "--label", "y", "--device", "z"], "--device = 'z': t.csv has no such column"),
-        (
-            ["new", "--data", "t.xlsx", "--label", "y"],
-            "--data = t.xlsx: '.xlsx' cannot be read, only .csv",
-        ),
+        (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: '.xlsx' cannot be read, only .csv"),
         (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
         (["new", "--data", "two", "--label", "y"], "--label = 'y': two/b.csv has no such column; it has x, z"),
         (["new", "--data", "odd.csv", "--label", "y"], "--data = odd.csv: columns may be separated in two ways"),

@@ -319,7 +319,7 @@ TOLD: dict[tuple[str, str, str], Callable[[], list[float]]] = {
     ],
     ("code", "Fig. 9", "the same as a rule"): digits_gains,
     ("code", "Fig. 9", "FedAvg-10, -30 and -50 with few epochs"): lambda: [
-        *(fig8("fig8-mnist-fedavg", 16, alpha, f"fedavg_{rounds}_epoch") for alpha in ALPHAS for rounds in (10, 30)),
+        *(fig8("fig8-mnist-fedavg", 16, alpha, f"fedavg_{rounds}_epoch") for alpha in ALPHAS for rounds in (10, 30))
     ],
     ("code", "Fig. 9", "CODE and FedAvg-10, -30 and -50, alpha 1e20"): lambda: [
         ten_epochs("code_ot")[0],

@@ -501,8 +501,7 @@ def test_a_missing_method_of_a_user_is_refused(params: dict[str, Any], halved: s
 
 
 @pytest.mark.parametrize(
-    "place",
-    ["sftp://me:word@10.0.0.5/blobs", "simplecache::sftp://me:word@10.0.0.5/blobs", "s3://bucket/x?key=word"],
+    "place", ["sftp://me:word@10.0.0.5/blobs", "simplecache::sftp://me:word@10.0.0.5/blobs", "s3://bucket/x?key=word"]
 )
 def test_a_line_about_an_address_does_not_repeat_its_password(place: str):
     line = refusal(run_section, {**PARAMS, "run": {**PARAMS["run"], "store": place}})

@@ -138,11 +138,7 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
     )
     assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
     assert (sharp.training.epochs, sharp.training.lr, sharp.training.shared_init) == (2, 0.5, True)
-    assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
-        "fedavg",
-        2,
-        "size",
-    )
+    assert (average.name, average.settings["rounds"], average.settings["weights"]) == ("fedavg", 2, "size")
     # What is typed for the method reaches every row of it, unless the row says otherwise.
     plain, sharp, _ = points(params, lmf__reg=0.5)[0].methods
     assert (plain.settings["reg"], sharp.settings["reg"]) == (0.5, 0.125)

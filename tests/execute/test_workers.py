@@ -515,9 +515,7 @@ def _lives(pid):
 
 
 @pytest.mark.parametrize(
-    ("number", "steps"),
-    [(signal.SIGKILL, ["600", "0"]), (signal.SIGINT, ["600"])],
-    ids=["killed", "interrupted"],
+    ("number", "steps"), [(signal.SIGKILL, ["600", "0"]), (signal.SIGINT, ["600"])], ids=["killed", "interrupted"]
 )
 def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, steps):
     """In the middle of a step of so many seconds, or idle after it."""

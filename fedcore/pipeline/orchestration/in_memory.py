@@ -19,12 +19,7 @@ class InMemory:
     """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
 
     def __init__(
-        self,
-        store: Store,
-        workers: Engine,
-        advance: Callable[[int], None],
-        accelerator: str | None,
-        together: int = 1,
+        self, store: Store, workers: Engine, advance: Callable[[int], None], accelerator: str | None, together: int = 1
     ) -> None:
         self.store = store
         self.workers = workers

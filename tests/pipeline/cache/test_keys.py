@@ -271,10 +271,7 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "settings bound by place": (partial(near, 1), partial(near, 2)),
     "bound and not": (near, partial(near)),
     "sets": ({1, 2}, {1, 3}),
-    "training": (
-        Training("adam", 0.1, 0.0, 0.0, "constant", 8, 1),
-        Training("adam", 0.1, 0.0, 0.0, "constant", 8, 2),
-    ),
+    "training": (Training("adam", 0.1, 0.0, 0.0, "constant", 8, 1), Training("adam", 0.1, 0.0, 0.0, "constant", 8, 2)),
     "fractions of devices": (Stage(near, None, fraction=0.5), Stage(near, None, fraction=1.0)),
 }
 EQUAL: dict[str, Callable[[], tuple[Any, Any]]] = {

@@ -69,10 +69,7 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     scores = table({"local_only": plus(0.0), "fedavg": plus(0.1)})
     told = answers(scores, CONTROLS)
     ((study, _, setting),) = told
-    steps = (
-        SimpleNamespace(key="train", cached=False, wall=2.0),
-        SimpleNamespace(key="read", cached=True, wall=50.0),
-    )
+    steps = (SimpleNamespace(key="train", cached=False, wall=2.0), SimpleNamespace(key="read", cached=True, wall=50.0))
     made: Any = [
         SimpleNamespace(
             setting=SimpleNamespace(study=study, name=setting, data_name="m", task="m-y"), size="small", seed=seed,
