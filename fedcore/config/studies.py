@@ -75,7 +75,6 @@ Address = Annotated[str, AfterValidator(_check_address)]
 OF_STUDY = ("run.every", "run.lr_factors")
 """The settings of section run that a study may change."""
 
-
 NewDeviceFrom = Literal["left_out", "shared", "auto"]
 
 POINTS = 2000
