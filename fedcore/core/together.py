@@ -74,7 +74,7 @@ def accelerate_all(step: Callable[..., T], kind: str | None) -> Callable[..., li
 def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any, ...]) -> list[T]:
     """Run a step with each of these arguments on the accelerator (None: here), and return the results, on the CPU."""
     with deterministic() if kind else nullcontext():
-        return run_together(accelerate(step, kind), calls)
+        return run_vectorised(accelerate(step, kind), calls)
 
 
 LEAST, LEAST_BYTES = 128, 4096
@@ -171,7 +171,7 @@ def _flat(value: tuple[Any, ...]) -> Iterator[Any]:
         yield from _flat(part) if isinstance(part, tuple) else (part,)
 
 
-class Way(Protocol):
+class Kernel(Protocol):
     """How models are trained together: a module that says which descents are a group, and takes a group's steps."""
 
     def groups(self, descents: Sequence[Descent]) -> list[list[int]]: ...
@@ -191,12 +191,14 @@ def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list
     return _results(outcomes)
 
 
-def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], way: Way = stacked) -> list[Result]:
+def run_vectorised(
+    fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], kernel: Kernel = stacked
+) -> list[Result]:
     """Call a step with each of these arguments; what they train, they train together.
 
     Raises the error of the first call that fails, after the threads have ended.
     """
-    return _results(run_each(fn, calls, way, to_the_end=False))
+    return _results(run_each(fn, calls, kernel, to_the_end=False))
 
 
 def _results(outcomes: Sequence[Outcome]) -> list[Any]:
@@ -207,36 +209,36 @@ def _results(outcomes: Sequence[Outcome]) -> list[Any]:
 
 
 def run_each(
-    fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], way: Way, to_the_end: bool = True
+    fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], kernel: Kernel, to_the_end: bool = True
 ) -> list[Outcome]:
     """Do the same, and return how each call ended.
 
     to_the_end: whether the others go on when one has failed.
     """
     with one_thread():
-        strands: list[_Strand] = []
+        threads: list[_CallThread] = []
         try:
             for args in calls:
-                strands.append(_Strand(fn, args))
-            _run(strands, way, to_the_end)
+                threads.append(_CallThread(fn, args))
+            _run(threads, kernel, to_the_end)
         finally:
-            for strand in strands:
-                strand.stop()
-    return [strand.outcome for strand in strands]
+            for thread in threads:
+                thread.stop()
+    return [thread.outcome for thread in threads]
 
 
-def _run(strands: Sequence[_Strand], way: Way, to_the_end: bool) -> None:
-    running = strands
-    while running and (to_the_end or all(strand.outcome.error is None for strand in strands)):
-        for strand in running:
-            strand.advance()
-        running = [strand for strand in running if strand.waits_for is not None]
-        descents = [strand.waits_for for strand in running if strand.waits_for is not None]
-        for group in way.groups(descents):
+def _run(threads: Sequence[_CallThread], kernel: Kernel, to_the_end: bool) -> None:
+    running = threads
+    while running and (to_the_end or all(thread.outcome.error is None for thread in threads)):
+        for thread in running:
+            thread.advance()
+        running = [thread for thread in running if thread.waits_for is not None]
+        descents = [thread.waits_for for thread in running if thread.waits_for is not None]
+        for group in kernel.groups(descents):
             if len(group) > 1:
                 wall, cpu = time.perf_counter(), time.thread_time()
                 try:
-                    way.descend([descents[position] for position in group])
+                    kernel.descend([descents[position] for position in group])
                 except Exception as error:  # nobody knows whose it is
                     for position in group:
                         running[position].outcome.error = error
@@ -247,7 +249,7 @@ def _run(strands: Sequence[_Strand], way: Way, to_the_end: bool) -> None:
                     running[position].trained = True
                     share = len(descents[position].batches) / max(steps, 1)
                     running[position].outcome.add(share * wall, share * cpu)
-        running = [strand for strand in running if strand.outcome.error is None]
+        running = [thread for thread in running if thread.outcome.error is None]
 
 
 @dataclass
@@ -268,7 +270,7 @@ class _Stopped(BaseException):
     """Ends a thread whose step is not wanted any more."""
 
 
-class _Strand:
+class _CallThread:
     """A step in a thread that runs only inside `advance`, which returns when it waits for its training or has ended.
 
     waits_for: the training that it waits for. trained: whether that has been done; else the thread does it itself, with
@@ -307,7 +309,7 @@ class _Strand:
             return
         DESCEND.set(self._wait)
         fn, args = self._call
-        compute_alone()  # which `run_together` takes back: here the thread ends
+        compute_alone()  # which `run_vectorised` takes back: here the thread ends
         try:
             self.outcome.result = run_step(fn, *args)
         except _Stopped:

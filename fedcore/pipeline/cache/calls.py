@@ -39,7 +39,7 @@ def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[
     return call_save(store, together if all(is_worth_it(fn, args) for args in every) else lambda: list(results()), ())
 
 
-def load_calls_side_by_side(store: Store, fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+def load_calls_vectorised(store: Store, fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Do the same as `load_call_save` for each of several calls, whose devices train side by side where they can.
 
     A call's seconds are its own and its share of what was done for several. Of one that failed the result is None: its

@@ -20,7 +20,7 @@ from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatte
 from fedcore.pipeline.orchestration.in_memory import InMemory
 from fedcore.pipeline.orchestration.locks import StepLocks
 from fedcore.pipeline.orchestration.records import look_up, require_written
-from fedcore.pipeline.orchestration.shards import label_of, nested_on, place_calls, trains_together, word_of
+from fedcore.pipeline.orchestration.shards import is_vectorised, label_of, nested_on, place_calls, word_of
 from fedcore.pipeline.orchestration.shared_work import SharedWork
 from fedcore.pipeline.orchestration.steps import BY_KEY, Job, in_order_of_completion, step, submit, wait_for
 
@@ -79,7 +79,7 @@ class Steps:
         placed, shards = place_calls(fn, calls, self.accelerator, self.together)
         if len(shards) == len(calls):
             return self._run_in_workers(placed, calls, self.accelerator)
-        work = load_call_save if trains_together(fn, self.together) else load_calls_save
+        work = load_call_save if is_vectorised(fn, self.together) else load_calls_save
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
         values = self._run_in_workers(placed, sharded, self.accelerator, work, sharded=True)
         return {

@@ -12,7 +12,7 @@ from fedcore.execute.workers import Engine
 from fedcore.pipeline.cache.calls import load_call
 from fedcore.pipeline.cache.shared import with_blobs
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.orchestration.shards import into_shards, trains_together, word_of
+from fedcore.pipeline.orchestration.shards import into_shards, is_vectorised, word_of
 
 
 class InMemory:
@@ -31,7 +31,7 @@ class InMemory:
         return self.workers(fn, *self.store.get(args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        if not trains_together(fn, self.together):
+        if not is_vectorised(fn, self.together):
             return self._run_in_workers(accelerate(fn, self.accelerator), calls, word_of(fn))
         shards = into_shards(fn, calls, self.together)
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}

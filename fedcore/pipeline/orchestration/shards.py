@@ -38,12 +38,12 @@ def place_calls(
 ) -> tuple[Callable[..., Any], dict[str, dict[Any, Any]]]:
     """Return what the keys of a map's steps know as their function, and its calls in shards, see `into_shards`."""
     shards = into_shards(fn, calls, together)
-    if len(shards) < len(calls) and trains_together(fn, together):
+    if len(shards) < len(calls) and is_vectorised(fn, together):
         return accelerate_all(fn, accelerator), shards
     return accelerate(fn, accelerator), shards
 
 
-def trains_together(fn: Any, together: int) -> bool:
+def is_vectorised(fn: Any, together: int) -> bool:
     """Tell whether the calls of a function share steps since their devices train together on an accelerator."""
     return together > 1 and word_of(fn) not in QUICK
 
@@ -55,7 +55,7 @@ def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]], together: int = 1
     of a QUICK function, up to SMALL bytes and FEW values; the others are shards of one. A step's key covers its own
     devices, so that one that changes costs its shard.
     """
-    if trains_together(fn, together):
+    if is_vectorised(fn, together):
         units = list(calls)
         parts = [units[first : first + together] for first in range(0, len(units), together)]
         return {_of_shard(part): {unit: calls[unit] for unit in part} for part in parts}

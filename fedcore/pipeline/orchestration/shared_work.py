@@ -10,7 +10,7 @@ from typing import Any
 
 from fedcore.core.together import bounded_shares, is_worth_it
 from fedcore.execute.workers import Engine
-from fedcore.pipeline.cache.calls import load_calls_side_by_side
+from fedcore.pipeline.cache.calls import load_calls_vectorised
 from fedcore.pipeline.cache.shared import with_blobs
 from fedcore.pipeline.cache.store import Store, refs
 from fedcore.pipeline.orchestration.shards import SMALL
@@ -48,7 +48,7 @@ class SharedWork:
         return None if part is None else part.take(name)
 
     def _run(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        work = partial(self.workers.call, load_calls_side_by_side, self.store, self.fn, calls)
+        work = partial(self.workers.call, load_calls_vectorised, self.store, self.fn, calls)
         return with_blobs(self.store, tuple(calls), work)
 
 

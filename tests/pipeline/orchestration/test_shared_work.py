@@ -14,7 +14,7 @@ from federations import SGD, bits, federation
 from fedcore.core.training import train
 from fedcore.execute.workers import Inline, WorkerDied
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.calls import load_call_save, load_calls_side_by_side
+from fedcore.pipeline.cache.calls import load_call_save, load_calls_vectorised
 from fedcore.pipeline.cache.store import Store, unflatten
 from fedcore.types.method import Message, StepId
 
@@ -76,7 +76,7 @@ def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
         assert record["cpu"] > 0
         assert 0 < record["wall"] < 60
         assert work.take(name) is None  # a step that is tried again does it alone
-    assert engine.asked == [("load_calls_side_by_side", 2)] * 2
+    assert engine.asked == [("load_calls_vectorised", 2)] * 2
 
 
 def test_parts_are_as_large_as_a_kill_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -111,7 +111,7 @@ def failing(memory: Any, message: Message, device: Any, step_id: StepId) -> Any:
 
 def test_a_call_that_fails_leaves_the_others(tmp_path: Path):
     store = Store(tmp_path)
-    found = load_calls_side_by_side(store, failing, [*calls(store).values()])
+    found = load_calls_vectorised(store, failing, [*calls(store).values()])
     assert [one is None for one in found] == [False, True, False, False]
     assert bits(value(store, found[0])) == alone(store, "train-a")
 
