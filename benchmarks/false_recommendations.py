@@ -30,12 +30,13 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset
 from fedcore.partition import partition
 from fedcore.partition.tables import training_numbers
 from fedcore.results.advice import Action
 from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.types.federation import Data
 

@@ -17,6 +17,7 @@ from fedcore.api.federation import DividedDataset, federation_of, unscaled
 from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import outputs
+from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
@@ -31,7 +32,7 @@ from fedcore.report import latex
 from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
-from fedcore.results.criterion import METRICS, Criterion, Metric
+from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
 from fedcore.types.federation import Data, Federation, LabelScale, Net
 from fedcore.types.method import Method, Model
@@ -238,4 +239,4 @@ class Comparison:
         course = summary.curves(self.table)
         if name not in set(course["metric"]):
             raise unknown_value("curves.metric", name, sorted(set(course["metric"])))
-        return curves(course, known.get(name, Metric(name, name, name, per=1)))
+        return curves(course, known.get(name, Metric(name, words=name, per=1)))

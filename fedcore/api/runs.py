@@ -20,6 +20,7 @@ from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig
 from fedcore.config.signatures import check_arguments
+from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
@@ -38,7 +39,6 @@ from fedcore.results.criterion import (
     MIN_EFFECT,
     Criterion,
     Extra,
-    MetricName,
     Weighting,
     criterion,
     require_metrics,

@@ -13,10 +13,11 @@ import pandas as pd
 from fedcore.api.federation import DividedDataset, task_name
 from fedcore.api.runs import run_all
 from fedcore.config.methods import MethodConfig, configure
+from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER
 from fedcore.core.training import Training
 from fedcore.errors import Diverged, InputError
-from fedcore.results.criterion import MetricName, criterion
+from fedcore.results.criterion import criterion
 from fedcore.results.tuning import best, validation_value
 from fedcore.types.federation import Federation
 

@@ -27,20 +27,12 @@ from fedcore.config.sections import (
 )
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import Section, check
+from fedcore.core.metrics import MetricName
 from fedcore.errors import InputError
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
 from fedcore.results.claims import DEVICES, Claim, Gate
-from fedcore.results.criterion import (
-    ALWAYS,
-    LEAST_TEST,
-    MIN_EFFECT,
-    OF_POSITIVE,
-    Criterion,
-    MetricName,
-    Weighting,
-    criterion,
-)
+from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Weighting, criterion
 from fedcore.results.threshold import DECIDED
 from fedcore.results.validity import Ceiling
 from fedcore.types.ranges import Positive
@@ -233,10 +225,10 @@ def metric_name(run: Run) -> str:
 
 def scoring_settings(run: Run) -> dict[str, Any]:
     """Return the settings of what models are measured by beside what they always are; empty if by nothing."""
-    name = run.criterion.metric.name
-    if name in ALWAYS:
+    metric = run.criterion.metric
+    if metric.always:
         return {}
-    return {"metric": name, "positive": run.positive if name in OF_POSITIVE else None, "costs": run.costs}
+    return {"metric": metric.name, "positive": run.positive if metric.of_positive else None, "costs": run.costs}
 
 
 def threshold_label(run: Run) -> str | None:

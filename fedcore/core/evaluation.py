@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.builders import name_of
+from fedcore.core.metrics import Answers, measured_by
 from fedcore.core.prediction import predict
 from fedcore.data.task import CLASSIFICATION, Task, binary_loss, labelled_steps, task_of
 from fedcore.errors import InputError, naming
@@ -27,13 +29,6 @@ BINS = 10
 
 MOST_CLASSES = 50
 """The most classes whose confusions are counted."""
-
-NAMES = {
-    "classification": ("accuracy", "balanced_accuracy", "macro_f1", "loss"),
-    "regression": ("mae", "rmse", "r2", "loss"),
-    "multilabel": ("subset_accuracy", "hamming_accuracy", "macro_f1", "mean_average_precision", "loss"),
-}
-"""The metrics that every model is measured by, by task."""
 
 
 def outputs(model: Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
@@ -54,109 +49,43 @@ def answers(member: Params | Model, net: Net, x: Tensor, task: Task = CLASSIFICA
 
 
 def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
-    """Return the metrics of a task, and what `scoring` adds.
+    """Return the metrics of a kind of label, and what `scoring` adds, see :mod:`fedcore.core.metrics`.
 
-    See :func:`class_metrics`, :func:`number_metrics` and :func:`label_metrics`. Metrics of one's own see examples on
-    the CPU, and are nan where there are none.
+    Metrics of one's own see examples on the CPU, and are nan where there are none.
 
     answers: (N, K), of a model; y: (N,) or (N, K). Without examples all are nan. Where each step has a label, every
     labelled step counts as an example.
     """
     answers, y = labelled_steps(answers, y)
     task = task_of(y)
+    asked = measured_by(task.name, scoring.metric)
     if len(y) == 0:
-        more = (() if scoring.metric is None else (scoring.metric,)) + tuple(name for name, _ in scoring.own)
-        return dict.fromkeys((*NAMES[task.name], *more), math.nan)
-    labels = y
+        return dict.fromkeys([metric.column for metric in asked] + [name for name, _ in scoring.own], math.nan)
+    given = read_answers(answers, y, scoring)
+    values = {metric.column: metric.compute(given) for metric in asked}
+    if scoring.own:
+        shown, labels = in_unit(answers, y, scoring) if task.standardised else (task.probabilities(answers), y)
+        values |= {name: _own(name, function, shown, labels) for name, function in scoring.own}
+    return values
+
+
+def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
+    """Return what a model says of examples beside what is right; several labels are predicted from 1/2 on."""
+    task = task_of(y)
+    if task.standardised:
+        guess, y = answers[:, 0].double(), y.double()
+        none = guess.new_empty(0)
+        return Answers(y, guess, (guess - y).square().mean().item(), scoring, lambda: none, none, none, none)
+    exact = answers.double()
+    scores = partial(task.probabilities, exact)
     if task.has_classes:
-        values, predictions = class_metrics(answers, y, scoring), task.probabilities(answers)
-    elif task.standardised:
-        values, (predictions, labels) = number_metrics(answers, y, scoring), in_unit(answers, y, scoring)
-    else:
-        values, predictions = label_metrics(answers, y), task.probabilities(answers)
-    for name, function in scoring.own:
-        values[name] = _own(name, function, predictions, labels)
-    return values
-
-
-def class_metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> dict[str, float]:
-    """Return accuracy, balanced accuracy, macro F1 (fractions), mean loss (nats), and the metric that `scoring` names.
-
-    Definitions are scikit-learn's: balanced accuracy is the mean recall of the classes that occur in y, macro F1 the
-    mean over classes that occur in y or in the predictions. One departure: what is not defined is nan, not 0. These are
-    F1, recall and average precision of a label that does not occur in y, and the area under the ROC curve unless all
-    classes occur (for more than two the mean over classes, one against the rest). Precision is 0 if nothing is
-    predicted.
-    """
-    guess = log_probabilities.argmax(1)
-    classes = log_probabilities.shape[1]
-    hits = torch.bincount(y[guess == y], minlength=classes).double()
-    truth, guessed = torch.bincount(y, minlength=classes), torch.bincount(guess, minlength=classes)
-    occurs = truth + guessed
-    f1 = (2 * hits / occurs)[occurs > 0]
-    values = {
-        "accuracy": (guess == y).double().mean().item(),
-        "balanced_accuracy": (hits / truth)[truth > 0].mean().item(),
-        "macro_f1": f1.mean().item(),
-        "loss": nll_loss(log_probabilities.double(), y).item(),
-    }
-    k = scoring.positive
-    match scoring.metric:
-        case "cost":
-            assert scoring.costs is not None
-            values["cost"] = torch.tensor(scoring.costs, dtype=torch.float64)[y, guess].mean().item()
-        case "recall":
-            values["recall"] = (hits[k] / truth[k]).item() if truth[k] else math.nan
-        case "precision":
-            values["precision"] = (hits[k] / guessed[k].clamp(min=1)).item()
-        case "f1":
-            values["f1"] = (2 * hits[k] / occurs[k]).item() if truth[k] else math.nan
-        case "roc_auc" | "average_precision":
-            values[scoring.metric] = _ranked(log_probabilities, y, scoring)
-    return values
-
-
-def number_metrics(predicted: Tensor, y: Tensor, scoring: Scoring) -> dict[str, float]:
-    """Return the mean absolute and the root mean squared error in the label's unit, R2, and the loss.
-
-    Definitions are scikit-learn's, but R2 is nan, not 0 or 1, where all of y are equal. The loss is the mean squared
-    error of the standardised label.
-
-    predicted: (N, 1) and y: (N,), both standardised by `scoring.label_scale`.
-    """
-    error = predicted[:, 0].double() - y.double()
-    squares, about_mean = error.square().mean().item(), y.double().var(correction=0).item()
-    unit = scoring.label_scale[1]
-    return {
-        "mae": unit * error.abs().mean().item(),
-        "rmse": unit * math.sqrt(squares),
-        "r2": 1 - squares / about_mean if about_mean else math.nan,
-        "loss": squares,
-    }
-
-
-def label_metrics(logits: Tensor, y: Tensor) -> dict[str, float]:
-    """Return subset and Hamming accuracy, macro F1 and mean average precision (fractions), and the mean loss (nats).
-
-    Definitions are scikit-learn's; a label counts as predicted where its probability is above 1/2. Subset accuracy is
-    the share of examples whose labels are all right, Hamming accuracy the share of labels that are. Means over labels
-    leave out those of which a metric is not defined: F1 where a label neither occurs nor is predicted, average
-    precision where it does not occur. The loss is the mean over examples and labels.
-
-    logits: (N, K); y: (N, K), 0 or 1.
-    """
-    truth, guess = y > 0, logits > 0
-    occurs = (truth.sum(0) + guess.sum(0)).double()
-    f1 = (2 * (truth & guess).sum(0) / occurs)[occurs > 0]
-    scores = logits.double().sigmoid()
-    precision = [average_precision(scores[:, k], truth[:, k]) for k in range(y.shape[1]) if truth[:, k].any()]
-    return {
-        "subset_accuracy": (truth == guess).all(1).double().mean().item(),
-        "hamming_accuracy": (truth == guess).double().mean().item(),
-        "macro_f1": f1.mean().item(),
-        "mean_average_precision": sum(precision) / len(precision) if precision else math.nan,
-        "loss": binary_loss(logits.double(), y.double()).item(),
-    }
+        guess, classes = answers.argmax(1), answers.shape[1]
+        loss = nll_loss(exact, y).item()
+        hits, truth, guessed = (torch.bincount(part, minlength=classes) for part in (y[guess == y], y, guess))
+        return Answers(y, guess, loss, scoring, scores, hits.double(), truth, guessed)
+    truth, guess = y > 0, answers > 0
+    loss = binary_loss(exact, y.double()).item()
+    return Answers(truth, guess, loss, scoring, scores, (truth & guess).sum(0).double(), truth.sum(0), guess.sum(0))
 
 
 def in_unit(predicted: Tensor, y: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
@@ -173,37 +102,6 @@ def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"metrics.{name}: must return a number, returned {type(value).__name__}") from None
-
-
-def _ranked(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> float:
-    """Return a metric of the order of the probabilities; nan where it is not defined."""
-    probabilities = log_probabilities.double().exp()
-    if scoring.metric == "average_precision":
-        return average_precision(probabilities[:, scoring.positive], y == scoring.positive)
-    classes = [1] if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    areas = [roc_auc(probabilities[:, k], y == k) for k in classes]
-    return math.nan if any(map(math.isnan, areas)) else sum(areas) / len(areas)
-
-
-def roc_auc(scores: Tensor, positive: Tensor) -> float:
-    """Return the share of pairs, a positive and a negative example, in the right order; ties count half."""
-    positives = int(positive.sum())
-    negatives = len(positive) - positives
-    if not positives or not negatives:
-        return math.nan
-    _, index, ties = torch.unique(scores, return_inverse=True, return_counts=True)
-    rank = (ties.cumsum(0) - (ties - 1).double() / 2)[index]  # of equal scores the mean
-    return float((rank[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
-def average_precision(scores: Tensor, positive: Tensor) -> float:
-    """Return sum_n (R_n - R_{n-1}) P_n over the thresholds n, from the highest score down."""
-    if not positive.any():
-        return math.nan
-    values, index = torch.unique(scores, return_inverse=True)
-    hits = torch.zeros(len(values)).double().index_add(0, index, positive.double()).flip(0)
-    taken = torch.bincount(index, minlength=len(values)).flip(0).cumsum(0)
-    return float((hits / positive.sum() * hits.cumsum(0) / taken).sum())
 
 
 def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -> dict[str, float]:

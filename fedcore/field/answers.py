@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from fedcore.core.evaluation import NAMES
+from fedcore.core.metrics import measured_by
 from fedcore.core.rounds import check
-from fedcore.data.task import CLASSIFICATION, TASKS
+from fedcore.data.task import CLASSIFICATION
 from fedcore.errors import InputError
 from fedcore.field.plan import check_tensors
 from fedcore.field.wire import unpack
@@ -89,7 +89,7 @@ def read_scores(name: str, answer: bytes, task: str = CLASSIFICATION.name) -> di
     whole = isinstance(scores, dict) and scores.keys() <= PARTS and scores.keys() >= {"val", "test"}
     if not whole or not all(isinstance(part, dict) for part in scores.values()):
         raise InputError(f"answer of {name}: has no scores")
-    of = {*NAMES[CLASSIFICATION.name if TASKS[task].predicts_classes else task]}
+    of = {metric.column for metric in measured_by(task)}
     fractions = [scores[split].get(metric) for split in ("val", "test") for metric in of - AMOUNTS]
     amounts = [scores[split].get(metric) for split in ("val", "test") for metric in of & AMOUNTS]
     numbers = [x for part in scores.values() for x in part.values()]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
+from fedcore.core.metrics import METRICS
 from fedcore.report.terminal import print_table, standard
 from fedcore.results.advice import Action
-from fedcore.results.criterion import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from fedcore.results.criterion import METRICS, Metric, ratio_of_test
+from fedcore.core.metrics import METRICS, Metric
+from fedcore.results.criterion import ratio_of_test
 from fedcore.results.intervals import half_width
 from fedcore.results.summary import SPLITS, format_bytes, last_round
 

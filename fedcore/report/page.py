@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from fedcore.config.papers import Paper, Papers
+from fedcore.core.metrics import METRICS
 from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
@@ -37,7 +38,7 @@ from fedcore.report.tables import (
     where_it_holds,
 )
 from fedcore.results.advice import Answer
-from fedcore.results.criterion import METRICS, Place
+from fedcore.results.criterion import Place
 from fedcore.results.outcomes import Outcomes
 
 if TYPE_CHECKING:

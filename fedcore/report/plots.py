@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fedcore.core.metrics import METRICS
 from fedcore.report import figures
 from fedcore.report.tables import FEW, places
-from fedcore.results.criterion import METRICS
 from fedcore.results.summary import curves
 
 PANELS = 12

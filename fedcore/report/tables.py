@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from fedcore.core.metrics import METRICS
 from fedcore.report import spreadsheet
-from fedcore.results.criterion import METRICS
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import PLACE, SPLITS, format_bytes, join_words, standings
 

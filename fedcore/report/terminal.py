@@ -14,10 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedcore.core.metrics import METRICS
 from fedcore.report.answers import Box
 from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, places, where_it_holds
-from fedcore.results.criterion import METRICS
 from fedcore.results.summary import SPLITS
 
 VERDICTS = {"not tested": ""}

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.core.evaluation import metrics
+from fedcore.core.metrics import ACCURACY
 from fedcore.data.task import CLASSIFICATION, count_different, task_of
 from fedcore.results.advice import Action
 from fedcore.results.answer import decide
-from fedcore.results.criterion import ACCURACY, LEAST_TEST, Criterion, measured_by
+from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
 from fedcore.results.gains import Gain
 from fedcore.results.intervals import half_width
 from fedcore.types.federation import Scoring

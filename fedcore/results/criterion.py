@@ -5,43 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
 
 from fedcore.builders import describe, unknown_value
+from fedcore.core.metrics import ACCURACY, CATALOGUE, MACRO_F1, METRICS, RMSE, Metric, MetricName
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
     from fedcore.types.federation import OwnMetric, Scoring
-
-MetricName: TypeAlias = Literal[
-    "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
-    "log_loss", "cost", "mae", "rmse", "r2", "subset_accuracy", "hamming_accuracy", "mean_average_precision",
-]  # fmt: skip
 
 Place: TypeAlias = tuple[str, str, str]
 """study, dataset, setting"""
 
 Weighting: TypeAlias = Literal["devices", "examples"]
 
-OF_POSITIVE = frozenset({"f1", "precision", "recall", "average_precision"})
-"""The metrics of one label, which `run.positive` names."""
-
 LEFT_OUT = "left_out"
 """The split of scores on all labelled rows of devices that took no part: left out one by one, or new sites."""
-
-OF_NUMBERS = frozenset({"mae", "rmse", "r2"})
-"""The metrics of labels that are numbers."""
-
-OF_LABELS = frozenset({"subset_accuracy", "hamming_accuracy", "mean_average_precision"})
-"""The metrics of several labels alone; they also have macro F1 and log loss. All others are of classes."""
-
-OF_TASK = {"regression": OF_NUMBERS, "multilabel": OF_LABELS | {"macro_f1", "log_loss"}}
-"""The metrics of each task without classes; accuracy, the default, stands for one of them."""
-
-ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"} | OF_NUMBERS | OF_LABELS)
-"""The metrics that every model of such labels is measured by."""
 
 LARGEST = 0.8
 """Where the largest class has more than this share, a study whose metric is auto takes balanced accuracy."""
@@ -54,99 +35,6 @@ LEAST_TEST = 20
 
 RATIO = 1 / 3
 """Test examples for each training example, where a table does not say how many there are: the default .16 / .48."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric of the tidy table, and how it is written.
-
-    column: its name in the tidy table. words: its name in sentences. less: whether less is better. per: what a value is
-    multiplied by to be shown: 100 (per cent and points) or 1,000 (cost); 1 for a plain number. in_label_unit: whether
-    it is in the unit of a number as label.
-    """
-
-    name: str
-    column: str
-    words: str
-    less: bool = False
-    per: int = 100
-    in_label_unit: bool = False
-
-    @property
-    def sign(self) -> int:
-        """1, or -1 where less is better: a value times its sign is better the greater it is."""
-        return -1 if self.less else 1
-
-    def value(self, value: float) -> str:
-        """Return a value without its name: 87.3%, 0.412, 143 per 1,000 rows."""
-        if self.per == 100:
-            return f"{value:.1%}"
-        if self.in_label_unit:
-            return _digits(value)
-        return f"{1000 * value:.3g} per 1,000 rows" if self.per == 1000 else f"{value:.3f}"
-
-    def scaled(self, value: float) -> str:
-        """Return a value in the unit in which it is shown, as a cell of a table; "-" for nan."""
-        if pd.isna(value):
-            return "-"
-        return f"{100 * value:.1f}" if self.per == 100 else f"{self.per * value:.3g}"
-
-    def named(self, value: float) -> str:
-        """Return a value with its name: 87.3% right, macro F1 71.0%."""
-        return f"{self.value(value)} right" if self.name == "accuracy" else f"{self.words} {self.value(value)}"
-
-    def difference(self, gain: float) -> str:
-        """Return the difference that a gain stands for, with its sign: +4.3 (points), -0.041, -12 (per 1,000 rows)."""
-        shown = self.sign * self.per * gain
-        if self.in_label_unit:
-            return f"{'-' if shown < 0 else '+'}{_digits(abs(shown))}"
-        return f"{round(shown, 1) + 0.0:+.1f}" if self.per == 100 else f"{shown + 0.0:+.3g}"
-
-    def width(self, gain: float) -> str:
-        """Return the size of a difference without its sign."""
-        return self.difference(self.sign * abs(gain))[1:]
-
-    @property
-    def unit(self) -> str:
-        """The unit of a difference, in the plural."""
-        return {100: "points", 1000: "per 1,000 rows"}.get(self.per, "")
-
-    def amount(self, gain: float) -> str:
-        """Return a difference that matters, with its unit: 1 point, 0.01, 10 per 1,000 rows."""
-        if self.in_label_unit:
-            return _digits(gain)
-        unit = "point" if self.per == 100 and gain == 0.01 else self.unit
-        return f"{self.per * gain:g} {unit}".strip()
-
-
-def _digits(value: float) -> str:
-    """Return a number with three digits, and all that stand before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-METRICS: Mapping[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("accuracy", "accuracy", "accuracy"),
-        Metric("balanced_accuracy", "balanced_accuracy", "balanced accuracy"),
-        Metric("macro_f1", "macro_f1", "macro F1"),
-        Metric("f1", "f1", "F1"),
-        Metric("precision", "precision", "precision"),
-        Metric("recall", "recall", "recall"),
-        Metric("roc_auc", "roc_auc", "area under the ROC curve"),
-        Metric("average_precision", "average_precision", "average precision"),
-        Metric("log_loss", "loss", "log loss", less=True, per=1),
-        Metric("cost", "cost", "cost", less=True, per=1000),
-        Metric("mae", "mae", "mean absolute error", less=True, per=1, in_label_unit=True),
-        Metric("rmse", "rmse", "root mean squared error", less=True, per=1, in_label_unit=True),
-        Metric("r2", "r2", "R2", per=1),
-        Metric("subset_accuracy", "subset_accuracy", "subset accuracy"),
-        Metric("hamming_accuracy", "hamming_accuracy", "Hamming accuracy"),
-        Metric("mean_average_precision", "mean_average_precision", "mean average precision"),
-    )
-}
-
-ACCURACY, RMSE, MACRO_F1 = METRICS["accuracy"], METRICS["rmse"], METRICS["macro_f1"]
 
 
 @dataclass(frozen=True)
@@ -196,36 +84,37 @@ class Criterion:
         """Return the criterion of labels that are numbers. std: their deviation."""
         if self.label_std is not None:
             return self
-        chosen = self if self.metric.name in OF_NUMBERS else replace(self, metric=RMSE, reason="the label is a number")
+        chosen = self
+        if "regression" not in self.metric.labels:
+            chosen = replace(self, metric=RMSE, reason="the label is a number")
         unit = std if chosen.metric.in_label_unit else 1.0
         return replace(chosen, auto=False, min_effect=unit * self.min_effect, label_std=std, guess="mean")
 
     def of_labels(self) -> Criterion:
         """Return the criterion of several labels."""
-        chosen = self.metric.name in OF_TASK["multilabel"]
-        how = self if chosen else replace(self, metric=MACRO_F1, reason="each example has several labels")
-        return replace(how, auto=False, guess="rates")
+        how = replace(self, auto=False, guess="rates")
+        if "multilabel" in self.metric.labels:
+            return how
+        return replace(how, metric=MACRO_F1, reason="each example has several labels")
 
     def require_task(self, name: str, where: str = "run") -> None:
         """Refuse a metric, or the label that it is of, which are not for the labels. name: of their task."""
         from fedcore.data.task import TASKS, require_classes  # imports PyTorch, which `fedcore show` does not need
 
-        metric, allowed = self.metric.name, OF_TASK.get(name, frozenset())
-        for of, what in ((OF_NUMBERS, "a number as label"), (OF_LABELS, "several labels")):
-            if metric in of - allowed:
-                held = "classes" if TASKS[name].predicts_classes else TASKS[name].words
-                raise InputError(f"{where}.metric = {metric!r}: is of {what}; these data have {held}")
-        if TASKS[name].predicts_classes:
-            return
-        if metric not in allowed | {"accuracy"}:
-            require_classes(name, f"{where}.metric = {metric!r}:")
-        if self.positive is not None:
+        if name not in self.metric.labels and self.metric != ACCURACY:
+            key = f"{where}.metric = {self.metric.name!r}:"
+            if "classification" in self.metric.labels:
+                require_classes(name, key)
+            what = "a number as label" if "regression" in self.metric.labels else "several labels"
+            held = "classes" if TASKS[name].predicts_classes else TASKS[name].words
+            raise InputError(f"{key} is of {what}; these data have {held}")
+        if self.positive is not None and not TASKS[name].predicts_classes:
             require_classes(name, f"{where}.positive = {self.positive!r}:")
 
     @property
     def words(self) -> str:
         """The metric in words, with the label that it is of."""
-        return f"{self.metric.words} of {self.positive!r}" if self.metric.name in OF_POSITIVE else self.metric.words
+        return f"{self.metric.words} of {self.positive!r}" if self.metric.of_positive else self.metric.words
 
 
 def criterion(
@@ -242,15 +131,15 @@ def criterion(
     Raises InputError for a metric without the label or the costs that it needs, and for costs without their metric.
     """
     name = metric or ("cost" if costs else "accuracy")
-    if name in OF_POSITIVE and positive is None:
+    if name != "auto" and name not in METRICS:
+        raise unknown_value(f"{where}.metric", name, [*METRICS, "auto"])
+    chosen = METRICS["accuracy" if name == "auto" else name]
+    if chosen.of_positive and positive is None:
         raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it is of")
     if name == "cost" and not costs:
         raise InputError(f"{where}.metric = 'cost': needs {where}.costs, true label -> predicted label -> cost")
     if name != "cost" and costs:
         raise InputError(f"{where}.costs: is for {where}.metric = 'cost', not {name!r}")
-    if name != "auto" and name not in METRICS:
-        raise unknown_value(f"{where}.metric", name, [*METRICS, "auto"])
-    chosen = METRICS["accuracy" if name == "auto" else name]
     return Criterion(chosen, min_effect, least_test, weigh, positive, name == "auto")
 
 
@@ -282,7 +171,7 @@ def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None
     for name, function in (metrics or {}).items():
         if not isinstance(name, str) or not callable(function):
             raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
-        if name in {"loss", *get_args(MetricName)}:
+        if name in {word for metric in CATALOGUE for word in (metric.name, metric.column)}:
             raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
 
 
@@ -292,7 +181,10 @@ def _named(
     """Return what the metric of that name needs to be measured."""
     from fedcore.types.federation import Scoring
 
-    if metric in OF_POSITIVE:
+    known = METRICS.get(metric or "", ACCURACY)
+    if known.always:
+        return Scoring()
+    if known.of_positive:
         return Scoring(metric, _class("run.positive", positive, classes))
     if metric == "cost":
         matrix = [[0.0] * len(classes) for _ in classes]
@@ -300,7 +192,7 @@ def _named(
             for guess, value in row.items():
                 matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
         return Scoring(metric, costs=tuple(map(tuple, matrix)))
-    return Scoring(metric) if metric == "roc_auc" else Scoring()
+    return Scoring(metric)
 
 
 def _class(key: str, label: str | None, classes: Sequence[str]) -> int:

@@ -30,8 +30,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from fedcore.core.metrics import ACCURACY, RMSE
 from fedcore.results.claims import Claim, Gate, Rule
-from fedcore.results.criterion import ACCURACY, RATIO, RMSE, Criterion
+from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.intervals import half_width
 from fedcore.results.places import Place, Points, find_places, pool
 from fedcore.results.summary import SCORE, SCORED, with_scores

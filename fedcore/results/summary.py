@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from fedcore.results.criterion import LEFT_OUT, METRICS, RMSE, Criterion, Metric, Place, label_std, measured
+from fedcore.core.metrics import METRICS, RMSE, Metric
+from fedcore.results.criterion import LEFT_OUT, Criterion, Place, label_std, measured
 
 PLACE = ["study", "dataset", "setting"]
 ROW = [*PLACE, "method"]

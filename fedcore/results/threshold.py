@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcore.results.criterion import METRICS
+from fedcore.core.metrics import METRICS
 
 HALF = 0.5
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedcore.core.metrics import ACCURACY, Metric
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results import reports
-from fedcore.results.criterion import ACCURACY, LEFT_OUT, Metric
+from fedcore.results.criterion import LEFT_OUT
 from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
 from fedcore.types.method import Method, Numbers, Report, RoundInfo
 

@@ -173,12 +173,11 @@ LabelScale: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class Scoring:
-    """What is measured beside accuracy, balanced accuracy, macro F1 and loss, see :mod:`fedcore.core.evaluation`.
+    """What is measured beside what always is, see :mod:`fedcore.core.metrics`.
 
-    metric: f1, precision, recall, roc_auc, average_precision or cost; None: nothing. positive: the class that the first
-    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K). own: names and
-    functions of a script's metrics. train: whether training examples are scored, too. label_scale: of a number as
-    label, whose errors are measured in its own unit.
+    metric: the name of a further one; None: none. positive: the class that the metrics of one label are of. costs: of a
+    row of class i that is taken for class j, (K, K). own: names and functions of a script's metrics. train: whether
+    training examples are scored, too. label_scale: of a number as label, whose errors are measured in its own unit.
     """
 
     metric: str | None = None

@@ -11,6 +11,7 @@ from comparisons import METHODS, WICKED, comparison, dot, page_of, sweep
 from rich.console import Console
 from tables import frame, rows
 
+from fedcore.core.metrics import METRICS
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.phrases import facts, headline, sentences
 from fedcore.report.plots import Plots
@@ -18,7 +19,7 @@ from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
-from fedcore.results.criterion import METRICS, Criterion, Place
+from fedcore.results.criterion import Criterion, Place
 from fedcore.results.summary import summarise
 
 CONTROLS = frozenset(METHODS[-1:])

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 import fedcore as fc
+from fedcore.core.metrics import METRICS
 from fedcore.report.latex import escape, number
-from fedcore.results.criterion import METRICS
 
 SEEDS = 3
 QUICK = {"epochs": 1, "shared_init": True}

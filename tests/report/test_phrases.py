@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
 
+from fedcore.core.metrics import METRICS
 from fedcore.report.phrases import AnswerInWords, headline, points, sentences, tally
 from fedcore.results.answer import answer
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 
 
 def in_words(methods: Mapping[str, Accuracy], **settings: float) -> str:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import frame, rows
 
+from fedcore.core.metrics import METRICS
 from fedcore.results.advice import Action
 from fedcore.results.answer import answer, answers, answers_by_budget, decide, device_changes
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
+from fedcore.core.metrics import METRICS
 from fedcore.results.challenge import PARTS, Paired, challenge, difference, differences, verdict
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 from fedcore.types.federation import Scoring
 
 CRITERION = Criterion(min_effect=0.01)

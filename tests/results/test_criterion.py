@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 from answer_tables import ALONE, table
 
+from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
-from fedcore.results.criterion import METRICS, RATIO, criterion, largest_class, measured, ratio_of_test, scoring
+from fedcore.results.criterion import RATIO, criterion, largest_class, measured, ratio_of_test, scoring
 from fedcore.types.federation import Scoring
 
 CLASSES = ("ok", "fault", "stop")

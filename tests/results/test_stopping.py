@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from answer_tables import ALONE, CONTROLS, plus, table
 
+from fedcore.core.metrics import METRICS
 from fedcore.report.phrases import sentences
 from fedcore.results.advice import Action
 from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.results.summary import NO_SECONDS, summarise
 

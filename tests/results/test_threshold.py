@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sklearn
 
-from fedcore.results.criterion import METRICS, OF_LABELS, OF_NUMBERS
+from fedcore.core.metrics import METRICS
 from fedcore.results.threshold import DECIDED, best_threshold
 
 COSTS = (7.0, 2.0)
@@ -54,4 +54,6 @@ def test_rows_of_one_kind_choose_nothing(kind: bool):
 
 
 def test_metrics_without_a_threshold_are_those_of_probabilities():
-    assert {*METRICS} - {*DECIDED} == {"roc_auc", "average_precision", "log_loss"} | OF_NUMBERS | OF_LABELS
+    assert {*METRICS} - {*DECIDED} == {"roc_auc", "average_precision", "log_loss"} | {
+        name for name, metric in METRICS.items() if "classification" not in metric.labels
+    }

@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
+from fedcore.core.metrics import METRICS
 from fedcore.results import tidy
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 from fedcore.results.tuning import best, validation_value
 
 

@@ -19,6 +19,7 @@ from mlflow.entities import Run
 
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.params import read
+from fedcore.core.metrics import METRICS
 from fedcore.field.plan import Plan
 from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
 from fedcore.field.session import FieldRun
@@ -28,7 +29,6 @@ from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.registry import CANDIDATE, registered
 from fedcore.pipeline.record.result import StudyOnData, rule_of
 from fedcore.pipeline.record.runs import Record
-from fedcore.results.criterion import METRICS
 
 RECIPE = "recipe"
 """The folder of a run's artifacts that stands for personal models."""

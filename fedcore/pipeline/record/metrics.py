@@ -22,10 +22,11 @@ from collections.abc import Iterator
 import pandas as pd
 from mlflow.entities import Metric
 
+from fedcore.core.metrics import ACCURACY
+from fedcore.core.metrics import Metric as Decider
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.results import tidy
-from fedcore.results.criterion import ACCURACY, Criterion, measured
-from fedcore.results.criterion import Metric as Decider
+from fedcore.results.criterion import Criterion, measured
 from fedcore.results.summary import groups
 
 PREFIX = {"test": "", "shared": "shared_", "val": "validation_"}

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from fedcore.core.metrics import ACCURACY, METRICS, Metric
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
 from fedcore.pipeline.record.runs import ROWS
-from fedcore.results.criterion import ACCURACY, METRICS, Metric
 
 TRAINING = "workflowType=machine_learning"
 """Opens MLflow's page in its mode for training; the mode for language models is the default."""

@@ -21,6 +21,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
+from fedcore.core.metrics import ACCURACY, METRICS
 from fedcore.data.drift import Reference
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
@@ -39,7 +40,6 @@ from fedcore.pipeline.record.proposals import WHY as WHY
 from fedcore.pipeline.record.proposals import Proposal, standing_proposal, study_run
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.pipeline.record.result import Rule
-from fedcore.results.criterion import ACCURACY, METRICS
 from fedcore.results.summary import SPLITS
 
 METRIC = "fedcore.metric"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedcore.config.nightly import Event
 from fedcore.config.studies import run_section
+from fedcore.core.metrics import METRICS, Metric
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
@@ -21,7 +22,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
 from fedcore.results import tidy
-from fedcore.results.criterion import METRICS, Criterion, Metric
+from fedcore.results.criterion import Criterion
 from fedcore.results.outcomes import Outcomes
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from fedcore.core.metrics import ACCURACY, METRICS, Metric
 from fedcore.report.figures.drawing import (
     BLUE,
     GREY,
@@ -25,7 +26,6 @@ from fedcore.report.figures.drawing import (
     show,
     write_cells,
 )
-from fedcore.results.criterion import ACCURACY, METRICS, Metric
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import SPLITS, format_bytes, last_round
 

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from tables import NO_SECONDS, frame, grouped, rows
 
+from fedcore.core.metrics import METRICS
 from fedcore.pipeline.record.metrics import device_table, metrics, read_device_table, safe_name
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 
 SECONDS = pd.DataFrame(
     [("study", "alpha=1", "a", 0, "train", 2.0, 1.0), ("study", "alpha=1", "a", 0, "fuse", 1.0, 0.5)],

@@ -25,6 +25,7 @@ from fedcore.types.method import Model, Report, Threshold
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
+from fedcore.core.metrics import METRICS
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.partitions import require_two
 from fedcore.pipeline.run.run_method import (
@@ -36,7 +37,7 @@ from fedcore.pipeline.run.run_method import (
     summary_line,
 )
 from fedcore.pipeline.run.step_functions import distribute, score_validation
-from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.criterion import Criterion
 
 
 def test_a_warning_names_the_classes_of_the_data(tmp_path: Path):
