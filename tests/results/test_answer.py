@@ -9,12 +9,13 @@ import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from tables import frame, rows
 
 from fedcore.core.metrics import METRICS
 from fedcore.results.advice import Action
 from fedcore.results.answer import answer, answers, answers_by_budget, decide, device_changes
-from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.gains import Gain
 
 
@@ -39,6 +40,18 @@ def test_validation_data_choose_the_row_whose_gain_is_tested():
     made.loc[on, "value"] = made.loc[on, "value"] - 0.3
     found = answer(made, CONTROLS).advice
     assert (found.best, found.validated) == ("chosen", True)
+
+
+def test_without_validation_data_several_rows_share_the_5_per_cent():
+    """Gains of .1, .2 and .15; of three rows the best is taken, so that each has a third of the 5 %."""
+    runs = [[value + gain for value in devices] for gain, devices in zip((0.1, 0.2, 0.15), ALONE, strict=True)]
+    made = table({"local_only": ALONE, "code": runs, "lmf": plus(0.02), "worse": plus(-0.1)})
+    for rows_of, among in ((made, 1), (made[made["split"] != "val"], 3)):
+        advice = answer(rows_of, CONTROLS).advice
+        half = stats.t.ppf(1 - 0.025 / among, 2) * 0.05 * (1 / 3 + RATIO / 5) ** 0.5
+        assert advice.gain is not None
+        assert (advice.best, advice.validated) == ("code", among == 1)
+        assert (advice.gain.mean, advice.gain.margin) == pytest.approx((0.15, half))
 
 
 def test_a_difference_that_does_not_matter_is_said_to_be_none():

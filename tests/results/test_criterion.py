@@ -8,7 +8,7 @@ from answer_tables import ALONE, table
 
 from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
-from fedcore.results.criterion import RATIO, criterion, largest_class, measured, ratio_of_test, scoring
+from fedcore.results.criterion import RATIO, criterion, largest_class, measured, measured_by, ratio_of_test, scoring
 from fedcore.types.federation import Scoring
 
 CLASSES = ("ok", "fault", "stop")
@@ -45,6 +45,13 @@ def test_costs_alone_ask_for_their_metric_and_name_classes():
     assert found.costs == ((0.0, 1.0, 0.0), (10.0, 0.0, 0.0), (0.0, 0.0, 0.0))
     assert scoring("recall", "stop", None, CLASSES) == Scoring("recall", 2)
     assert scoring("accuracy", None, None, CLASSES) == Scoring()
+
+
+@pytest.mark.parametrize(("rows", "counted"), [(19, ["b"]), (20, ["a", "b"])])
+def test_a_device_with_just_as_many_test_rows_as_needed_counts(rows: int, counted: list[str]):
+    sizes, classes = pd.Series({"a": rows, "b": 50}), pd.Series({"a": 2, "b": 2})
+    found = measured_by(sizes, classes, criterion(least_test=20))
+    assert ([*found.weights], found.few) == (counted, () if len(counted) == 2 else ("a",))
 
 
 def test_a_table_without_numbers_of_its_data_counts_all_devices_alike():

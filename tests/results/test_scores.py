@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, plus, table
+from scipy import stats
 
 from fedcore.results.answer import answer
 from fedcore.results.gains import gain_of
@@ -27,6 +28,28 @@ def test_a_new_site_does_not_share_the_traffic():
     site = [runs.assign(device="site", split="left_out", metric=name, value=value) for name, value in values.items()]
     found = answer(pd.concat([whole, *site]), CONTROLS)
     assert (found.up, found.down) == (1000, 2000)
+
+
+def test_the_interval_of_a_new_device_is_over_devices():
+    """Gains of .1, .2 and .15 on three devices, each without one of three: q is 1 / 2, as two are trained on."""
+    code, alone = [0.6, 0.7, 0.65], [0.5] * 3
+    whole = table({"local_only": [[0.7] * 3] * 2, "code": [[0.8] * 3] * 2})
+    runs = whole[["study", "dataset", "setting", "seed", "stage", "round"]].drop_duplicates()
+    values = {"accuracy": None, "examples": 50.0, "classes": 2.0}
+    left_out = [
+        runs.assign(
+            method=name, device=f"d{i:02d}", split="left_out", metric=metric, value=own if held is None else held
+        )
+        for name, each in (("local_only", alone), ("code", code))
+        for i, own in enumerate(each)
+        for metric, held in values.items()
+    ]
+    found = answer(pd.concat([whole, *left_out]), CONTROLS).new_device
+    assert found is not None
+    gain = found.advice.gain
+    assert gain is not None
+    half = stats.t.ppf(0.975, 2) * 0.05 * (1 / 3 + 1 / 2 / 5) ** 0.5
+    assert (gain.mean, gain.low, gain.high) == pytest.approx((0.15, 0.15 - half, 0.15 + half))
 
 
 def test_bytes_that_prepare_examples_make_no_row_combine():
