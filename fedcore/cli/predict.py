@@ -65,7 +65,7 @@ def predict(
     model_name, served, reference = load(model)
     from fedcore.report import spreadsheet
 
-    examples, index = read(rows, served.schema, model_name)
+    examples, index = read_rows(rows, served.schema, model_name)
     predicted, examples, lines = label(examples, index, served, device, keep)
     drift = compare(examples, predicted, served, reference, device)
     for line in lines + drift.lines:
@@ -228,7 +228,7 @@ def require_writable(out: Path | None) -> None:
         raise InputError(f"--out = {out}: you may not write there")
 
 
-def read(path: Path, schema: Schema, model_name: str) -> tuple[Any, pd.Index]:
+def read_rows(path: Path, schema: Schema, model_name: str) -> tuple[Any, pd.Index]:
     """Return the examples at a path, and an index of them: their files, or their numbers from 1, as messages call them.
 
     model_name: the name of the model, for messages.

@@ -16,7 +16,7 @@ from fedcore.types.federation import Net
 from fedcore.types.ranges import Positive
 
 
-class Step(NamedTuple):
+class Conv(NamedTuple):
     """One convolution."""
 
     maps: int
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     groups: int = 1
 
 
-def convolutions(before: int, *steps: Step, relu: type[nn.Module] = nn.ReLU, linear: bool = False) -> nn.Sequential:
+def convolutions(before: int, *steps: Conv, relu: type[nn.Module] = nn.ReLU, linear: bool = False) -> nn.Sequential:
     """Return conv1, norm1, relu1, conv2, ..., reluL. linear: omit the last ReLU.
 
     A 1 x 1 convolution with a stride becomes a pool of single points and a convolution of stride 1. The result is the
@@ -53,16 +53,16 @@ def add_head(layers: dict[str, nn.Module], before: int, classes: int) -> nn.Modu
 def resnet(shape: Sequence[int], classes: int, widths: Sequence[int], bottleneck: bool) -> nn.Module:
     """Build a stem and three stages of residual blocks: x (B, *shape) -> logits (B, K)."""
     before = widths[0]
-    layers: dict[str, nn.Module] = {"stem": convolutions(image_shape(shape)[0], Step(before, 3))}
+    layers: dict[str, nn.Module] = {"stem": convolutions(image_shape(shape)[0], Conv(before, 3))}
     depth = 2 if bottleneck else 3
     for i in range(3 * depth):
         inner, stride = widths[i // depth], 2 if i in (depth, 2 * depth) else 1
-        steps = [Step(inner, 3, stride), Step(inner, 3)]
+        steps = [Conv(inner, 3, stride), Conv(inner, 3)]
         if bottleneck:
-            steps = [Step(inner, 1), Step(inner, 3, stride), Step(4 * inner, 1)]
+            steps = [Conv(inner, 1), Conv(inner, 3, stride), Conv(4 * inner, 1)]
         after = steps[-1].maps
         keeps = before == after and stride == 1
-        shortcut = nn.Identity() if keeps else convolutions(before, Step(after, 1, stride), linear=True)
+        shortcut = nn.Identity() if keeps else convolutions(before, Conv(after, 1, stride), linear=True)
         layers[f"block{i + 1}"] = Residual(convolutions(before, *steps, linear=True), shortcut)
         layers[f"relu{i + 1}"] = nn.ReLU(inplace=True)
         before = after
@@ -72,18 +72,18 @@ def resnet(shape: Sequence[int], classes: int, widths: Sequence[int], bottleneck
 def mobilenet(shape: Sequence[int], classes: int, width: float) -> nn.Module:
     """Build the stem, 17 inverted residual blocks and the last convolution: x (B, *shape) -> logits (B, K)."""
     before, *maps, last = scale_widths([32, 16, 24, 32, 64, 96, 160, 320, 1280], width)
-    layers: dict[str, nn.Module] = {"stem": convolutions(image_shape(shape)[0], Step(before, 3), relu=nn.ReLU6)}
+    layers: dict[str, nn.Module] = {"stem": convolutions(image_shape(shape)[0], Conv(before, 3), relu=nn.ReLU6)}
     rows = zip(maps, (1, 6, 6, 6, 6, 6, 6), (1, 2, 3, 4, 3, 3, 1), (1, 1, 2, 2, 1, 2, 1), strict=True)
     for after, factor, depth, first in rows:
         for stride in (first, *[1] * (depth - 1)):
             inner = factor * before
-            widen = [Step(inner, 1)] if factor > 1 else []
-            steps = [*widen, Step(inner, 3, stride, groups=inner), Step(after, 1)]
+            widen = [Conv(inner, 1)] if factor > 1 else []
+            steps = [*widen, Conv(inner, 3, stride, groups=inner), Conv(after, 1)]
             branch = convolutions(before, *steps, relu=nn.ReLU6, linear=True)
             keeps = before == after and stride == 1
             layers[f"block{len(layers)}"] = Residual(branch, nn.Identity()) if keeps else branch
             before = after
-    layers["last"] = convolutions(before, Step(last, 1), relu=nn.ReLU6)
+    layers["last"] = convolutions(before, Conv(last, 1), relu=nn.ReLU6)
     return add_head(layers, last, classes)
 
 

@@ -103,7 +103,7 @@ def divide(steps: Any, study: PreparedData, method: Method) -> Ref:
 
 def count_left(store: Store, final: PreparedData) -> int:
     """Return how many rows of the shared test set nobody trains on."""
-    dataset, partition = partitions.read(store, final)
+    dataset, partition = partitions.read_prepared(store, final)
     return len(partition.shared) if dataset.test is None or len(partition.shared) else len(dataset.test)
 
 

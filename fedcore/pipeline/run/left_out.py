@@ -23,7 +23,7 @@ from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
-from fedcore.pipeline.run.partitions import read
+from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import distribute_without, prepare_sites
 from fedcore.results import left_out
 from fedcore.results.answer import rows_to_leave_out
@@ -40,7 +40,7 @@ def score_sites(
     steps: Steps, prepared: PreparedData, scale: str, method: Method, fed: Federation, state: State
 ) -> dict[str, dict[str, float]]:
     """Return the scores on the sites whose rows are all marked test; empty if the data have none."""
-    dataset, partition = read(steps.store, prepared)
+    dataset, partition = read_prepared(steps.store, prepared)
     if not new_sites(dataset, partition):
         return {}
     examples = steps.run_inline(partial(prepare_sites, scale=scale), prepared.dataset, prepared.partition)
@@ -51,7 +51,7 @@ def leaves_out(asked: NewDeviceFrom, store: Store, prepared: PreparedData) -> bo
     """Tell whether devices are left out in turn: see `fedcore.config.studies.Run`."""
     if asked == "shared":
         return False
-    dataset, partition = read(store, prepared)
+    dataset, partition = read_prepared(store, prepared)
     if asked == "left_out":
         if len(partition.names) < 2:
             raise InputError("run.new_device = 'left_out': needs at least two devices")

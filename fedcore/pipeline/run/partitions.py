@@ -39,14 +39,14 @@ DATASET, CARD = "dataset.safetensors", "card.json"
 PARTITION = "index.parquet"
 
 
-def read_dataset(store: Store, settings: dict[str, Any], read: Dataset | None = None) -> Ref:
+def read_dataset(store: Store, settings: dict[str, Any], dataset: Dataset | None = None) -> Ref:
     """Read a dataset from its source into the store. It is not cached, since its files may have changed.
 
-    read: the dataset, if this command has just read it. Its notes are not stored, since results do not depend on them.
+    dataset: if this command has just read it. Its notes are not stored, since results do not depend on them.
     """
-    if read is None:
-        read = load(settings["name"], **{key: value for key, value in settings.items() if key != "name"})
-    ref: Ref = store.put(replace(read, notes=()))
+    if dataset is None:
+        dataset = load(settings["name"], **{key: value for key, value in settings.items() if key != "name"})
+    ref: Ref = store.put(replace(dataset, notes=()))
     return ref
 
 
@@ -83,7 +83,7 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
 
 
 @lru_cache(maxsize=1)
-def read(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
+def read_prepared(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
     """Return a dataset and its partition; the last ones are kept, since all that describes them is written in turn."""
     loaded: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
     return loaded
@@ -93,13 +93,14 @@ def dropped_line(store: Store, prepared: PreparedData, section: Mapping[str, Any
     """Return a line that names the devices that `drop_small` left out; empty if it left out none."""
     if not section.get("drop_small"):
         return ""
-    return dropped_note(dropped_devices(*read(store, prepared), section["partition"], section["devices"]), section)
+    dropped = dropped_devices(*read_prepared(store, prepared), section["partition"], section["devices"])
+    return dropped_note(dropped, section)
 
 
 def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:
     """Write a partition to a folder that DVC versions: index lists, a table and a picture."""
     folder.mkdir(parents=True, exist_ok=True)
-    held, parts = read(store, prepared)
+    held, parts = read_prepared(store, prepared)
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
     table = counts(held, parts)
     spreadsheet.write(table, folder / "who.csv")

@@ -29,7 +29,7 @@ from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
-from fedcore.pipeline.run.partitions import read
+from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
@@ -138,7 +138,7 @@ def name_classes(store: Store, prepared: PreparedData, loaded: list[Report]) -> 
 
 def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str, float]:
     """Return the bytes of each device before a method's first round, see `preparation_bytes`."""
-    return preparation_bytes(schema_of(read(store, prepared)[0]), scale)
+    return preparation_bytes(schema_of(read_prepared(store, prepared)[0]), scale)
 
 
 def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
@@ -205,7 +205,7 @@ def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
     """Write how the devices prepared a user's own data: setting -> schema."""
     schemas = {}
     for name, result in {result.setting.name: result for result in results}.items():
-        dataset, partition = read(store, result.prepared)
+        dataset, partition = read_prepared(store, result.prepared)
         if dataset.schema is not None:
             schemas[name] = json.loads(to_json(result.schema(dataset, partition)))
     if schemas:
