@@ -1,15 +1,18 @@
-"""A session looks for the records of steps that ran within a task: Prefect writes them when that task ends."""
+"""Sessions: the records of steps that ran within a task, which Prefect writes when that task ends; heartbeats."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from contextlib import nullcontext
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.context import refresh_global_settings_context
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings
 from prefect.transactions import transaction
 
 from fedcore.execute.workers import Inline
@@ -20,6 +23,8 @@ from fedcore.pipeline.orchestration import cached_steps, session
 from fedcore.pipeline.orchestration import records as step_records
 from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
+
+PREFECTS_OWN = get_current_settings().flows.heartbeat_frequency
 
 
 def double(number: int) -> int:
@@ -66,26 +71,48 @@ def test_a_record_that_is_written_at_the_end_of_the_task_is_enough(
     assert compute_in_a_task(tmp_path, records, monkeypatch, kept=True) == 8
 
 
+@pytest.mark.parametrize("full", [False, True])
 def test_a_record_that_was_lost_ends_the_run_in_one_line(
-    tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    full: bool, tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    with pytest.raises(SystemExit) as leaving, report_bad_input():
-        compute_in_a_task(tmp_path, records, monkeypatch, kept=False)
-    assert leaving.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "the step's record was not kept" in line
+    """A full disk is named."""
 
-
-def test_a_full_disk_is_named(
-    tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
     def write(path: Path, content: bytes) -> None:
         raise OSError(ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(step_records, "write_atomic", write)
+    if full:
+        monkeypatch.setattr(step_records, "write_atomic", write)
     with pytest.raises(SystemExit) as leaving, report_bad_input():
         compute_in_a_task(tmp_path, records, monkeypatch, kept=False)
     assert leaving.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert str(records) in line
-    assert "no room" in line.lower() or "no space" in line.lower()
+    assert (str(records) in line and "no space" in line.lower()) if full else "the step's record was not kept" in line
+
+
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(session.server, "lease", nullcontext)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    yield
+    monkeypatch.undo()
+    refresh_global_settings_context()
+
+
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ({}, None),
+        ({"PREFECT_API_URL": "http://10.0.0.5:4200/api"}, PREFECTS_OWN),
+        ({"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "45"}, 45),
+    ],
+)
+def test_heartbeats_go_to_a_users_own_server_or_where_the_user_asks(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], seconds: int | None
+):
+    """Whose automations may wait for them."""
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with session.prefect_server():
+        assert PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value() == seconds
+    assert PREFECTS_OWN is not None
