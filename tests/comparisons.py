@@ -12,7 +12,7 @@ from tables import NO_SECONDS, drawn
 from fedcore.report.page import Comparison, html
 from fedcore.report.plots import draw
 from fedcore.results.answer import answers
-from fedcore.results.summary import PLACE, summarise
+from fedcore.results.summary import SETTING_KEY, summarise
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = """<script>&"'</b>"""
@@ -41,8 +41,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def page_of(table: pd.DataFrame, summary: pd.DataFrame, **known: Any) -> str:
     """Return the page of a comparison of which the other parts are empty, or follow from the tables."""
     parts: dict[str, Any] = {
-        "groups": pd.DataFrame(columns=PLACE), "claims": pd.DataFrame(columns=["study"]), "along": {}, "papers": {},
-        "questions": {}, "pictures": {}, "outcomes": {}, **known,
+        "groups": pd.DataFrame(columns=SETTING_KEY), "claims": pd.DataFrame(columns=["study"]), "along": {},
+        "papers": {}, "questions": {}, "pictures": {}, "outcomes": {}, **known,
     }  # fmt: skip
     if "plots" not in known:
         parts["plots"] = draw(table, summary)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
 from fedcore.report.tables import FEW, Table
 from fedcore.results.advice import Answer
-from fedcore.results.criterion import Place
+from fedcore.results.criterion import SettingKey
 
 SCALE = "scale="
 SCALES = {f"{SCALE}{word}" for word in ("none", "common", "device")}
@@ -28,7 +28,7 @@ class Box:
     sentences: tuple[str, ...] = ()
 
 
-def study_answers(answers: Mapping[Place, Answer]) -> dict[str, list[Box]]:
+def study_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, list[Box]]:
     """Return the boxes of each study."""
     return {
         study: [Box(study, tally(answers_of_study.values()))]
@@ -44,22 +44,22 @@ def study_answers(answers: Mapping[Place, Answer]) -> dict[str, list[Box]]:
     }
 
 
-def _scale_box(study: str, answers: Mapping[Place, Answer]) -> list[Box]:
+def _scale_box(study: str, answers: Mapping[SettingKey, Answer]) -> list[Box]:
     """Return the box that says which scale is best, if the settings of a study differ in that alone."""
     scales = {setting.removeprefix(SCALE): answer for (_, _, setting), answer in answers.items() if setting in SCALES}
     sentence = scale_sentence(scales) if 1 < len(scales) == len(answers) else None
     return [] if sentence is None else [Box(f"{study}: scale", sentence[0], (sentence[1],))]
 
 
-def by_study(answers: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
+def by_study(answers: Mapping[SettingKey, Answer]) -> dict[str, dict[SettingKey, Answer]]:
     """Return the answers of each study."""
-    studies: dict[str, dict[Place, Answer]] = {}
-    for place, answer in answers.items():
-        studies.setdefault(place[0], {})[place] = answer
+    studies: dict[str, dict[SettingKey, Answer]] = {}
+    for setting_key, answer in answers.items():
+        studies.setdefault(setting_key[0], {})[setting_key] = answer
     return studies
 
 
-def brief(answers: Mapping[Place, Answer]) -> str:
+def brief(answers: Mapping[SettingKey, Answer]) -> str:
     """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
     lines = []
     for study, in_study in by_study(answers).items():
@@ -74,7 +74,7 @@ def brief(answers: Mapping[Place, Answer]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def answer_numbers(answers: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
+def answer_numbers(answers: Mapping[SettingKey, Answer]) -> dict[str, dict[str, float]]:
     """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
 
     The metric by its name, of the best row that combines (`_best`) and of training alone (`_alone`), and their

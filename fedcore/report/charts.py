@@ -84,10 +84,10 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
 
 def ticks(sent: list[float]) -> list[tuple[float, str]]:
     """Return the powers of ten around the positive numbers of bytes, with their text; none without any."""
-    known = [value for value in sent if value > 0]
-    if not known:
+    positive = [value for value in sent if value > 0]
+    if not positive:
         return []
-    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     return [(10.0**power, format_bytes(10.0**power)) for power in range(low, max(high, low + 1) + 1)]
 
 

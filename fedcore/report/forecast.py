@@ -71,9 +71,9 @@ def print_forecast(rows: Iterable[Expected], stops_rows: bool = False, console: 
 
 
 def _cells(rows: list[Expected]) -> list[str]:
-    known = sum(row.seconds for row in rows)
+    seconds_known = sum(row.seconds for row in rows)
     unknown = any(row.unknown for row in rows)
-    seconds = "not known" if unknown and not known else f"{known:,.1f}{'+' * unknown}"
+    seconds = "not known" if unknown and not seconds_known else f"{seconds_known:,.1f}{'+' * unknown}"
     return [
         f"{sum(row.steps for row in rows):,}", f"{sum(row.cached for row in rows):,}",
         seconds, _size(sum(row.traffic for row in rows)),

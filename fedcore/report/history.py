@@ -79,13 +79,13 @@ def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
     It is that of the last line's size, data and metric.
     """
     figures: dict[tuple[str, str], Figure] = {}
-    known = series(lines)
+    by_key = series(lines)
     last = {
-        (key[0], key[2]): key for key in sorted(known, key=lambda key: datetime.fromisoformat(known[key][-1]["date"]))
+        (key[0], key[2]): key for key in sorted(by_key, key=lambda key: datetime.fromisoformat(by_key[key][-1]["date"]))
     }
-    for place, key in last.items():
-        if len({line["date"][:10] for line in known[key]}) > 1:
-            figures[place] = trend(known[key])
+    for setting_key, key in last.items():
+        if len({line["date"][:10] for line in by_key[key]}) > 1:
+            figures[setting_key] = trend(by_key[key])
     return figures
 
 
@@ -100,12 +100,12 @@ def trend(lines: Sequence[Line]) -> Figure:
     figure = Figure(figsize=(5.6, 2.6), layout="constrained")
     panel = figure.subplots()
     days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
-    for key, words, colour, marker in (
+    for key, label, colour, marker in (
         ("best_value", "best row that combines", BLUE, "o"),
         ("alone_value", "training alone", COLOURS[1], "s"),
     ):
         values = [float("nan") if line[key] is None else line[key] for line in lines]
-        panel.plot(days, values, color=colour, marker=marker, markersize=5, label=words)
+        panel.plot(days, values, color=colour, marker=marker, markersize=5, label=label)
     for (_, before), (day, line) in pairwise(zip(days, lines, strict=True)):
         if line["data"] != before["data"]:
             panel.axvline(day, color="0.7", linestyle=":", linewidth=0.8, zorder=0)

@@ -61,10 +61,10 @@ def number(mean: float, half: float, metric: Metric, bold: bool = False) -> str:
     """Return a mean and half of its interval in the metric's unit, per cent without the sign: $94.8 \\pm 1.2$."""
     if math.isnan(mean):
         return "--"
-    places = 3 if metric.per == 1 else 1
-    shown = f"{metric.per * mean:.{places}f}"
-    text = f"\\mathbf{{{shown}}}" if bold else shown
-    return f"${text}$" if math.isnan(half) else f"${text} \\pm {metric.per * half:.{places}f}$"
+    decimals = 3 if metric.per == 1 else 1
+    value = f"{metric.per * mean:.{decimals}f}"
+    text = f"\\mathbf{{{value}}}" if bold else value
+    return f"${text}$" if math.isnan(half) else f"${text} \\pm {metric.per * half:.{decimals}f}$"
 
 
 def tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:

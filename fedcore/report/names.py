@@ -18,7 +18,7 @@ def shorten(names: Sequence[str], width: int) -> list[str]:
     if max(map(len, names), default=0) <= width:
         return [*names]
     long = [name for name in names if len(name) > width]
-    alike = next((place for place, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), width)
+    alike = next((position for position, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), width)
     middle = width // 2
     cuts = [partial(_cut, head=head, width=width) for head in sorted(range(width), key=lambda head: abs(head - middle))]
     for cut in [*cuts, partial(_skip, alike=alike, width=width)]:

@@ -33,12 +33,12 @@ from fedcore.report.tables import (
     confusion_table,
     domain_table,
     link_table,
-    places,
     score_table,
+    split_by_setting,
     where_it_holds,
 )
 from fedcore.results.advice import Answer
-from fedcore.results.criterion import Place
+from fedcore.results.criterion import SettingKey
 from fedcore.results.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -153,32 +153,32 @@ class Comparison:
     along: Mapping[str, bytes]
     plots: Plots
     papers: Papers
-    answers: Mapping[Place, Answer]
+    answers: Mapping[SettingKey, Answer]
     outcomes: Mapping[tuple[str, str], Mapping[str, Outcomes]]
 
 
-def html(found: Comparison) -> str:
+def html(result: Comparison) -> str:
     """Return the page: each study with its answers, charts, tables and claims, the rest folded.
 
     A study with more than FEW settings has charts and tables for each, but only the pictures in `pictures`. Equal input
     gives an equal page.
     """
-    summary, claims, plots, papers, answers = found.summary, found.claims, found.plots, found.papers, found.answers
+    summary, claims, plots, papers, answers = result.summary, result.claims, result.plots, result.papers, result.answers
     count = summary.groupby("study")["setting"].nunique()
-    tidy, domains = dict(places(found.table)), dict(places(found.groups))
+    tidy, domains = dict(split_by_setting(result.table)), dict(split_by_setting(result.groups))
     studies: dict[str, Study] = {}
     numbers: dict[str, Numbers] = {}
-    for place, rows in places(summary):
-        study, dataset, setting = place
+    for key, rows in split_by_setting(summary):
+        study, dataset, setting = key
         many = bool(count[study] > FEW)
         if study not in studies:
             study_claims = claims[claims["study"] == study].fillna("").to_dict("records")
             study_claims = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in study_claims]
-            whole = {ALONG: found.along.get(study), ROUNDS: plots.courses.get((study, ""))}
+            whole = {ALONG: result.along.get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 f"study-{len(studies)}",
                 study,
-                found.questions.get(study, study),
+                result.questions.get(study, study),
                 many,
                 tally(answer for (of, *_), answer in answers.items() if of == study) if many else "",
                 study_claims,
@@ -186,30 +186,30 @@ def html(found: Comparison) -> str:
                 printed_tables(papers[study]) if study in papers else [],
             )
         anchor = f"setting-{len(numbers)}"
-        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].criterion)
-        tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
-        shown = dict(found.pictures.get((study, setting), {}))
-        trend = shown.pop(TREND, None)
+        numbers[anchor] = chart_numbers(tidy[key], rows, answers[key].criterion)
+        tables = [domain_table(domains[key], rows) if key in domains else None, link_table(tidy[key], rows)]
+        drawn = dict(result.pictures.get((study, setting), {}))
+        trend = drawn.pop(TREND, None)
         plain: dict[str, Figure | bytes] = {}
         if not many:
-            shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
+            drawn |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
-            shown |= {DEVICES: figures.per_device(tidy[place], METRICS[rows["metric"].iloc[0]], split=split)}
+            drawn |= {DEVICES: figures.per_device(tidy[key], METRICS[rows["metric"].iloc[0]], split=split)}
             plain = {COMPARISON: plots.comparisons[study, setting], TRAFFIC: figures.accuracy_by_traffic(rows)}
         studies[study].sections.append(
             Section(
                 anchor,
                 study if count[study] == 1 else f"{study}: {setting}",
                 dataset,
-                answers[place].criterion.words,
-                headline(answers[place].advice),
-                sentences(answers[place]),
-                facts(answers[place]),
+                answers[key].criterion.words,
+                headline(answers[key].advice),
+                sentences(answers[key]),
+                facts(answers[key]),
                 score_table(rows),
                 [picture(*pair) for pair in plain.items()],
                 [*filter(None, tables)],
-                [picture(*pair) for pair in shown.items()],
-                [] if many else outcome_details(found.outcomes.get((study, setting), {}), rows, answers[place]),
+                [picture(*pair) for pair in drawn.items()],
+                [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answers[key]),
                 picture(TREND, trend) if trend else None,
             )
         )
@@ -241,13 +241,13 @@ def printed_tables(paper: Paper) -> list[Table]:
     """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
     values = [value_cells(figure, value) for figure, value in paper.printed]
     conditions = [condition_cells(condition) for condition in paper.conditions]
-    shown = [
+    tables = [
         ("Printed in the paper, beside ours", VALUE_HEADS, values),
         ("Conditions", CONDITION_HEADS, conditions),
     ]
     return [
         Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
-        for title, heads, lines in shown
+        for title, heads, lines in tables
         if lines
     ]
 

@@ -133,12 +133,12 @@ def claim_counts(root: Path) -> dict[str, str]:
                 (name, rows["verdict"][(rows["study"] == study) & who].value_counts())
                 for name, who in (("", ~ours), ("ours: ", ours))
             ]
-            words = "; ".join(
-                name + ", ".join(f"{counts[word]} {said}" for word, said in CLAIM_WORDS.items() if word in counts)
+            statement = "; ".join(
+                name + ", ".join(f"{counts[word]} {verdict}" for word, verdict in CLAIM_WORDS.items() if word in counts)
                 for name, counts in parts
                 if len(counts)
             )
-            claims.setdefault(str(study), []).append(f"{words} ([{path.stem}](results/{path.name}))")
+            claims.setdefault(str(study), []).append(f"{statement} ([{path.stem}](results/{path.name}))")
     return {study: "; ".join(links) for study, links in claims.items()}
 
 

@@ -107,7 +107,7 @@ def tally(answers: Iterable[Answer]) -> str:
     """Return how often each answer is given: "Use code_ot in 5 of 8 settings, train alone in 3."."""
     counts = Counter(headline(answer.advice) for answer in answers)
     (first, number), *others = counts.most_common()
-    rest = "".join(f", {words[0].lower()}{words[1:]} in {count}" for words, count in others)
+    rest = "".join(f", {text[0].lower()}{text[1:]} in {count}" for text, count in others)
     return f"{first} in {number} of {counts.total()} settings{rest}."
 
 
@@ -147,8 +147,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if answer.new_device is not None:
         yield from _new_device(answer.new_device, criterion)
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
-        words = _decision(new, criterion, "one device's model")
-        yield f"On the shared test data, new rows of all devices: {words[0].lower()}{words[1:]}"
+        decision = _decision(new, criterion, "one device's model")
+        yield f"On the shared test data, new rows of all devices: {decision[0].lower()}{decision[1:]}"
 
 
 def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
@@ -156,8 +156,8 @@ def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
     metric, counted = criterion.metric, new.measured
     names = tuple(counted.weights)
     where = f"{_count(names)}, left out of training in turn" if new.in_turn else f"{_count(names)}, not in training"
-    words = _decision(new.advice, criterion, "one device's model", "left-out devices", "More devices would tell.")
-    yield f"For a new device ({where}): {words[0].lower()}{words[1:]}"
+    decision = _decision(new.advice, criterion, "one device's model", "left-out devices", "More devices would tell.")
+    yield f"For a new device ({where}): {decision[0].lower()}{decision[1:]}"
     row = new.advice.method if new.advice.action is Action.USE else new.advice.best
     if new.worst_value is not None:
         alone = "" if new.worst_alone is None else f", one device's model {metric.value(new.worst_alone)}"
@@ -259,16 +259,16 @@ def _count(names: tuple[str, ...]) -> str:
 def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
     """Say whom the row helps and whom it hurts."""
     metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
-    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {matter}"
+    sentence = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {matter}"
     if not devices.hurt:
-        return f"{words} and hurts none."
+        return f"{sentence} and hurts none."
     falls = metric.sign * (devices.worst - devices.worst_alone) < -criterion.min_effect
     verb = "rises" if metric.less else "falls"
     tail = ""
     if falls:
         tail = f"; the worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}"
     change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
-    return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({change}){tail}."
+    return f"{sentence} and hurts {devices.hurt}, most {devices.lowest} ({change}){tail}."
 
 
 def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> Iterator[str]:
@@ -305,9 +305,9 @@ RARE = (
 def _at_chance(causes: Mapping[str, AtChance], criterion: Criterion) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
     several = {Cause.COMMONEST: RARE} if criterion.guess == "rates" else {}
-    for cause, words in (CAUSES | several).items():
+    for cause, sentence in (CAUSES | several).items():
         of_cause = {name: case for name, case in causes.items() if case.cause is cause}
         if of_cause:
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
             named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
-            yield f"No better than always guessing (loss {guess:.3g}) {be} {named}: {words}."
+            yield f"No better than always guessing (loss {guess:.3g}) {be} {named}: {sentence}."

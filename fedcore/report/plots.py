@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedcore.core.metrics import METRICS
 from fedcore.report import figures
-from fedcore.report.tables import FEW, places
+from fedcore.report.tables import FEW, split_by_setting
 from fedcore.results.summary import curves
 
 PANELS = 12
@@ -29,7 +29,7 @@ def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Plots:
     return Plots(
         {
             (study, setting): figures.png(figures.comparison(rows))
-            for (study, _, setting), rows in places(summary)
+            for (study, _, setting), rows in split_by_setting(summary)
             if count[study] <= FEW
         },
         courses(table, summary),
@@ -42,22 +42,22 @@ def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str],
     A study with more than FEW settings, at most PANELS, has one picture of them all: (study, "").
     """
     course = curves(table)
-    made = {}
+    pictures = {}
     for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
         of_study = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
         metrics = dict(zip(rows["setting"].astype(str), rows["metric"], strict=True))
         count = summary[summary["study"] == study]["setting"].nunique()
         if count <= FEW:
             for setting in dict.fromkeys(rows["setting"]):
-                made[str(study), str(setting)] = figures.png(
+                pictures[str(study), str(setting)] = figures.png(
                     figures.curves(of_study[of_study["setting"] == setting], METRICS[metrics[str(setting)]])
                 )
         elif count <= PANELS:
-            order = {name: place for place, name in enumerate(dict.fromkeys(summary["setting"]))}
-            made[str(study), ""] = figures.png(
+            order = {name: position for position, name in enumerate(dict.fromkeys(summary["setting"]))}
+            pictures[str(study), ""] = figures.png(
                 figures.curves(
                     of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
                     METRICS[rows["metric"].iloc[0]],
                 )
             )
-    return made
+    return pictures

@@ -79,10 +79,10 @@ def print_preview(
     for line in dataset.notes:
         console.print(Text(line))
     schema = schema_of(dataset)
-    held = {who: np.concatenate([*parts.values()]) for who, parts in divided.devices.items()}
-    gaps = missing_cells(dataset, held)
+    examples_of = {who: np.concatenate([*parts.values()]) for who, parts in divided.devices.items()}
+    gaps = missing_cells(dataset, examples_of)
     if schema.columns:
-        console.print(_columns(dataset, gaps, held, console.width))
+        console.print(_columns(dataset, gaps, examples_of, console.width))
         _more(console, "columns", len(schema.columns), COLUMNS)
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(Text(f"left out: {name}, {why}"))
@@ -93,7 +93,7 @@ def print_preview(
     classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
     console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
-    for line in _problems(dataset, divided, gaps, held):
+    for line in _problems(dataset, divided, gaps, examples_of):
         console.print(Text(line))
     if section["drop_small"]:
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
@@ -121,14 +121,14 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     )
 
 
-def _columns(dataset: Dataset, gaps: pd.DataFrame, held: Mapping[str, Index], width: int) -> Table:
+def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Index], width: int) -> Table:
     """Return the table of the columns that are learnt from.
 
-    gaps: the missing cells of each device and column. held: the devices' examples.
+    gaps: the missing cells of each device and column. examples_of: the devices' examples.
     """
     listed = columns(dataset).head(COLUMNS)
     missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in listed["missing"]]
-    where = [_where(gaps[name], held) if name in gaps else "-" for name in listed["column"]]
+    where = [_where(gaps[name], examples_of) if name in gaps else "-" for name in listed["column"]]
     names = shorten([*listed["column"]], width // 4)
     if len(gaps.columns):
         heads, cells = ["column", "kind", "missing", "missing on"], [names, [*listed["kind"]], missing, where]
@@ -139,18 +139,18 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, held: Mapping[str, Index], wi
     kinds = {column.name: column for column in schema_of(dataset).columns}
     values = []
     for _, row in listed.iterrows():
-        shown = _list(kinds[row["column"]].categories or ("False", "True"), room)
-        values.append(f"{_amount(row['low'])} to {_amount(row['high'])}" if row["kind"] == "number" else shown)
+        texts = _list(kinds[row["column"]].categories or ("False", "True"), room)
+        values.append(f"{_amount(row['low'])} to {_amount(row['high'])}" if row["kind"] == "number" else texts)
     table = _table(*heads, "values")
     for cells_of_row in zip(*cells, values, strict=True):
         table.add_row(*map(Text, cells_of_row))
     return table
 
 
-def _where(gaps: pd.Series, held: Mapping[str, Index]) -> str:
+def _where(gaps: pd.Series, examples_of: Mapping[str, Index]) -> str:
     """Return which devices lack cells of a column, and how many, or else how many devices do."""
     lacking = gaps[gaps > 0]
-    whole = [who for who, count in lacking.items() if count == len(held[str(who)])]
+    whole = [who for who, count in lacking.items() if count == len(examples_of[str(who)])]
     if len(lacking) <= 2:
         names = shorten([*map(str, lacking.index)], 10)
         counts_of = zip(names, lacking.items(), strict=True)
@@ -158,13 +158,13 @@ def _where(gaps: pd.Series, held: Mapping[str, Index]) -> str:
     return f"{len(lacking):,} of {len(gaps):,} devices" + (f", {len(whole):,} wholly" if whole else "")
 
 
-def _list(words: Sequence[str], room: int) -> str:
+def _list(labels: Sequence[str], room: int) -> str:
     """Return as many words as there is room for, shortened so that at least two are shown."""
-    few = shorten([*words[:CLASSES]], max((room - 7) // 2, 4))
+    few = shorten([*labels[:CLASSES]], max((room - 7) // 2, 4))
     for count in range(len(few), 0, -1):
-        shown = ", ".join(few[:count]) + (", ..." if count < len(words) else "")
-        if len(shown) <= room:
-            return shown
+        text = ", ".join(few[:count]) + (", ..." if count < len(labels) else "")
+        if len(text) <= room:
+            return text
     return few[0]
 
 
@@ -183,7 +183,7 @@ def _amounts(dataset: Dataset, divided: Partition) -> dict[str, dict[str, str]]:
 
 
 def _devices(
-    held: pd.DataFrame,
+    counts: pd.DataFrame,
     gaps: pd.DataFrame,
     classes: tuple[str, ...],
     width: int,
@@ -196,11 +196,11 @@ def _devices(
     Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
     amounts: further columns, by device. one_each: whether an example has one of the classes, so that shares add up.
     """
-    parts = [name for name in held.columns if name.startswith("n_") and name not in classes]
-    rows, labels = held, [*map(str, held.index)]
-    if len(held) > DEVICES:
-        order = held["n_train"].argsort(kind="stable").to_numpy()
-        rows = held.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
+    parts = [name for name in counts.columns if name.startswith("n_") and name not in classes]
+    rows, labels = counts, [*map(str, counts.index)]
+    if len(counts) > DEVICES:
+        order = counts["n_train"].argsort(kind="stable").to_numpy()
+        rows = counts.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
         labels = [f"{kind}: {who}" for kind, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
     lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
     heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else []), *amounts]
@@ -216,16 +216,16 @@ def _devices(
     before = [["device", *names], *zip(heads, *numbers, strict=True)]
     room = width - sum(max(map(len, cells)) + PADDING for cells in before)
     if len(classes) > CLASSES:
-        classes = tuple(held[[*classes]].sum().sort_values(ascending=False, kind="stable").index)
-    words = [name if name.strip() and name.isprintable() else repr(name) for name in classes]
+        classes = tuple(counts[[*classes]].sum().sort_values(ascending=False, kind="stable").index)
+    titles = [name if name.strip() and name.isprintable() else repr(name) for name in classes]
     count = min(len(classes), CLASSES)
-    while count > 1 and _width(shorten(words[:count], LEAST), len(classes) - count) > room:
+    while count > 1 and _width(shorten(titles[:count], LEAST), len(classes) - count) > room:
         count -= 1
-    shown, rest = list(classes[:count]), len(classes) - count
+    listed, rest = list(classes[:count]), len(classes) - count
     most = max(room, LEAST)
-    while most > LEAST and _width(shorten(words[:count], most), rest) > room:
+    while most > LEAST and _width(shorten(titles[:count], most), rest) > room:
         most -= 1
-    short = shorten(words[:count], most)
+    short = shorten(titles[:count], most)
     table = _table("device", *heads, *(f"{name}, %" for name in short))
     if rest:
         table.add_column(REST.format(rest), justify="right")
@@ -234,7 +234,7 @@ def _devices(
         shares = 100 * row[list(classes)].astype(float) / max(size, 1)
         beyond = shares[list(classes[count:])]
         others = [f"{beyond.sum() if one_each else beyond.mean():.0f}"] if rest else []
-        table.add_row(Text(name), *cells, *(f"{shares[label]:.0f}" for label in shown), *others)
+        table.add_row(Text(name), *cells, *(f"{shares[label]:.0f}" for label in listed), *others)
     return table
 
 
@@ -243,12 +243,12 @@ def _width(names: Sequence[str], rest: int) -> int:
     return sum(len(f"{name}, %") + PADDING for name in names) + (len(REST.format(rest)) + PADDING if rest else 0)
 
 
-def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Mapping[str, Index]) -> list[str]:
+def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples_of: Mapping[str, Index]) -> list[str]:
     """Return a line for each problem of devices: how many and which have it."""
     sizes = counts(dataset, divided)
     labelled = (sizes[list(dataset.classes)] > 0).sum(axis=1)
     lacks = {
-        who: [str(name) for name in gaps if count_of[str(name)] == len(held[who])]
+        who: [str(name) for name in gaps if count_of[str(name)] == len(examples_of[who])]
         for who, count_of in ((str(who), dict(row)) for who, row in gaps.iterrows())
     }
     untested = sizes.index[sizes["n_test"] == 0]
@@ -260,7 +260,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
         f"fewer than {LEAST_TEST} test examples, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
-        "no value in a column": [who for who in held if lacks[who]],
+        "no value in a column": [who for who in examples_of if lacks[who]],
     }
     lines = []
     if len(sizes) > DEVICES:
@@ -313,9 +313,9 @@ def _coarse(table: pd.DataFrame) -> list[str]:
     step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(np.float32))
     span = (table["high"] - table["low"]).to_numpy()
     return [
-        f"{table['column'].iloc[place]}: inputs are float32, which keeps these numbers in steps of "
-        f"{_amount(float(step[place]))}, over a span of {_amount(float(span[place]))}: subtract a constant first"
-        for place in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist()
+        f"{table['column'].iloc[index]}: inputs are float32, which keeps these numbers in steps of "
+        f"{_amount(float(step[index]))}, over a span of {_amount(float(span[index]))}: subtract a constant first"
+        for index in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist()
     ]
 
 
@@ -358,9 +358,9 @@ def _amount(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
 
 
-def _more(console: Console, what: str, count: int, shown: int) -> None:
-    if count > shown:
-        console.print(f"... and {count - shown} more {what}", style="dim")
+def _more(console: Console, what: str, count: int, printed: int) -> None:
+    if count > printed:
+        console.print(f"... and {count - printed} more {what}", style="dim")
 
 
 def _table(*heads: str) -> Table:

@@ -12,7 +12,7 @@ import pandas as pd
 from fedcore.core.metrics import METRICS
 from fedcore.report import spreadsheet
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import PLACE, SPLITS, format_bytes, join_words, standings
+from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, join_words, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -61,10 +61,10 @@ def csv(summary: pd.DataFrame) -> str:
     return str(spreadsheet.write(summary, index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def places(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
+def split_by_setting(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
     """Yield the rows of each study, dataset and setting, in the order of the table."""
-    for place, rows in table.groupby(PLACE, sort=False):
-        study, dataset, setting = map(str, place)
+    for setting_key, rows in table.groupby(SETTING_KEY, sort=False):
+        study, dataset, setting = map(str, setting_key)
         yield (study, dataset, setting), rows
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from fedcore.core.metrics import METRICS
 from fedcore.report.answers import Box
 from fedcore.report.console import PlainConsole
-from fedcore.report.tables import FEW, cells, notes, places, where_it_holds
+from fedcore.report.tables import FEW, cells, notes, split_by_setting, where_it_holds
 from fedcore.results.summary import SPLITS
 
 VERDICTS = {"not tested": ""}
@@ -89,7 +89,7 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     table.add_column(Text("setting"), overflow="fold")
     for method in methods:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
-    for (_, _, setting), rows in places(summary):
+    for (_, _, setting), rows in split_by_setting(summary):
         cells = dict(zip(rows["method"], map(metric.scaled, rows[f"{split}_mean"]), strict=True))
         table.add_row(Text(setting), *(Text(cells.get(method, "-")) for method in methods))
     console.print(table)
@@ -98,7 +98,7 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
 
 def _print_settings(summary: pd.DataFrame, console: Console) -> None:
     """Print the table of each setting and what it does not show."""
-    for (study, dataset, setting), rows in places(summary):
+    for (study, dataset, setting), rows in split_by_setting(summary):
         heads, lines = cells(rows)
         hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round", "macs"}
         hidden |= {"wall"} if rows["nets_run"].max() > 1 else {"nets_run"}
@@ -116,8 +116,8 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
             control = bool(rows["control"].iloc[i])
             if control and i and not rows["control"].iloc[i - 1]:
                 table.add_section()
-            shown = [Text(cell.text) for name, cell in line.items() if name not in hidden]
-            table.add_row(*shown, style="dim" if control else "")
+            texts = [Text(cell.text) for name, cell in line.items() if name not in hidden]
+            table.add_row(*texts, style="dim" if control else "")
         console.print(table)
         console.print()
         for sentence in notes(rows):

@@ -47,10 +47,10 @@ import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.chance import AtChance, likely_causes
-from fedcore.results.criterion import Criterion, Place
+from fedcore.results.criterion import Criterion, SettingKey
 from fedcore.results.gains import Gain, gain_of
 from fedcore.results.scores import Scores, SetScores, read_scores
-from fedcore.results.summary import PLACE, mean_over_devices
+from fedcore.results.summary import SETTING_KEY, mean_over_devices
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
@@ -62,18 +62,18 @@ STOPPED_AFTER = 3
 
 
 def answers(
-    table: pd.DataFrame, controls: frozenset[str], criteria: Mapping[Place, Criterion] | Criterion = Criterion()
-) -> dict[Place, Answer]:
+    table: pd.DataFrame, controls: frozenset[str], criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion()
+) -> dict[SettingKey, Answer]:
     """Return the answer for each setting of a tidy table.
 
     controls: labels that are never recommended. criteria: what decides, in each setting or in all.
     """
-    by_place = {}
-    for key, rows in table.groupby(PLACE, sort=False):
+    by_setting = {}
+    for key, rows in table.groupby(SETTING_KEY, sort=False):
         study, dataset, setting = map(str, key)
-        place = study, dataset, setting
-        by_place[place] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[place])
-    return by_place
+        key = study, dataset, setting
+        by_setting[key] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[key])
+    return by_setting
 
 
 def answer(
@@ -195,14 +195,14 @@ def _advise_new(scores: Scores, budget: float) -> NewDevice | None:
     advice = _advise(sets, scores, budget)
     if advice.gain is None and advice.reason == FEW_SEEDS:
         advice = replace(advice, reason="at least two left-out devices that can be measured are needed")
-    known = NewDevice(advice, scores.new_devices, scores.in_turn, without=scores.without)
+    new_device = NewDevice(advice, scores.new_devices, scores.in_turn, without=scores.without)
     row = advice.method if advice.action is Action.USE else advice.best
     if row is None:
-        return known
+        return new_device
     sign, values = scores.criterion.metric.sign, sets.tested[row]["all"]
     worst, alone = str(values.idxmin()), scores.alone & {*sets.tested}
     return replace(
-        known, worst=worst, worst_value=sign * float(values[worst]),
+        new_device, worst=worst, worst_value=sign * float(values[worst]),
         worst_alone=sign * float(sets.tested[sets.best(alone)]["all"][worst]) if alone else None,
     )  # fmt: skip
 
@@ -222,19 +222,19 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     best_value = sign * sets.mean(best)
     means = mean_over_devices(sets.tested[best], sets.weights).dropna()
     by_seed = dict(zip(means.index, map(float, means), strict=True))
-    known = Advice(
+    advice = Advice(
         Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value, best_by_seed=by_seed,
         ratio=sets.ratio,
     )  # fmt: skip
     if not alone:
-        return replace(known, reason="no row trains alone; add one, such as local_only")
+        return replace(advice, reason="no row trains alone; add one, such as local_only")
     reference = sets.best(alone)
     alone_value = sign * sets.mean(reference)
-    known = replace(known, alone_value=alone_value)
+    advice = replace(advice, alone_value=alone_value)
     among = 1 if validated else len(combining)
     gain = sets.gain(best, reference, among)
     if gain is None:
-        return replace(known, reason=FEW_SEEDS)
+        return replace(advice, reason=FEW_SEEDS)
     action, method = decide(gain, min_effect), reference
     if action is Action.USE:
         as_good = [name for name in combining if _is_as_good(sets.gain(name, best), min_effect)]
@@ -266,14 +266,14 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
 def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
     """Return the advice to train alone where no row that combines fits the budget."""
     guess, over_guess = _over_guess(sets, method, scores.controls)
-    known = Advice(
+    advice = Advice(
         Action.ALONE, method, scores.criterion.metric.sign * sets.mean(method), over_guess=over_guess,
         guess=guess,
     )  # fmt: skip
     if over_guess is not None and not over_guess.sure:
         reason = _no_better_than_guessing(method, over_guess, scores.criterion.min_effect)
-        return replace(known, action=Action.UNSURE, over_guess=None, reason=reason)
-    return known
+        return replace(advice, action=Action.UNSURE, over_guess=None, reason=reason)
+    return advice
 
 
 def _over_guess(sets: SetScores, method: str, controls: frozenset[str]) -> tuple[str | None, Gain | None]:

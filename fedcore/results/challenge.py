@@ -49,8 +49,8 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
 
     rows: of each device. criterion: its metric, and the devices that count, as in means over devices.
     """
-    sizes = pd.Series({name: len(held.y) for name, held in rows.items()}, dtype=int)
-    classes = pd.Series({name: count_different(held.y) for name, held in rows.items()}, dtype=int)
+    sizes = pd.Series({name: len(paired.y) for name, paired in rows.items()}, dtype=int)
+    classes = pd.Series({name: count_different(paired.y) for name, paired in rows.items()}, dtype=int)
     weights = measured_by(sizes, classes, criterion).weights
     parts = sorted({part for name in weights for part in rows[name].part.tolist()})
     if sum(len(rows[name].y) for name in weights) < LEAST_TEST or len(parts) < 2:
@@ -59,9 +59,9 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
     changes = {name: differences(rows[name], parts, criterion, scoring) for name in weights}
 
     def gain(without: int | None) -> float:
-        known = {name: change[without] for name, change in changes.items() if not math.isnan(change[without])}
-        total = sum(weights[name] for name in known)
-        return sum(weights[name] * value for name, value in known.items()) / total if total else math.nan
+        defined = {name: change[without] for name, change in changes.items() if not math.isnan(change[without])}
+        total = sum(weights[name] for name in defined)
+        return sum(weights[name] * value for name, value in defined.items()) / total if total else math.nan
 
     mean, count = gain(None), len(parts)
     values = pd.Series([count * mean - (count - 1) * gain(part) for part in parts])
@@ -77,7 +77,7 @@ def differences(rows: Paired, parts: Sequence[int], criterion: Criterion, scorin
     if criterion.metric != ACCURACY or task_of(rows.y) is not CLASSIFICATION:
         return {without: difference(rows, without, criterion, scoring) for without in (None, *parts)}
     sizes = np.bincount(rows.part, minlength=PARTS)
-    one, other = (
+    candidate, champion = (
         np.bincount(rows.part[(answers.argmax(1) == rows.y).numpy()], minlength=PARTS)
         for answers in (rows.challenger, rows.champion)
     )
@@ -87,17 +87,17 @@ def differences(rows: Paired, parts: Sequence[int], criterion: Criterion, scorin
         rest = sizes.sum() - (0 if without is None else sizes[without])
         return float((right.sum() - left_out) / rest) if rest else math.nan
 
-    return {without: accuracy(one, without) - accuracy(other, without) for without in (None, *parts)}
+    return {without: accuracy(candidate, without) - accuracy(champion, without) for without in (None, *parts)}
 
 
 def difference(rows: Paired, without: int | None, criterion: Criterion, scoring: Scoring) -> float:
     """Return a device's gain on its rows, without those of one part."""
     chosen = torch.from_numpy(rows.part != (-1 if without is None else without))
-    one, other = (
+    candidate, champion = (
         metrics(answers[chosen], rows.y[chosen], scoring)[criterion.metric.column]
         for answers in (rows.challenger, rows.champion)
     )
-    return criterion.metric.sign * (one - other)
+    return criterion.metric.sign * (candidate - champion)
 
 
 def verdict(gain: Gain | None, criterion: Criterion) -> tuple[bool, str]:

@@ -16,7 +16,7 @@ from fedcore.errors import InputError
 if TYPE_CHECKING:
     from fedcore.types.federation import OwnMetric, Scoring
 
-Place: TypeAlias = tuple[str, str, str]
+SettingKey: TypeAlias = tuple[str, str, str]
 """study, dataset, setting"""
 
 Weighting: TypeAlias = Literal["devices", "examples"]
@@ -106,8 +106,8 @@ class Criterion:
             if "classification" in self.metric.labels:
                 require_classes(name, key)
             what = "a number as label" if "regression" in self.metric.labels else "several labels"
-            held = "classes" if TASKS[name].predicts_classes else TASKS[name].words
-            raise InputError(f"{key} is of {what}; these data have {held}")
+            labels = "classes" if TASKS[name].predicts_classes else TASKS[name].words
+            raise InputError(f"{key} is of {what}; these data have {labels}")
         if self.positive is not None and not TASKS[name].predicts_classes:
             require_classes(name, f"{where}.positive = {self.positive!r}:")
 
@@ -181,10 +181,10 @@ def _named(
     """Return what the metric of that name needs to be measured."""
     from fedcore.types.federation import Scoring
 
-    known = METRICS.get(metric or "", ACCURACY)
-    if known.always:
+    chosen = METRICS.get(metric or "", ACCURACY)
+    if chosen.always:
         return Scoring()
-    if known.of_positive:
+    if chosen.of_positive:
         return Scoring(metric, _class("run.positive", positive, classes))
     if metric == "cost":
         matrix = [[0.0] * len(classes) for _ in classes]
@@ -279,8 +279,8 @@ def largest_class(table: pd.DataFrame) -> float:
 
 def label_std(table: pd.DataFrame) -> float:
     """Return the deviation of labels that are numbers, mean over seeds; nan for classes."""
-    held = table[(table["split"] == "data") & (table["metric"] == "label_std")]["value"]
-    return float(held.mean()) if len(held) else math.nan
+    values = table[(table["split"] == "data") & (table["metric"] == "label_std")]["value"]
+    return float(values.mean()) if len(values) else math.nan
 
 
 def has_several_labels(table: pd.DataFrame) -> bool:

@@ -80,8 +80,8 @@ def judge(
     split = claim.metric.rpartition(" of ")[2].partition(".")[0]
     evidence, so_far = [], []
     for place in [pool(places)] if rule.paired and places else places:
-        known = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
-        measured = _measure(rule, place, max(known, default=RATIO))
+        ratios = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
+        measured = _measure(rule, place, max(ratios, default=RATIO))
         if measured is None:
             continue
         if place.name in early:
@@ -142,5 +142,5 @@ def judge_all(
 
 def in_place_of_accuracy(metric: str, name: str) -> str:
     """Return what a claim compares, with another metric in the place of the accuracy on a split of the data."""
-    of, _, known = metric.rpartition(".")
-    return f"{of}.{name}" if known == ACCURACY.column and of.rpartition(" of ")[2] in SCORED else metric
+    of, _, column = metric.rpartition(".")
+    return f"{of}.{name}" if column == ACCURACY.column and of.rpartition(" of ")[2] in SCORED else metric

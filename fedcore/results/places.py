@@ -48,10 +48,10 @@ def find_places(
         sides = last_turn(a), last_turn(_side(rows, str(rule.below or rule.near)))
         gap = sides[0] - sides[1]
         assert not isinstance(gap, float)
-        gaps, known = _by_setting(gap), [side if isinstance(side, float) else _by_setting(side) for side in sides]
+        gaps, own_sides = _by_setting(gap), [side if isinstance(side, float) else _by_setting(side) for side in sides]
         for setting in admitted:
             if setting in gaps:
-                here_alone = (side if isinstance(side, float) else side.get(setting, math.nan) for side in known)
+                here_alone = (side if isinstance(side, float) else side.get(setting, math.nan) for side in own_sides)
                 yield _place(setting, (setting,), gaps[setting], *here_alone)
 
 
@@ -70,7 +70,7 @@ def _mean(values: pd.Series) -> float:
 def _by_setting(values: pd.Series) -> dict[str, pd.Series]:
     """Return each setting's values, by what else the index tells apart."""
     rows, inner = values.groupby(level="setting").indices, values.droplevel("setting")
-    return {str(setting): inner.iloc[places] for setting, places in rows.items()}
+    return {str(setting): inner.iloc[positions] for setting, positions in rows.items()}
 
 
 def select_rows(
@@ -154,19 +154,19 @@ def _by_round(values: pd.Series) -> Iterator[tuple[str, tuple[str, ...], pd.Seri
 def _by_key(values: pd.Series, key: str, points: Points) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
     """Yield each group of settings that differ only in the key, with the values at its first and last value."""
     final = last_turn(values)
-    known = set(final.index.unique("setting"))
+    run_settings = set(final.index.unique("setting"))
     groups: dict[str, dict[Any, str]] = {}
     for setting, point in points.items():
-        if key in point and setting in known:
+        if key in point and setting in run_settings:
             others = " ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items() if name != key)
             groups.setdefault(others, {})[_hashable(point[key])] = setting
-    for place, settings in groups.items():
+    for name, settings in groups.items():
         if len(settings) > 1:
             ordered = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
             low, high = ordered[0], ordered[-1]
-            words = place or f"{key.rpartition('.')[2]} from {low} to {high}"
+            title = name or f"{key.rpartition('.')[2]} from {low} to {high}"
             ends = settings[low], settings[high]
-            yield words, ends, final.xs(ends[0]), final.xs(ends[1])
+            yield title, ends, final.xs(ends[0]), final.xs(ends[1])
 
 
 def _hashable(value: Any) -> Any:

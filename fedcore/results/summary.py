@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from fedcore.core.metrics import METRICS, RMSE, Metric
-from fedcore.results.criterion import LEFT_OUT, Criterion, Place, label_std, measured
+from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, label_std, measured
 
-PLACE = ["study", "dataset", "setting"]
-ROW = [*PLACE, "method"]
+SETTING_KEY = ["study", "dataset", "setting"]
+ROW = [*SETTING_KEY, "method"]
 RUN = [*ROW, "seed"]
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
@@ -62,7 +62,7 @@ def summarise(
     table: pd.DataFrame,
     seconds: pd.DataFrame,
     controls: frozenset[str],
-    criteria: Mapping[Place, Criterion] | Criterion = Criterion(),
+    criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion(),
 ) -> pd.DataFrame:
     """Return one row per study, dataset, setting and method: methods by rank, then controls, the best first.
 
@@ -96,12 +96,12 @@ def summarise(
                 rows = rows.join(devices["std"].rename(f"{split}_loss_std_devices"))
     rows = rows.reset_index()
     ranked = []
-    for key, part in table.groupby(PLACE, sort=False):
+    for key, part in table.groupby(SETTING_KEY, sort=False):
         study, dataset, setting = map(str, key)
         criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
         here, counted = criterion.of_table(part), measured(part, criterion)
-        of_setting = rows[(rows[PLACE] == list(key)).all(axis=1)]
-        score = scores[(scores[PLACE] == list(key)).all(axis=1) & (scores["metric"] == here.metric.column)]
+        of_setting = rows[(rows[SETTING_KEY] == list(key)).all(axis=1)]
+        score = scores[(scores[SETTING_KEY] == list(key)).all(axis=1) & (scores["metric"] == here.metric.column)]
         own = score["device"].isin([*counted.weights])
         score = score[own | (score["split"] == "shared")]
         of_setting = of_setting.assign(metric=here.metric.name, n_measured=len(counted.weights))
@@ -125,10 +125,10 @@ def with_scores(table: pd.DataFrame) -> pd.DataFrame:
     guess of their mean, 1 for the truth.
     """
     tables = [table]
-    for _, held in table.groupby("setting"):
-        metric = Criterion().of_table(held).metric
-        rows = held[held["split"].isin(SCORED) & (held["metric"] == metric.column)]
-        value = 1 - rows["value"] / label_std(held) if metric == RMSE else rows["value"]
+    for _, rows_of in table.groupby("setting"):
+        metric = Criterion().of_table(rows_of).metric
+        rows = rows_of[rows_of["split"].isin(SCORED) & (rows_of["metric"] == metric.column)]
+        value = 1 - rows["value"] / label_std(rows_of) if metric == RMSE else rows["value"]
         tables.append(rows.assign(metric=SCORE, value=value))
     return pd.concat(tables, ignore_index=True)
 
@@ -140,12 +140,12 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
     std_devices, std_seeds: as in :func:`summarise`, over the group's devices. n_devices: size of the group, mean over
     seeds. Settings with fewer than two groups are omitted.
     """
-    deciders = {key: Criterion().of_table(held).metric.column for key, held in table.groupby(PLACE)}
+    deciders = {key: Criterion().of_table(part).metric.column for key, part in table.groupby(SETTING_KEY)}
     scores = last_round(table)
-    wanted = pd.MultiIndex.from_frame(scores[PLACE]).map(deciders)
+    wanted = pd.MultiIndex.from_frame(scores[SETTING_KEY]).map(deciders)
     scores = scores[(scores["metric"] == wanted) & scores["split"].isin(SPLITS) & scores["value"].notna()]
     of = groups(table)
-    grouped = scores.merge(of[of.groupby(PLACE)["group"].transform("nunique") > 1], on=[*RUN, "device"])
+    grouped = scores.merge(of[of.groupby(SETTING_KEY)["group"].transform("nunique") > 1], on=[*RUN, "device"])
     by = [*ROW, "group", "split", "metric"]
     devices = grouped.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
     seeds = devices.groupby(by, sort=False)
@@ -190,8 +190,8 @@ def _seconds(seconds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return each row's seconds; no rows if none are known."""
     if seconds.empty:
         return pd.DataFrame(columns=["wall", "cpu"], index=pd.MultiIndex.from_frame(table[ROW][:0]), dtype=float)
-    known = table[ROW].drop_duplicates().merge(seconds, on=["study", "setting", "method"])
-    return known.groupby(RUN)[["wall", "cpu"]].sum().groupby(ROW).mean()
+    timed = table[ROW].drop_duplicates().merge(seconds, on=["study", "setting", "method"])
+    return timed.groupby(RUN)[["wall", "cpu"]].sum().groupby(ROW).mean()
 
 
 def runs_of(values: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -205,9 +205,9 @@ def mean_over_devices(run: pd.DataFrame, weights: pd.Series | None = None) -> pd
     """Return the mean over the devices that have a value, seed by seed. weights: of the devices; None: all alike."""
     if weights is None:
         return run.mean(axis=1)
-    known = run.notna() * weights.reindex(run.columns).fillna(0.0)
-    total = known.sum(axis=1)
-    return (run.fillna(0.0) * known).sum(axis=1) / total.where(total > 0)
+    weighted = run.notna() * weights.reindex(run.columns).fillna(0.0)
+    total = weighted.sum(axis=1)
+    return (run.fillna(0.0) * weighted).sum(axis=1) / total.where(total > 0)
 
 
 def _rank(

@@ -34,55 +34,57 @@ def of_run(
     row: Row,
     method: Method,
     played: Sequence[RoundResult],
-    told: Sequence[Report],
+    turn_reports: Sequence[Report],
     data: Numbers,
-    before: Numbers | None = None,
+    preparation_bytes: Numbers | None = None,
     new_sites: Numbers | None = None,
 ) -> pd.DataFrame:
     """Return the table of a method's run, in a script, in the pipeline or on real devices.
 
-    told: the reports of all rounds, or of none. data: device -> numbers of its data. before: as for `rows`. new_sites:
-    the scores on sites that took no part, see `with_left_out`.
+    turn_reports: the reports of all rounds, or of none. data: device -> numbers of its data. preparation_bytes: as for
+    `rows`. new_sites: the scores on sites that took no part, see `with_left_out`.
     """
-    beside = {"data": data, **reports.final_numbers(method, told, played[-1].scores)}
-    return with_left_out(rows(row, played, told or [Report()] * len(played), beside, before), new_sites or {})
+    extra_metrics = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
+    turn_reports = turn_reports or [Report()] * len(played)
+    return with_left_out(rows(row, played, turn_reports, extra_metrics, preparation_bytes), new_sites or {})
 
 
 def rows(
     row: Row,
     played: Sequence[RoundResult],
-    told: Sequence[Report],
-    beside: Mapping[str, Numbers],
-    before: Numbers | None = None,
+    turn_reports: Sequence[Report],
+    extra_metrics: Mapping[str, Numbers],
+    preparation_bytes: Numbers | None = None,
 ) -> pd.DataFrame:
     """Return a method's rounds as tidy rows: scores and series of evaluated rounds, bytes of all rounds.
 
     Bytes are those of the devices that took part in a round: of ten thousand devices a few may do.
 
-    told: the reports of all rounds; a topic of their series becomes a split, with its numbers in each device's rows.
-    beside: split -> device -> metric -> value, once: numbers of the device's data and of the server's reports.
-    before: device -> metric -> bytes, once, in the first round: the traffic before it.
+    turn_reports: the reports of all rounds; a topic of their series becomes a split, with its numbers in each device's
+    rows.
+    extra_metrics: split -> device -> metric -> value, once: numbers of the device's data and of the server's reports.
+    preparation_bytes: device -> metric -> bytes, once, in the first round: the traffic before it.
     """
     first = played[0].round_info
-    made = _Columns()
-    for device, numbers in (before or {}).items():
-        made.add(first, device, "traffic", numbers)
-    for one, report in zip(played, told, strict=True):
-        present = {name for unit in one.round_info.units for name in members(unit)} - {*one.absent}
-        for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
+    columns = _Columns()
+    for device, numbers in (preparation_bytes or {}).items():
+        columns.add(first, device, "traffic", numbers)
+    for result, report in zip(played, turn_reports, strict=True):
+        present = {name for unit in result.round_info.units for name in members(unit)} - {*result.absent}
+        for metric, sent in (("bytes_up", result.up), ("bytes_down", result.down)):
             for device, count in sent.items():
                 if count or device in present:
-                    made.add(one.round_info, device, "traffic", {metric: count})
-        for device, splits in (one.scores or {}).items():
+                    columns.add(result.round_info, device, "traffic", {metric: count})
+        for device, splits in (result.scores or {}).items():
             for split, metrics in splits.items():
                 if split in SCORED:
-                    made.add(one.round_info, device, split, metrics)
+                    columns.add(result.round_info, device, split, metrics)
             for topic, numbers in report.series.items():
-                made.add(one.round_info, device, topic, numbers)
-    for split, devices in beside.items():
+                columns.add(result.round_info, device, topic, numbers)
+    for split, devices in extra_metrics.items():
         for device, numbers in devices.items():
-            made.add(played[-1].round_info, device, split, numbers)
-    return made.table(row)
+            columns.add(played[-1].round_info, device, split, numbers)
+    return columns.table(row)
 
 
 class _Columns:
@@ -90,14 +92,14 @@ class _Columns:
 
     def __init__(self) -> None:
         self.texts: dict[str, list[str]] = {"device": [], "split": [], "metric": []}
-        self.places = {"stage": array("q"), "round": array("q")}
+        self.numbers = {"stage": array("q"), "round": array("q")}
         self.values = array("d")
 
     def add(self, at: RoundInfo, device: str, split: str, numbers: Mapping[str, float]) -> None:
         """Append a row for each number."""
         count = len(numbers)
-        self.places["stage"].extend(repeat(at.stage, count))
-        self.places["round"].extend(repeat(at.round + 1, count))
+        self.numbers["stage"].extend(repeat(at.stage, count))
+        self.numbers["round"].extend(repeat(at.round + 1, count))
         self.values.extend(numbers.values())
         self.texts["device"].extend(repeat(device, count))
         self.texts["split"].extend(repeat(split, count))
@@ -106,7 +108,7 @@ class _Columns:
     def table(self, row: Row) -> pd.DataFrame:
         """Return the table, whose other columns are those of `row`."""
         columns: dict[str, Any] = dict(zip(COLUMNS, row, strict=False))
-        columns |= {name: np.array(places) for name, places in self.places.items()}
+        columns |= {name: np.array(values) for name, values in self.numbers.items()}
         for name in ("device", "split", "metric"):  # one after the other: what is done is given back
             columns[name] = pd.array(self.texts.pop(name), dtype="str")
         return pd.DataFrame(columns | {"value": np.array(self.values)}, copy=False)
@@ -224,8 +226,8 @@ def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
     rate: of a device's link, bytes per second in either direction; one after the other, without latency.
     """
     sent = table[(table["split"] == "traffic") & table["metric"].isin(TRAFFIC)]
-    place = [name for name in COLUMNS if name not in ("metric", "value")]
-    total = sent.groupby(place, sort=False)["value"].sum().div(rate).reset_index()
+    key_columns = [name for name in COLUMNS if name not in ("metric", "value")]
+    total = sent.groupby(key_columns, sort=False)["value"].sum().div(rate).reset_index()
     return total[total["value"] > 0].assign(metric="seconds")[COLUMNS]
 
 

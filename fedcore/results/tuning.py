@@ -35,5 +35,5 @@ def validation_value(table: pd.DataFrame, criterion: Criterion) -> float | None:
 def best(tables: Mapping[T, pd.DataFrame], criterion: Criterion) -> T:
     """Return the candidate that is best on validation data; of equal ones, or without such data, the first."""
     values = {name: validation_value(table, criterion) for name, table in tables.items()}
-    known = {name: value for name, value in values.items() if value is not None}
-    return max(known, key=lambda name: round(known[name], 12), default=next(iter(tables)))
+    validated = {name: value for name, value in values.items() if value is not None}
+    return max(validated, key=lambda name: round(validated[name], 12), default=next(iter(tables)))

@@ -104,27 +104,25 @@ class Verdict(NamedTuple):
         if not self.evidence:
             so_far = f"; so far {self._named_words}" if self.so_far else ""
             return (reasons or "needs three seeds, and the rows, rounds, settings and domains it names") + so_far
-        places = len(self.evidence) + len(self.closed)
-        untested = f"; not tested in {len(self.closed)} of {places}: {reasons}" if self.closed else ""
+        settings = len(self.evidence) + len(self.closed)
+        untested = f"; not tested in {len(self.closed)} of {settings}: {reasons}" if self.closed else ""
         return self._tested + untested
 
     @property
     def _tested(self) -> str:
-        places, named = len(self.evidence), self.named
+        count, named = len(self.evidence), self.named
         assert named is not None
         if named.agree is not None:
             change = f"mean {named.difference:+.3g}, standard error {named.spread:.2g}"
             return f"in {named.agree} of {named.seeds} problems; {change}"
-        sign_test = f" (sign test p = {self.p:.2g})" if 0 < self.held < places else ""
+        sign_test = f" (sign test p = {self.p:.2g})" if 0 < self.held < count else ""
         opposite = f", the opposite in {self.contradicted}" if self.contradicted else ""
-        if self.held == places:
+        if self.held == count:
             word = "least" if self.claim.parts.tolerance is None else "largest"
         else:  # a difference in the rule's direction speaks for it, if not surely
             supports = self.claim.parts.tolerance is None and named.difference > 0
             word = "weakest setting" if supports else "strongest counter-example"
-        return (
-            f"in {self.held} of {places} setting{'s' * (places > 1)}{sign_test}{opposite}; {word}: {self._named_words}"
-        )
+        return f"in {self.held} of {count} setting{'s' * (count > 1)}{sign_test}{opposite}; {word}: {self._named_words}"
 
     @property
     def _named_words(self) -> str:

@@ -19,13 +19,13 @@ from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
-from fedcore.results.criterion import Criterion, Place
+from fedcore.results.criterion import Criterion, SettingKey
 from fedcore.results.summary import summarise
 
 CONTROLS = frozenset(METHODS[-1:])
 
 
-def found(table: pd.DataFrame) -> dict[Place, Answer]:
+def found(table: pd.DataFrame) -> dict[SettingKey, Answer]:
     return answers(table, CONTROLS)
 
 

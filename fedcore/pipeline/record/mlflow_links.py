@@ -20,7 +20,7 @@ from fedcore.pipeline.record.runs import ROWS
 TRAINING = "workflowType=machine_learning"
 """Opens MLflow's page in its mode for training; the mode for language models is the default."""
 
-PLACE = ("study", "size", "dataset")
+STUDY_TAGS = ("study", "size", "dataset")
 
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
@@ -29,7 +29,7 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     A study that has run on other data, or with other rows or seeds, since has links to its last run of that name.
     """
     studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.end_time"])
-    last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in PLACE): study for study in studies}
+    last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in STUDY_TAGS): study for study in studies}
     for (name, size, dataset), study in last.items():
         several = sum(key[:2] == (name, size) for key in last) > 1
         title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"

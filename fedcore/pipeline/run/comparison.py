@@ -36,10 +36,10 @@ from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import TREND, Comparison, html
 from fedcore.report.plots import draw
-from fedcore.report.tables import FEW, Table, csv, places, score_table
+from fedcore.report.tables import FEW, Table, csv, score_table, split_by_setting
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
-from fedcore.results.criterion import LEFT_OUT, Criterion, Place
+from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
 from fedcore.results.judging import judge_all
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import values_of_new
@@ -64,7 +64,7 @@ class ComparisonInput:
     studies: dict[str, Study]
     table: pd.DataFrame
     summary: pd.DataFrame
-    answers: dict[Place, Answer]
+    answers: dict[SettingKey, Answer]
 
 
 def compare(
@@ -168,10 +168,12 @@ def answer(
     return ComparisonInput(chosen, table, summarise(table, spent, never, criteria), answers(table, never, criteria))
 
 
-def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame) -> dict[Place, Criterion]:
+def criteria_of(
+    params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame
+) -> dict[SettingKey, Criterion]:
     """Return what decides in each setting of a tidy table."""
     run = run_section(params)
-    return {setting_key: run.of(studies[setting_key[0]]).criterion for setting_key, _ in places(table)}
+    return {setting_key: run.of(studies[setting_key[0]]).criterion for setting_key, _ in split_by_setting(table)}
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
@@ -229,9 +231,9 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     (unversioned / PAGE).write_text(html(compared))
 
 
-def notes(summary: pd.DataFrame, by_place: Mapping[Place, Answer]) -> dict[str, str]:
+def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, str]:
     """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
-    boxes = study_answers(by_place)
+    boxes = study_answers(answers)
     return {
         str(study): markdown(boxes[str(study)], tables_of(rows)) for study, rows in summary.groupby("study", sort=False)
     }
@@ -267,7 +269,7 @@ def describe(
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
     """Return the tables of one study by their titles; none for more than FEW settings."""
-    tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in places(summary)}
+    tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in split_by_setting(summary)}
     return tables if len(tables) <= FEW else {}
 
 
@@ -283,7 +285,7 @@ def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
 
 
 def new_device_numbers(
-    table: pd.DataFrame, study: str, answers: Mapping[Place, Answer]
+    table: pd.DataFrame, study: str, answers: Mapping[SettingKey, Answer]
 ) -> dict[tuple[str, ...], float]:
     """Return the means over devices that took no part: (metric, row) -> value; in several settings, as above."""
     its_answers = {setting_key: answer for setting_key, answer in answers.items() if setting_key[0] == study}
@@ -301,7 +303,7 @@ def new_device_numbers(
     return numbers
 
 
-def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[str]:
+def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> list[str]:
     """Return the configurations of the runs to propose as champions, one for each study and setting, in their order.
 
     It is the row that the answer recommends, or if nothing can be said the one with the best mean over seeds on

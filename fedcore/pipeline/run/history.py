@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedcore.pipeline.cache.store import Store
     from fedcore.pipeline.record.result import Result
     from fedcore.results.advice import Answer
-    from fedcore.results.criterion import Place
+    from fedcore.results.criterion import SettingKey
 
 HISTORY = Path("runs") / "history.jsonl"
 SAME = ("study", "size", "setting", "data", "result")
@@ -51,14 +51,14 @@ SAME = ("study", "size", "setting", "data", "result")
 Line: TypeAlias = dict[str, Any]
 
 
-def lines_of(results: Iterable[Result], answers: Mapping[Place, Answer], store: Store) -> list[Line]:
+def lines_of(results: Iterable[Result], answers: Mapping[SettingKey, Answer], store: Store) -> list[Line]:
     """Return a line for each study and setting of a run that ends now; `append` completes it."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     by_setting: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         by_setting.setdefault((result.setting.study, result.setting.name), []).append(result)
     answer_of = {(study, setting): answer for (study, _, setting), answer in answers.items()}
-    return [line_of(now, of_place, answer_of[setting_key], store) for setting_key, of_place in by_setting.items()]
+    return [line_of(now, of_setting, answer_of[setting_key], store) for setting_key, of_setting in by_setting.items()]
 
 
 def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) -> Line:

@@ -60,8 +60,8 @@ def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -
 def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values: Array | None = None) -> None:
     """Write a matrix's values into its cells, in black or white. light: the values shown by the colours."""
     values = light if values is None else values
-    known = light[np.isfinite(light)]
-    middle = (known.min() + known.max()) / 2 if len(known) else 0.0
+    finite = light[np.isfinite(light)]
+    middle = (finite.min() + finite.max()) / 2 if len(finite) else 0.0
     for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
         ink = "white" if light[y, x] < middle else "black"
         panel.text(x, y, form(values[y, x]), color=ink, ha="center", va="center", size=7)

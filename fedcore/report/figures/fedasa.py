@@ -41,8 +41,8 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for panel, (method, devices) in zip(panels, numbers.items(), strict=False):
         values = np.array([[named.get(f"distance_{m}", np.nan) for m in range(cells)] for named in devices.values()])
-        known = values[np.isfinite(values)]
-        wide = bool(known.min() > 0) and bool(known.max() > 10 * known.min())
+        finite = values[np.isfinite(values)]
+        wide = bool(finite.min() > 0) and bool(finite.max() > 10 * finite.min())
         show(figure, panel, values, "distance", None, LogNorm() if wide else None)
         panel.set_aspect("auto")
         name_cells(panel, devices, range(cells))
@@ -51,8 +51,8 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         if len(devices) <= FEW_CELLS:
             write_cells(panel, np.log(values) if wide else values, lambda value: f"{value:.3g}", values)
         for y, named in enumerate(devices.values()):
-            place = named["depth"] - 0.46, y - 0.44
-            panel.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
+            corner = named["depth"] - 0.46, y - 0.44
+            panel.add_patch(Rectangle(corner, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
     for panel in panels[len(numbers) :]:
         panel.set_axis_off()
     return figure

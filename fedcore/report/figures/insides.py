@@ -29,8 +29,8 @@ def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
     panel.tick_params(axis="x", rotation=90)
     if len(order) <= FEW_CELLS:
         write_cells(panel, values, lambda value: f"{value:.2f}".replace("0.", ".", 1))
-    for at, (one, other) in enumerate(itertools.pairwise(order)):
-        if groups.get(one) != groups.get(other):
+    for at, (first, second) in enumerate(itertools.pairwise(order)):
+        if groups.get(first) != groups.get(second):
             panel.axhline(at + 0.5, color="white", linewidth=2)
             panel.axvline(at + 0.5, color="white", linewidth=2)
     return figure

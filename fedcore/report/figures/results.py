@@ -159,8 +159,8 @@ def comparison(summary: pd.DataFrame) -> Figure:
     band = Line2D([], [], color=BLUE, linewidth=7, alpha=0.35), Line2D([], [], color=BLUE, marker="o", markersize=7)
     tick = Line2D([], [], color=BLUE, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
     handles: list[Any] = [band, tick]
-    words = ["mean ± standard deviation over seeds", "worst device"]
-    figure.legend(handles, words, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+    texts = ["mean ± standard deviation over seeds", "worst device"]
+    figure.legend(handles, texts, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     return figure
 
 
@@ -202,16 +202,16 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
     splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
     names = list(dict.fromkeys(course["setting"]))
     own = course[course["split"] == "test"]["setting"].nunique() == len(names)
-    places = [(name, "test" if own else "shared") for name in names]
+    pairs = [(name, "test" if own else "shared") for name in names]
     if len(names) == 1:
-        places = [(names[0], split) for split in splits]
-    last = course[course["split"] == places[0][1]].sort_values("step").groupby("method")["mean"].last()
+        pairs = [(names[0], split) for split in splits]
+    last = course[course["split"] == pairs[0][1]].sort_values("step").groupby("method")["mean"].last()
     styles = method_styles(last.sort_values(ascending=False, kind="stable").index)
-    columns = min(len(places), 3)
-    lines = -(-len(places) // columns)
+    columns = min(len(pairs), 3)
+    lines = -(-len(pairs) // columns)
     figure = Figure(figsize=(1.6 + 3.6 * columns, 0.6 + 2.8 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for panel, (name, split) in zip(panels, places, strict=False):
+    for panel, (name, split) in zip(panels, pairs, strict=False):
         here = course[(course["setting"] == name) & (course["split"] == split)]
         for method, line in here.groupby("method"):
             step, mean, std = line.sort_values("step")[["step", "mean", "std"]].to_numpy(float).T
@@ -226,10 +226,10 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel)
-    for panel in panels[len(places) :]:
+    for panel in panels[len(pairs) :]:
         panel.set_axis_off()
     figure.supxlabel("round", fontsize=10)
-    figure.supylabel(metric.words if len(names) == 1 else f"{metric.words} on {SPLITS[places[0][1]]} data", fontsize=10)
+    figure.supylabel(metric.words if len(names) == 1 else f"{metric.words} on {SPLITS[pairs[0][1]]} data", fontsize=10)
     legend(figure, styles)
     return figure
 
@@ -264,34 +264,34 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
     metric = METRICS[summary["metric"].iloc[0]]
-    place = {
+    point_of = {
         name: {**point, key: tuple(point[key]) if isinstance(point[key], list) else point[key]}
         for name, point in points.items()
         if key in point and (summary["setting"] == name).any()
     }
-    words = {
+    title_of = {
         name: ", ".join(
             f"{other.rpartition('.')[2]} = {_value_name(other, value)}"
             for other, value in point.items()
             if other != key
         )
-        for name, point in place.items()
+        for name, point in point_of.items()
     }
-    panels = list(dict.fromkeys(words.values()))
+    panels = list(dict.fromkeys(title_of.values()))
     columns = min(len(panels), 3)
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(1.8 + 3.2 * columns, 0.6 + 2.7 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    values = list(dict.fromkeys(point[key] for point in place.values()))
+    values = list(dict.fromkeys(point[key] for point in point_of.values()))
     if numbers := all(isinstance(value, int | float) for value in values):
         values = sorted(values)
         least = min((value for value in values if value > 0), default=values[-1])
         numbers = values[-1] <= (1e6 if values[0] > 0 else 1e2) * least
     styles = method_styles(summary["method"], summary["control"])
     for panel, word in zip(axes, panels, strict=False):
-        rows = summary[summary["setting"].isin([name for name in place if words[name] == word])]
+        rows = summary[summary["setting"].isin([name for name in point_of if title_of[name] == word])]
         for method, line in rows.groupby("method", sort=False):
-            x = [place[name][key] if numbers else values.index(place[name][key]) for name in line["setting"]]
+            x = [point_of[name][key] if numbers else values.index(point_of[name][key]) for name in line["setting"]]
             line = line.assign(x=x).sort_values("x")
             std = line[f"{split}_std_seeds"].fillna(0.0)
             panel.errorbar(line["x"], line[f"{split}_mean"], std, elinewidth=1.2, **styles[str(method)])
@@ -359,11 +359,10 @@ def device_shares(cells: pd.DataFrame, title: str, metric: Metric = ACCURACY) ->
     panel = figure.subplots()
     styles = {name: {**style, "marker": ""} for name, style in method_styles(cells.index).items()}
     for name, values in cells.iterrows():
-        known = np.sort(values.dropna().to_numpy(float))
+        ordered = np.sort(values.dropna().to_numpy(float))
+        count = len(ordered)
         end = max(1.0, float(np.nanmax(cells.to_numpy(float), initial=1.0)))
-        panel.step(
-            [*known, end], [*np.arange(1, len(known) + 1) / max(len(known), 1), 1], where="post", **styles[str(name)]
-        )
+        panel.step([*ordered, end], [*np.arange(1, count + 1) / max(count, 1), 1], where="post", **styles[str(name)])
     panel.xaxis.set_major_formatter(_formatter(metric))
     panel.yaxis.set_major_formatter(percent)
     panel.set_xlabel(f"{metric.words} of a device, at most")
