@@ -296,3 +296,25 @@ def test_the_functions_that_a_family_page_names_exist(family: str):
         and not re.search(rf"^(def|class|    def|    ) ?{name}\b|^{name}\b", sources[module], re.MULTILINE)
     ]
     assert missing == []
+
+
+def rows_of_privacy() -> dict[str, list[str]]:
+    """Return method -> the other cells of its row in the page's table."""
+    found: dict[str, list[str]] = {}
+    for line in (ROOT / "docs/privacy.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        names = re.findall(r"`(\w+)`", cells[0]) if line.startswith("| `") else []
+        for name in names:
+            assert name not in found, f"{name} has two rows"
+            found[name] = cells[1:]
+    return found
+
+
+def test_every_method_has_a_row_about_privacy_and_every_row_a_method():
+    assert set(rows_of_privacy()) == set(METHODS)
+
+
+def test_every_row_about_privacy_says_what_leaves_and_what_can_be_read():
+    for name, (sent, read, _) in rows_of_privacy().items():
+        assert sent, name
+        assert read, name

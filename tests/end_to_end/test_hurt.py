@@ -1,8 +1,9 @@
-"""Parts of a flow are killed, the flow is asked to end, its server is stopped, or an equal flow runs beside it."""
+"""A flow or its parts are killed or stopped, an equal one runs beside it, or the bucket of two machines is harmed."""
 
 from __future__ import annotations
 
-from scenarios import Hurt
+import pytest
+from scenarios import Bucket, Hurt
 
 from fedcore.pipeline.command import CONTINUE
 
@@ -66,3 +67,29 @@ def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
     assert after["all"][:3] == [str(steps), str(steps), "0.0"]
     assert "a first seed gives them: fedcore run seed=0\n" in hurt.plans[0]
     assert "+" not in hurt.plans[1]
+
+
+@pytest.fixture
+def used(bucket: Bucket | None) -> Bucket:
+    if bucket is None:
+        pytest.skip("moto or s3fs is not installed: no bucket")
+    return bucket
+
+
+def test_two_flows_at_once_have_the_results_of_one_without_a_bucket(used: Bucket):
+    assert used.results["here"] == used.results["there"] == used.results["alone"] != {}
+
+
+def test_harmed_blobs_of_a_bucket_are_computed_again(used: Bucket):
+    """Only those: the other steps of a machine that has lost all of its blobs are taken from the bucket."""
+    assert len(used.harmed) == 4
+    computed = used.again.computed()
+    assert 0 < len(computed) < len(used.again.steps)
+    assert len({step["key"] for step in computed}) == len(computed)
+    assert used.results["again"] == used.results["alone"]
+    assert used.whole == used.harmed
+
+
+def test_a_bucket_in_use_is_not_pruned(used: Bucket):
+    assert (used.pruned.code, used.pruned.out) == (2, "")
+    assert used.pruned.err.startswith("fedcore: the store s3://everyones/fedcore is in use by a flow on ")

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from federations import NETS, SGD, bits, federation
+
+from fedcore.core.rounds import begin, run
+from fedcore.execute.workers import Inline
+from fedcore.methods import method
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache.store import Ref, Store
+
+environment.prepare()  # Prefect reads its settings when it is imported
+
+from fedcore.pipeline.orchestration.in_memory import InMemory
+from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
 ROUNDS = {
     "one round": 1, "many rounds": 5, "some devices per round": 5, "one shot": 1, "few shots": 3, "nothing sent": 1,
@@ -97,3 +110,19 @@ def test_brief_memories_go_at_the_end_and_come_back_when_needed(found: dict[str,
 
 def test_results_of_other_steps_are_not_deleted(found: dict[str, Any]):
     assert (found["kept"]["given"], found["kept"]["but"], found["kept"]["dropped"]) == (True, True, False)
+
+
+def test_a_chunks_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
+    fed, store = federation(), Store(tmp_path)
+    built = method(
+        "dfl", nets=NETS, training=SGD, shared_init=True, rounds=3, fraction=1.0, ratio="dynamic", threshold=0.5,
+        temperature=1.0, weighting="counts",
+    )  # fmt: skip
+    execute = InMemory(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
+    start = begin(built, fed, 0, Inline())
+    place = (*stored_parts(start), 0, 0)
+    kept = store.put(compute_chunk(execute, built, fed, 0, place, 1, 3, [place]))
+    assert isinstance(kept["reports"], Ref)
+    expected = [one.report for one in run(built, fed, 0, Inline())]
+    assert bits(store.get(kept["reports"])) == bits(expected)
+    assert all(report.matrices["soft_targets"].shape == (3, 3) for report in expected)

@@ -13,9 +13,8 @@ from scenarios.installed import Installed, installed
 from scenarios.kills import Kill, Killed, Long, Sampled, killed, long, sampled
 from scenarios.parts import Hurt, hurt
 from scenarios.pictures import Own, documented, own
-from scenarios.place import Place, empty_record, lone, serve
+from scenarios.place import Place, empty_record, lone, probed, serve
 from scenarios.stages import Repro, repro
-from scenarios.steps import probed
 from scenarios.upgraded import Upgraded, upgraded
 
 __all__ = [

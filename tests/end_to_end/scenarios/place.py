@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,3 +69,10 @@ def lone(params: dict[str, Any]) -> None:
     """The small study with a single method."""
     small(params)
     params["studies"]["code"]["methods"] = {"lmf": {}}
+
+
+def probed(place: Place) -> dict[str, Any]:
+    """Run the probes (tests/end_to_end/run_probes.py) on a copy of the project; returns their results."""
+    said = place.copy("probed").run("python", "-m", "run_probes")
+    found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
+    return found
