@@ -54,6 +54,7 @@ ELSEWHERE = {
     "execute/remote": "execute/test_cluster.py",
     "field/answers": "field/test_server.py",
     "field/deployed": "field/test_session.py",
+    "field/examples": "field/test_rows.py",
     "field/results": "field/test_study.py",
     "field/trial": "field/test_cells.py",
     "methods/code/widths": "methods/code/test_fusion.py",

@@ -59,7 +59,8 @@ VARIABLE = re.compile(r"_[A-Z]+$")
 """The end of a column's name that stands for many: `label_NAME`."""
 ALLOWED = {
     "Parameter.empty", "curves.pdf", "none", "prefect.locking.protocol.LockManager", "savefig", "subprocess.Popen",
-    "batchmean", "true", "x.view", "A", "B", "T_0", "mu", "ASGI", "BLAS", "EXIF", "ITU", "MAT", "MD5", "NIST", "OWASP",
+    "batchmean", "processed", "training.pt", "true", "x.view", "A", "B", "T_0", "mu",
+    "ASGI", "BLAS", "EXIF", "ITU", "MAT", "MD5", "NIST", "OWASP",
     "RFC", "SMTP", "SVD",
 }  # fmt: skip
 """Names of other packages, words of YAML, symbols, and abbreviations that no page has."""
