@@ -127,8 +127,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     dataset = load(**setting.data)
     answer = None
     catalogue = registry.read()
-    if catalogue is not None and registry.CANDIDATE in getattr(catalogue.get(setting.task), "aliases", {}):
-        answer, seed = find_answer(setting.task)
+    if catalogue is not None and registry.CANDIDATE in getattr(catalogue.get(setting.model_name), "aliases", {}):
+        answer, seed = find_answer(setting.model_name)
         job = job.model_copy(update={"seed": seed})
     return setup_of(job, setting, dataset, devices, answer)
 

@@ -61,8 +61,8 @@ class Setting:
         return Path(str(self.data["path"])).stem if "path" in self.data else str(self.data["name"]).rpartition(":")[2]
 
     @property
-    def task(self) -> str:
-        """A name for what is predicted: that of the data, and the label, or labels."""
+    def model_name(self) -> str:
+        """The name of the registered model: that of the data, and the label, or labels."""
         label = self.data.get("label")
         parts = [self.data_name, *(label if isinstance(label, list | tuple) else [label])]
         return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts)))

@@ -61,7 +61,8 @@ def setup_of(
     decides = job.criterion
     metric = _metric(decides, dataset)
     study = Study(
-        job.study, job.title.format(devices=len(names)), job.size, setting.data_name, setting.task, rows, job.seed,
+        job.study, job.title.format(devices=len(names)), job.size, setting.data_name, setting.model_name, rows,
+        job.seed,
         None if answer is None else answer.label, metric, decides.positive, setting.scoring.get("costs"),
         decides.min_effect, decides.least_test, decides.weigh,
     )  # fmt: skip

@@ -40,7 +40,7 @@ class Versions:
 
 
 def registered(model_name: str) -> str:
-    """Return the full name of a registered model. model_name: of a dataset and label, as `Setting.task` has it."""
+    """Return the full name of a registered model. model_name: see `fedcore.config.settings.Setting`."""
     return f"{FAMILY}{model_name}"
 
 

@@ -144,7 +144,7 @@ class Record:
         run = self._open(existing, result.config, result.name, tags, parent)
         model = self.model(run, store, result, schema, dataset, partition)
         if not result.control:
-            self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
+            self.register(run, model, setting.model_name, tags, describe_final_fit(result) if final else None)
         self.write(
             run, params=params_of(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
@@ -374,7 +374,7 @@ class Record:
 
         There is none without a champion, without a reference of it, and if both have the same data.
         """
-        champion = promotion.alias(self.client, registered(result.setting.task), CHAMPION)
+        champion = promotion.alias(self.client, registered(result.setting.model_name), CHAMPION)
         if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
             return []
         uri = self.client.get_model_version_download_uri(champion.name, champion.version)
@@ -402,7 +402,7 @@ class Record:
     def save_final_fit(self, store: Store, result: Result) -> Notice:
         """Write a final fit to its run and make it the champion; returns a line about it."""
         assert result.final is not None
-        name = registered(result.setting.task)
+        name = registered(result.setting.model_name)
         version = self.client.get_model_version(name, result.final.version)
         with self.lock:
             proposal = promotion.last_comparison(self.client, version)

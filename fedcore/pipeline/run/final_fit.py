@@ -33,7 +33,7 @@ from fedcore.results import tidy
 from fedcore.types.federation import Federation
 from fedcore.types.method import Method
 
-ADVICE = "promote it as it is with: fedcore promote {task} --version {version} --no-final-fit"
+ADVICE = "promote it as it is with: fedcore promote {name} --version {version} --no-final-fit"
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
     """Fit the method of a version's run on all rows. Raises InputError if it is no longer that run's."""
     setting, row, seed = origin.setting, origin.row, origin.seed
     dataset = partitions.read_dataset(session.store, setting.data)
-    advice = ADVICE.format(task=setting.task, version=source.version)
+    advice = ADVICE.format(name=setting.model_name, version=source.version)
     if dataset.digest != origin.data:
         raise InputError(
             f"version {source.version}: the data have changed since its run; run its study again, or {advice}"

@@ -68,7 +68,7 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
     gain = advice.gain
     return {
         "date": date, "study": first.setting.study, "size": first.size, "setting": first.setting.name,
-        "dataset": first.setting.data_name, "task": first.setting.task, "data": first.prepared.dataset.digest,
+        "dataset": first.setting.data_name, "task": first.setting.model_name, "data": first.prepared.dataset.digest,
         "rows": len(store.get(first.prepared.dataset).train),
         "partition": _digest({result.prepared.partition.digest for result in results}),
         "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),

@@ -266,7 +266,7 @@ class Run:
         First their training rows are compared with those of the champion.
         """
         proposed = [result for results in self.results.values() for result in results if result.config in configs]
-        for result in {result.setting.task: result for result in proposed}.values():
+        for result in {result.setting.model_name: result for result in proposed}.values():
             self.writer.check_drift(self.session.store, result)
         rule = rule_of(self.params)
         if not (self.request.promote and self.request.final_fit):

@@ -322,13 +322,13 @@ def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...
 
 # on real devices
 
-TASK = "plant-field"
+MODEL_NAME = "plant-field"
 
 
 def run_in_process(tmp_path, row, name):
     """A method on devices with tables, run to its end."""
     _, setup, link = on_devices(tmp_path, "common_median")
-    setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", TASK, (), 4))
+    setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", MODEL_NAME, (), 4))
     folder = tmp_path / "runs" / name
     for _ in run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3):
         pass
@@ -348,7 +348,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     (said,) = record(field_run)
     assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
     assert record(field_run) == [said]
-    assert find_answer(TASK) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
+    assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")
     assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
     assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in field_run.stored.turns)
@@ -356,8 +356,8 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     assert about["west"]["bytes_up"] < about["west"]["wire_up"]
     assert about["west"]["versions"].keys() == {"fedcore", "torch"}
     promotion.promote(client, version)
-    task, served, reference = promotion.load(client, f"{TASK}@{registry.CHAMPION}")
-    assert (task, reference) == (TASK, None)
+    name, served, reference = promotion.load(client, f"{MODEL_NAME}@{registry.CHAMPION}")
+    assert (name, reference) == (MODEL_NAME, None)
     new = plant().head(20)
     params = field_run.stored.state.messages["west"].params
     net = field_run.setup.public().nets["west"]
@@ -374,10 +374,12 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
         promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == field_run.stored.plan.to_json()
     )
     with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
-        promotion.load(client, f"{TASK}/{version.version}")
-    assert predict.own_files(TASK, version.version) is None  # so that fedcore predict asks MLflow, and says that line
+        promotion.load(client, f"{MODEL_NAME}/{version.version}")
+    assert predict.own_files(MODEL_NAME, version.version) is None  # fedcore predict asks MLflow, and says that line
     promotion.promote(client, version)
-    today = SimpleNamespace(setting=SimpleNamespace(task=TASK), prepared=SimpleNamespace(dataset=Ref("0" * 64, 1)))
+    today = SimpleNamespace(
+        setting=SimpleNamespace(model_name=MODEL_NAME), prepared=SimpleNamespace(dataset=Ref("0" * 64, 1))
+    )
     (notice,) = runs.Record().drift(Store(tmp_path), today)  # of every later run
     assert "its models stay on their devices" in notice.line
     table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")

@@ -261,7 +261,9 @@ def test_training_rows_are_compared_with_those_of_the_champion(
 
     def said(held: Dataset) -> list[Notice]:
         prepared = SimpleNamespace(dataset=store.put(held), partition=store.put(made))
-        result: Any = SimpleNamespace(setting=SimpleNamespace(task="heat"), prepared=prepared, schema=lambda *_: schema)
+        result: Any = SimpleNamespace(
+            setting=SimpleNamespace(model_name="heat"), prepared=prepared, schema=lambda *_: schema
+        )
         record: Any = SimpleNamespace(client=client)
         return runs.Record.drift(record, store, result)
 
