@@ -9,10 +9,15 @@ import re
 from ast import literal_eval
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from process_forks import run
 
+import fedcore as fc
+from fedcore.report.answers import study_answers
+from fedcore.results.answer import answers
+from fedcore.results.criterion import Criterion
 from fedcore.types.method import RoundInfo, Update
 
 ROOT = Path(__file__).parents[1]
@@ -83,6 +88,37 @@ def test_server_momentum_keeps_its_velocity(monkeypatch: pytest.MonkeyPatch):
 
 def test_an_own_method_fits_into_forty_lines():
     assert len((EXAMPLES / "own_method.py").read_text().splitlines()) <= 40
+
+
+FIRST = ROOT / "docs" / "results" / "first-answer.csv"
+"""The last round of each device, seed and row of study code by `make run`: what its answer follows from."""
+CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "majority", "majority_per_device"})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_answer_that_a_page_begins_with_is_that_of_make_run(page: str):
+    """Its words and numbers by today's rules, on numbers that the next test computes anew."""
+    rows = pd.read_csv(FIRST).melt(["method", "seed", "device"], var_name="name")
+    rows[["split", "metric"]] = rows.pop("name").str.split("/", expand=True)
+    rows = rows.assign(study="code", dataset="digits", setting="base", stage=0, round=1)
+    (boxes,) = study_answers(answers(rows, CONTROLS, Criterion(least_test=0))).values()
+    now = " ".join([f"{boxes[0].title}:", boxes[0].headline, *boxes[0].sentences])
+    (shown, *_) = re.findall(r"```text\n(code: .*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert now.startswith(" ".join(shown.split())), "\n  ".join([boxes[0].title, *boxes[0].sentences])
+
+
+@pytest.mark.slow
+def test_the_numbers_of_the_first_answer_are_those_of_make_run():
+    """Of a seed, by a script; another processor may move them by an example or two (docs/pipeline.md)."""
+    fed = fc.federate(fc.load("digits"), fc.dirichlet(0.5), devices=16, net=fc.mlp(64, 32))
+    training = {"optimiser": "adam", "lr": 0.01, "batch": 16, "epochs": 20}
+    rows = pd.read_csv(FIRST).query("seed == 0")
+    for method in (fc.local_only(training=training), fc.analytic(features=200)):
+        table = fc.run(method, fed, seed=0, progress=False).table
+        for split in ("test", "val"):
+            now = table.query("split == @split and metric == 'accuracy'").set_index("device")["value"]
+            kept = rows[rows["method"] == method.label].set_index("device")[f"{split}/accuracy"]
+            assert (now - kept).abs().mean() < 0.01, (method.label, split)
 
 
 def test_the_first_code_of_the_readme_is_the_quick_start():
