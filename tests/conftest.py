@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import clone_state
 import pytest
 
 # Tests run beside scenarios and in several processes: PyTorch's threads would wait for one another, spinning.
@@ -26,8 +28,13 @@ if (
 ):
     os.environ["TMPDIR"], tempfile.tempdir = str(MEMORY), None
 
-# Prefect makes its home below this folder (prefect.toml), but not the folder.
-(Path(__file__).parents[1] / ".fedcore").mkdir(exist_ok=True)
+# The clone may have been used: its state is none of a test's (clone_state.py).
+HOME = tempfile.mkdtemp(prefix="fedcore-tests-")
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+os.environ["FEDCORE_HOME"] = os.path.realpath(HOME)
+os.environ["PREFECT_HOME"] = os.path.join(HOME, ".fedcore", "prefect")
+os.mkdir(os.path.join(HOME, ".fedcore"))
+clone_state.refuse()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,6 +45,14 @@ def pytest_collection() -> Generator[None, Any, Any]:
     gc.freeze()
     gc.enable()
     return result
+
+
+@pytest.fixture(autouse=True)
+def _clone_state() -> Iterator[None]:
+    """Fail a test that has used the clone's state, also where what was said of it went unheard."""
+    before = len(clone_state.used)
+    yield
+    assert clone_state.used[before:] == []
 
 
 COMPILED = sys.pycache_prefix, sys.dont_write_bytecode

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import clone_state
 import pytest
 
 from fedcore.execute import template
@@ -81,6 +82,7 @@ def ended(words: list[str], folder: Path, environment: Mapping[str, str], strict
     """
     os.chdir(folder)
     os.environ.update(environment)
+    clone_state.refuse()
     if strict:
         warnings.simplefilter("error")
     sys.argv = words[words[0] == "-m" :]

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import process_forks
 import pytest
@@ -29,13 +28,14 @@ def command(words, capsys):
     return code, said.out + said.err
 
 
-def program(*words):
-    """Run a command in a fork: FLARE allows one server in a process."""
-    done = process_forks.run("-m", "fedcore", *words, folder=Path.cwd(), strict=False)
+def program(folder, *words):
+    """Run a command in a fork: FLARE allows one server in a process, which searches the current folder."""
+    done = process_forks.run("-m", "fedcore", *words, folder=folder, strict=False)
     return done.code, done.out + done.err
 
 
-def test_a_trial_says_that_the_bits_are_the_simulations():
+def test_a_trial_says_that_the_bits_are_the_simulations(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # FLARE searches the current folder
     words = ["field", "try", "--devices", "2", "--method", "ditto", "--rounds", "1"]
     done = subprocess.run([sys.executable, "-m", "fedcore", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0
@@ -55,13 +55,13 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
     code, said = command([*init, "--shape", "4"], capsys)
     assert (code, len(said.splitlines())) == (0, 3)
     code, said = program(
-        "field", "run", f"{place}/server", "--method", "fedavg", "--set", "rounds=2", "--deadline", "1"
+        tmp_path, "field", "run", f"{place}/server", "--method", "fedavg", "--set", "rounds=2", "--deadline", "1"
     )
     assert code == 1
     assert "round 1 of stage 1: 0 of 2 devices answered, at least 2 must; absent: a, b" in said
     assert "Traceback" not in said
     with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
-        code, said = program("field", "run", f"{place}/server", "--method", "fedavg", "--deadline", "10m")
+        code, said = program(tmp_path, "field", "run", f"{place}/server", "--method", "fedavg", "--deadline", "10m")
     assert (code, len(said.splitlines())) == (2, 1)
     assert f"address = {address}: this machine cannot listen there" in said
 
