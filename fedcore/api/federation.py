@@ -20,7 +20,7 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
-from fedcore.data.task import SEQUENCES, task_of
+from fedcore.data.task import SEQUENCES, label_kind_of
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
@@ -300,7 +300,7 @@ def task_name(fed: DividedDataset | Federation) -> str:
     """Return the name of what labels are."""
     if isinstance(fed, DividedDataset):
         return fed.dataset.task.name
-    return next((task_of(device.data.train.y).name for device in fed.devices.values()), fed.task)
+    return next((label_kind_of(device.data.train.y).name for device in fed.devices.values()), fed.task)
 
 
 def classes_of(fed: DividedDataset | Federation) -> list[str]:

@@ -22,7 +22,7 @@ from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.data.inputs import Input, as_mapping, side_by_side
-from fedcore.data.task import CLASSIFICATION, MULTILABEL, TASKS, Task, require_classes
+from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
@@ -55,7 +55,7 @@ class DeployedModel:
     shape: tuple[int, ...]
     scale: Callable[[Data], Data]
     encode: Callable[[pd.DataFrame], Tensor] | None = None
-    task: Task = CLASSIFICATION
+    task: LabelKind = CLASSIFICATION
     label_scale: LabelScale = (0.0, 1.0)
     several: tuple[Input, ...] = ()
 
@@ -162,7 +162,7 @@ class Result:
                 tuple(device.data.train.x.shape[1:]),
                 self._scale(name),
                 self._encode(name),
-                TASKS[fed.task],
+                LABEL_KINDS[fed.task],
                 fed.scoring.label_scale,
                 schema_of(self.fed.dataset).several if isinstance(self.fed, DividedDataset) else (),
             )

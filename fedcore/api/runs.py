@@ -26,7 +26,7 @@ from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
-from fedcore.data.task import MULTILABEL, TASKS, count_different
+from fedcore.data.task import LABEL_KINDS, MULTILABEL, count_different
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.partition import final_splits
 from fedcore.partition.tables import training_numbers
@@ -391,10 +391,10 @@ def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) 
 
 def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     """Return the numbers of training_numbers that say which devices count."""
-    beside, task = {}, TASKS[task_name(fed)]
-    if task == MULTILABEL:
+    beside, kind = {}, LABEL_KINDS[task_name(fed)]
+    if kind == MULTILABEL:
         beside["labels"] = float(fed.classes)
-    if task.standardised:
+    if kind.standardised:
         beside["label_std"] = (
             torch.cat([device.data.train.y for device in fed.devices.values()]).std(correction=0).item()
         )

@@ -30,7 +30,7 @@ from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import column_texts, encode, from_json
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
-from fedcore.data.task import MULTILABEL, SEQUENCES, TASKS, Task
+from fedcore.data.task import LABEL_KINDS, MULTILABEL, SEQUENCES, LabelKind
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
@@ -117,9 +117,9 @@ class ServedModels:
         return self._decide(answers) if self.task.has_classes else answers[:, 0]
 
     @property
-    def task(self) -> Task:
+    def task(self) -> LabelKind:
         """What labels are."""
-        return TASKS[self.schema.task]
+        return LABEL_KINDS[self.schema.task]
 
     @property
     def output_columns(self) -> list[str]:
@@ -184,10 +184,10 @@ class ServedModels:
 
 def several_columns(what: str, schema: Schema) -> list[str]:
     """Return a column for each of several labels, or for each step with a label; none where an example has one."""
-    task = TASKS[schema.task]
-    if task == SEQUENCES:
+    kind = LABEL_KINDS[schema.task]
+    if kind == SEQUENCES:
         return [f"{what}_{step}" for step in range(schema.shape[0])]
-    return [f"{what}_{name}" for name in schema.classes] if task == MULTILABEL else []
+    return [f"{what}_{name}" for name in schema.classes] if kind == MULTILABEL else []
 
 
 def load(folder: Path) -> ServedModels:
@@ -196,7 +196,7 @@ def load(folder: Path) -> ServedModels:
     card = json.loads((folder / MODELS).read_bytes())
     tensors = read_tensors(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
-    shape, classes, steps = tuple(schema.shape), len(schema.classes), TASKS[schema.task] == SEQUENCES
+    shape, classes, steps = tuple(schema.shape), len(schema.classes), LABEL_KINDS[schema.task] == SEQUENCES
     nets = [
         build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **part) for part in sections
     ]

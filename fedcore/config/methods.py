@@ -10,7 +10,7 @@ from fedcore.builders import CONTEXT, describe, parameters
 from fedcore.config.signatures import check, model
 from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
-from fedcore.data.task import SEQUENCES, TASKS, require_classes
+from fedcore.data.task import LABEL_KINDS, SEQUENCES, require_classes
 from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
@@ -69,14 +69,14 @@ class MethodConfig:
         return method
 
     def require_task(self, name: str) -> None:
-        """Refuse a method, or a setting of it, that the labels do not allow. name: of their task."""
-        task = TASKS[name]
+        """Refuse a method, or a setting of it, that the labels do not allow. name: of their kind."""
+        kind = LABEL_KINDS[name]
         loss, weights = self.training.loss, self.training.class_weights
         trains = "training" in parameters(self.builder)
-        if trains and isinstance(loss, str) and loss not in task.losses:
-            allowed = f"{', '.join(task.losses)} or package.module:function"
+        if trains and isinstance(loss, str) and loss not in kind.losses:
+            allowed = f"{', '.join(kind.losses)} or package.module:function"
             raise InputError(
-                f"training.loss = {loss!r}: is not for these data, whose label is {task.words}; allowed: {allowed} "
+                f"training.loss = {loss!r}: is not for these data, whose label is {kind.words}; allowed: {allowed} "
                 f"(method {self.label})"
             )
         if trains and weights != "none":
@@ -87,9 +87,9 @@ class MethodConfig:
                 require_classes(name, f"{self.label}.{key} = {value!r}: it {reason}, which")
         if reason and not settings:
             require_classes(name, f"{self.label}: it {reason}, which")
-        if task is SEQUENCES and (reason := getattr(self.builder, "needs_one_label", "")):
+        if kind is SEQUENCES and (reason := getattr(self.builder, "needs_one_label", "")):
             raise InputError(
-                f"{self.label}: it {reason}, which needs one label for it; the label of these data is {task.words} "
+                f"{self.label}: it {reason}, which needs one label for it; the label of these data is {kind.words} "
                 f"(data.task = {name})"
             )
 

@@ -15,7 +15,7 @@ from torch.nn.functional import nll_loss, one_hot
 from fedcore.builders import name_of
 from fedcore.core.metrics import Answers, measured_by
 from fedcore.core.prediction import predict
-from fedcore.data.task import CLASSIFICATION, Task, binary_loss, labelled_steps, task_of
+from fedcore.data.task import CLASSIFICATION, LabelKind, binary_loss, label_kind_of, labelled_steps
 from fedcore.errors import InputError, naming
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
@@ -31,21 +31,21 @@ MOST_CLASSES = 50
 """The most classes whose confusions are counted."""
 
 
-def outputs(model: Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
+def outputs(model: Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION) -> Tensor:
     """Return a model's answers for examples (N, *shape).
 
     They are log-probabilities (N, K), of steps (N, T, K), predicted numbers (N, 1), or the logits of several labels
     (N, K).
 
-    net: the device's, for a model that has none of its own. task: what the net was trained for.
+    net: the device's, for a model that has none of its own. kind: what the net was trained for.
     """
-    members = [answers(member, model.net or net, x, task) for member in model.members]
-    return task.combine(members, model.weights, model.power, model.head)
+    members = [answers(member, model.net or net, x, kind) for member in model.members]
+    return kind.combine(members, model.weights, model.power, model.head)
 
 
-def answers(member: Params | Model, net: Net, x: Tensor, task: Task = CLASSIFICATION) -> Tensor:
+def answers(member: Params | Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION) -> Tensor:
     """Return a member's outputs (N, K), which are a model's answers."""
-    return outputs(member, net, x, task) if isinstance(member, Model) else predict(member, net, x, BATCH)
+    return outputs(member, net, x, kind) if isinstance(member, Model) else predict(member, net, x, BATCH)
 
 
 def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
@@ -57,28 +57,28 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
     labelled step counts as an example.
     """
     answers, y = labelled_steps(answers, y)
-    task = task_of(y)
-    asked = measured_by(task.name, scoring.metric)
+    kind = label_kind_of(y)
+    asked = measured_by(kind.name, scoring.metric)
     if len(y) == 0:
         return dict.fromkeys([metric.column for metric in asked] + [name for name, _ in scoring.own], math.nan)
     given = read_answers(answers, y, scoring)
     values = {metric.column: metric.compute(given) for metric in asked}
     if scoring.own:
-        shown, labels = in_unit(answers, y, scoring) if task.standardised else (task.probabilities(answers), y)
+        shown, labels = in_unit(answers, y, scoring) if kind.standardised else (kind.probabilities(answers), y)
         values |= {name: _own(name, function, shown, labels) for name, function in scoring.own}
     return values
 
 
 def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
     """Return what a model says of examples beside what is right; several labels are predicted from 1/2 on."""
-    task = task_of(y)
-    if task.standardised:
+    kind = label_kind_of(y)
+    if kind.standardised:
         guess, y = answers[:, 0].double(), y.double()
         none = guess.new_empty(0)
         return Answers(y, guess, (guess - y).square().mean().item(), scoring, lambda: none, none, none, none)
     exact = answers.double()
-    scores = partial(task.probabilities, exact)
-    if task.has_classes:
+    scores = partial(kind.probabilities, exact)
+    if kind.has_classes:
         guess, classes = answers.argmax(1), answers.shape[1]
         loss = nll_loss(exact, y).item()
         hits, truth, guessed = (torch.bincount(part, minlength=classes) for part in (y[guess == y], y, guess))
@@ -108,7 +108,7 @@ def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -
     """Return the metrics of a model on some examples."""
     if len(data) == 0:
         return metrics(torch.empty(0, 1), data.y, scoring)
-    return metrics(outputs(model, net, data.inputs(), task_of(data.y)), data.y, scoring)
+    return metrics(outputs(model, net, data.inputs(), label_kind_of(data.y)), data.y, scoring)
 
 
 def confusion(log_probabilities: Tensor, y: Tensor) -> Tensor:
@@ -144,9 +144,9 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Par
         "calibration": torch.zeros(BINS, 3, dtype=torch.float64),
     }
     for device in devices:
-        task = task_of(y := device.data.test.y)
-        if len(y) and task.predicts_classes:
-            answers = outputs(model, device.net, device.data.test.inputs(), task)
+        kind = label_kind_of(y := device.data.test.y)
+        if len(y) and kind.predicts_classes:
+            answers = outputs(model, device.net, device.data.test.inputs(), kind)
             log_probabilities, y = labelled_steps(answers, y)
             total["calibration"] += calibration(log_probabilities, y)
             if counted:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
 from fedcore.builders import import_builder, name_of, unknown_value
-from fedcore.data.task import squared_loss, task_of
+from fedcore.data.task import label_kind_of, squared_loss
 from fedcore.errors import InputError
 from fedcore.nets import shapes
 from fedcore.nets.copies import load
@@ -140,12 +140,12 @@ def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
 
 def own_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the loss of the labels' own task: cross-entropy of classes or labels, squared error of a number."""
-    return task_of(y).loss(outputs, y)
+    return label_kind_of(y).loss(outputs, y)
 
 
 def own_gradient(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the derivative of the summed `own_loss` at the outputs, (B, K)."""
-    return task_of(y).gradient(outputs, y)
+    return label_kind_of(y).gradient(outputs, y)
 
 
 def absolute_loss(outputs: Tensor, y: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
 from fedcore.nets.parts import require_last_layer
@@ -51,8 +51,8 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
 def accuracy(params: Params, net: Net, data: Data) -> float:
     """Return the fraction of examples that the model classifies correctly, nan without examples.
 
-    Where labels are no classes it is the score of their task, in [0, 1] (:class:`fedcore.data.task.Task`).
+    Where labels are no classes it is the score of their kind, in [0, 1] (:class:`fedcore.data.task.LabelKind`).
     """
     if len(data) == 0:
         return math.nan
-    return task_of(data.y).score(predict(params, net, data.x, SCORING_BATCH), data.y)
+    return label_kind_of(data.y).score(predict(params, net, data.x, SCORING_BATCH), data.y)

@@ -25,7 +25,7 @@ from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import optimiser_slots, step_of_all
 from fedcore.core.steps import in_place, plain_step
 from fedcore.core.training import Descent
-from fedcore.data.task import SEQUENCES, Task, task_of
+from fedcore.data.task import SEQUENCES, LabelKind, label_kind_of
 from fedcore.nets.copies import template
 from fedcore.nets.mlp import LARGE, MLP
 from fedcore.nets.stacked_mlp import TRIED, StackedMLP, equal_bits, same_bits
@@ -76,7 +76,7 @@ def _kind(descent: Descent) -> Any:
     flat, training = descent.flat, descent.training
     has_gradient = descent.logit_grad is not None or training.loss == "ce"
     plain = training.precision == "float32" and training.schedule == "constant"
-    alone = descent.stops_early or descent.parts is not None or task_of(descent.data.y) is SEQUENCES
+    alone = descent.stops_early or descent.parts is not None or label_kind_of(descent.data.y) is SEQUENCES
     alone = alone or len(descent.batches) < WORTH
     if not has_gradient or not plain or alone or not is_small(flat.net, training.batch):
         return None
@@ -238,17 +238,17 @@ class _Rows:
     def _at_logits(self, count: int) -> LogitGrad:
         """Return the derivative of each row's summed loss at its logits: (A, B, K) and labels (A B,) -> (A, B, K)."""
         own = [descent.logit_grad or own_gradient for descent in self.descents[:count]]
-        task, size = task_of(self.y), self.training.batch
+        kind, size = label_kind_of(self.y), self.training.batch
 
         def whole(logits: Tensor, y: Tensor) -> Tensor:
-            return task.gradient(logits.flatten(0, 1), y).view_as(logits)
+            return kind.gradient(logits.flatten(0, 1), y).view_as(logits)
 
         def each(logits: Tensor, y: Tensor) -> Tensor:
             parts = zip(own, logits.unbind(), torch.split(y, size), strict=True)
             return torch.stack([gradient(z, labels) for gradient, z, labels in parts])
 
         outputs = self.flats[0].parameters[f"{self.module.layers[-1]}.bias"].numel()
-        alike = all(gradient is own_gradient for gradient in own) and _rows_alike(task, count, size, outputs)
+        alike = all(gradient is own_gradient for gradient in own) and _rows_alike(kind, count, size, outputs)
         return whole if alike else each
 
 
@@ -280,20 +280,20 @@ _STACKED: dict[tuple[bytes, int, int, float], StackedMLP | None] = {}
 
 
 @lru_cache
-def _rows_alike(task: Task, count: int, batch: int, outputs: int) -> bool:
+def _rows_alike(kind: LabelKind, count: int, batch: int, outputs: int) -> bool:
     """Tell whether a task's gradient has the same bits for the outputs of all devices at once.
 
     Of several labels it has not: a processor computes the last numbers of a tensor in another way than the others.
     """
-    if not task.has_classes and not task.standardised:
+    if not kind.has_classes and not kind.standardised:
         return False
     draws = torch.Generator().manual_seed(0)
     y = torch.randint(0, outputs, (count, batch), generator=draws)
-    y = y if task.has_classes else y.float()
+    y = y if kind.has_classes else y.float()
     for _ in range(-(-TRIED // y.numel())):
         logits = 4 * torch.randn(count, batch, outputs, generator=draws)
-        whole = task.gradient(logits.flatten(0, 1), y.flatten()).view_as(logits)
-        alone = [task.gradient(z.clone(), of) for z, of in zip(logits, y, strict=True)]
+        whole = kind.gradient(logits.flatten(0, 1), y.flatten()).view_as(logits)
+        alone = [kind.gradient(z.clone(), of) for z, of in zip(logits, y, strict=True)]
         if not equal_bits(torch.stack(alone), whole):
             return False
     return True

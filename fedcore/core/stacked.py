@@ -24,7 +24,7 @@ from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import learning_rates, optimiser_step
 from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
-from fedcore.data.task import SEQUENCES, task_of
+from fedcore.data.task import SEQUENCES, label_kind_of
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import generator
 
@@ -53,7 +53,9 @@ def _kind(descent: Descent) -> Any:
     training, sizes = descent.training, tuple(map(len, descent.batches))
     has_gradient = descent.logit_grad is not None or training.loss == "ce"
     changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
-    if not has_gradient or changed or not sizes or task_of(descent.data.y) is SEQUENCES:  # a mean over labelled steps
+    if (
+        not has_gradient or changed or not sizes or label_kind_of(descent.data.y) is SEQUENCES
+    ):  # a mean over labelled steps
         return None
     net, shape = descent.flat.net, tuple(descent.data.x.shape[1:])
     if not rows_agree(net, shape):
@@ -223,7 +225,7 @@ class _Rows:
     def _at_logits(self, logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
         """Return the gradient of each batch's summed loss at its logits, (A, B, K); anything where there is filling."""
         if all(descent.logit_grad is None for descent in self.descents):
-            if not task_of(self.y).has_classes:
+            if not label_kind_of(self.y).has_classes:
                 return own_gradient(logits.flatten(0, 1), y.flatten(0, 1)).view_as(logits)
             classes = torch.arange(logits.shape[2], device=logits.device)
             return logits.softmax(2) - (y[:, :, None] == classes).float()

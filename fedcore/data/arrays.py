@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset, schema_of
 from fedcore.data.inputs import as_mapping, describe, side_by_side
-from fedcore.data.task import NO_LABEL, TaskName
+from fedcore.data.task import NO_LABEL, LabelKindName
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 
@@ -29,7 +29,7 @@ def from_arrays(
     device: Sequence[object] | None = None,
     split: Sequence[str] | None = None,
     test: tuple[ArrayLike | Mapping[str, ArrayLike], ArrayLike] | None = None,
-    task: TaskName | Literal["auto"] = "auto",
+    task: LabelKindName | Literal["auto"] = "auto",
 ) -> Dataset:
     """Return a dataset of the given examples.
 
@@ -45,8 +45,8 @@ def from_arrays(
     label, such as padding.
     Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
     """
-    if task not in ("auto", *get_args(TaskName)):
-        raise unknown_value("from_arrays.task", task, ("auto", *get_args(TaskName)))
+    if task not in ("auto", *get_args(LabelKindName)):
+        raise unknown_value("from_arrays.task", task, ("auto", *get_args(LabelKindName)))
     if split is not None and (len(split) != len(y) or not {*split} <= {*MARKS}):  # type: ignore[arg-type]
         raise InputError(f"from_arrays.split: must name one of {', '.join(MARKS)} for each of the examples")
     if test is not None:

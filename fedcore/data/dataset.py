@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedcore.data.schema import Schema
-from fedcore.data.task import Task, task_of
+from fedcore.data.task import LabelKind, label_kind_of
 from fedcore.types.federation import Data
 
 
@@ -43,9 +43,9 @@ class Dataset:
     may_lack: bool = field(default=False, metadata={"optional": True})
 
     @property
-    def task(self) -> Task:
+    def task(self) -> LabelKind:
         """What the labels are."""
-        return task_of(self.train.y)
+        return label_kind_of(self.train.y)
 
     @property
     def strata(self) -> NDArray[np.int64]:

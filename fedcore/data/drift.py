@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from fedcore.data.schema import Column, Schema
-from fedcore.data.task import MULTILABEL, TASKS
+from fedcore.data.task import LABEL_KINDS, MULTILABEL
 
 Floats = NDArray[np.float64]
 
@@ -130,15 +130,15 @@ def summarise(
         inputs = np.concatenate([x[name] for name in names])
         summaries = {column.name: _summarise(column, values) for column, values in _by_column(columns, inputs)}
         both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
-        if TASKS[schema.task] == MULTILABEL:
+        if LABEL_KINDS[schema.task] == MULTILABEL:
             several, predictions = (
                 {column.name: _summarise(column, marks) for column, marks in _by_label(schema, of)} for of in both
             )
             return BinnedRows(summaries, several=several, predictions=predictions)
-        if TASKS[schema.task].standardised:
+        if LABEL_KINDS[schema.task].standardised:
             label, prediction = (_summarise(NUMBER, values) for values in both)
             return BinnedRows(summaries, label=label, prediction=prediction)
-        if not TASKS[schema.task].has_classes:  # steps of one example are no independent draws
+        if not LABEL_KINDS[schema.task].has_classes:  # steps of one example are no independent draws
             return BinnedRows(summaries)
         of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
         return BinnedRows(summaries, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
@@ -219,7 +219,7 @@ def compare(
     """
     owners = np.array([name if name in reference.devices else "" for name in devices])
     groups = _groups(owners)
-    has_classes = TASKS[schema.task].has_classes
+    has_classes = LABEL_KINDS[schema.task].has_classes
     columns = [column for column in schema.columns if column.name in reference.everyone.columns]
     by_column = [*_by_column(columns, x)]
     changes: list[Change] = []
@@ -239,7 +239,7 @@ def compare(
                 pairs = [(bins[column.name], values) for bins, values in both if column.name in bins]
                 what = "the labels" if labels else "the predictions"
                 changes += _compare_column(column, pairs, where, f"{what} of {column.name!r}")
-        elif TASKS[schema.task].standardised:
+        elif LABEL_KINDS[schema.task].standardised:
             numbers = [(of.label if labels else of.prediction, answers[rows]) for of, rows in parts]
             pairs = [(bins, values) for bins, values in numbers if bins is not None]
             changes += _compare_column(NUMBER, pairs, where, "the labels" if labels else "the predictions")

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedcore.builders import unknown_value
 from fedcore.data.dataset import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema
-from fedcore.data.task import TASKS
+from fedcore.data.task import LABEL_KINDS
 from fedcore.errors import InputError
 from fedcore.types.federation import Data, LabelScale
 
@@ -121,7 +121,7 @@ def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
     """
     inputs = int(schema.numeric.sum()) if schema.columns else math.prod(schema.shape)
     down = 8 * inputs * (schema.missing in FILLED) + 16 * inputs * (scale == "common")
-    down += 16 if TASKS[schema.task].standardised else 0
+    down += 16 if LABEL_KINDS[schema.task].standardised else 0
     return {"prepare_up": float(down + 8), "prepare_down": float(down)} if down else {}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedcore.data.inputs import Input
-from fedcore.data.task import TaskName
+from fedcore.data.task import LabelKindName
 from fedcore.types.federation import LabelScale
 
 Kind: TypeAlias = Literal["number", "boolean", "text"]
@@ -83,7 +83,7 @@ class Schema:
     devices: Mapping[str, Fit] = field(default_factory=dict)
     shared: Fit = Fit()
     missing_values: tuple[str, ...] = field(default=MISSING_VALUES, metadata={"optional": True})
-    task: TaskName = field(default="classification", metadata={"optional": True})
+    task: LabelKindName = field(default="classification", metadata={"optional": True})
     label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})
     several: tuple[Input, ...] = field(default=(), metadata={"optional": True})
 

@@ -25,7 +25,7 @@ from fedcore.data.encoding import ROW, cell_error, cells, check_complete, column
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema
-from fedcore.data.task import TaskName
+from fedcore.data.task import LabelKindName
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 from fedcore.types.ranges import Count
@@ -54,7 +54,7 @@ def table(
     missing_values: Sequence[str | int | float] = MISSING_VALUES,
     exclude: Sequence[str | int] = (),
     id: str | None = None,
-    task: TaskName | Literal["auto"] = "auto",
+    task: LabelKindName | Literal["auto"] = "auto",
 ) -> Dataset:
     """Read a table, x (N, F) float32.
 
@@ -93,7 +93,7 @@ def table(
             raise InputError(f"data.{key} = {listed!r}: must be a list, for example [{listed}]")
     for key, word, allowed in (
         ("missing", missing, get_args(Missing)),
-        ("task", task, ("auto", *get_args(TaskName))),
+        ("task", task, ("auto", *get_args(LabelKindName))),
     ):
         if word not in allowed:
             raise unknown_value(f"data.{key}", word, allowed)
@@ -416,12 +416,12 @@ def has_many_values(labels: NDArray[np.str_]) -> bool:
     return different > FEW_CLASSES and len(labels) < FEW_ROWS * different
 
 
-def find_task(labels: NDArray[np.str_]) -> TaskName:
+def find_task(labels: NDArray[np.str_]) -> LabelKindName:
     """Return what labels are: a number if it has many values, else classes."""
     return "regression" if has_many_values(labels) and amounts(np.unique(labels).tolist()) else "classification"
 
 
-def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: TaskName) -> list[str]:
+def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: LabelKindName) -> list[str]:
     """Return a line about what is learnt, where the label may be taken for something else. labels: (N, K)."""
     if task == "multilabel":
         counts = np.isin(labels, ["1", "True"]).sum(axis=1)

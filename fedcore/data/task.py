@@ -1,4 +1,4 @@
-r"""Tasks: what labels are, and all that follows from it.
+r"""Kinds of label: what labels are, and all that follows from it.
 
 The labels themselves say it, as PyTorch's losses have it:
 
@@ -7,9 +7,10 @@ The labels themselves say it, as PyTorch's losses have it:
     y (N, K) float32   multilabel       0 or 1 for each of K labels; a net has an output for each, its logit
     y (N, T) int64     sequence_labelling   a class for each step, or -1; a net has K outputs for each step, (N, T, K)
 
-A :class:`Task` holds what differs: the loss and its gradient, how the outputs of several models become one answer, the
-score by which devices rank models, and the guess that is the control. Everything else is the same code: a method that
-needs only parameters, sums or features knows no task. Metrics by task are in :mod:`fedcore.core.evaluation`.
+A :class:`LabelKind` holds what differs: the loss and its gradient, how the outputs of several models become one answer,
+the score by which devices rank models, and the guess that is the control. Everything else is the same code: a method
+that needs only parameters, sums or features knows no kind of label. Metrics by kind are in
+:mod:`fedcore.core.evaluation`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fedcore.errors import InputError
 from fedcore.types.federation import Params
 from fedcore.types.method import Weights
 
-TaskName: TypeAlias = Literal["classification", "regression", "multilabel", "sequence_labelling"]
+LabelKindName: TypeAlias = Literal["classification", "regression", "multilabel", "sequence_labelling"]
 
 NO_LABEL = -1
 """The label of a step that has none, such as padding: it counts in no loss and no score."""
@@ -43,7 +44,7 @@ Combined: TypeAlias = Callable[[Sequence[Tensor], Weights, float, Params | None]
 
 
 @dataclass(frozen=True)
-class Task:
+class LabelKind:
     """What labels are.
 
     name: in settings and files. words: in sentences, of the data. loss: outputs (B, K) and labels -> the mean loss.
@@ -56,7 +57,7 @@ class Task:
     predicts_classes: whether an answer is one of K classes, for an example or for each of its steps.
     """
 
-    name: TaskName
+    name: LabelKindName
     words: str
     loss: Callable[[Tensor, Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
@@ -202,7 +203,7 @@ def labelled_steps(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     outputs: (N, T, K); y: (N, T). What is no sequence is returned as it is.
     """
-    if task_of(y) is not SEQUENCES:
+    if label_kind_of(y) is not SEQUENCES:
         return outputs, y
     labelled = y != NO_LABEL
     if not labelled.any():
@@ -229,7 +230,7 @@ def mix_steps(outputs: Sequence[Tensor], weights: Weights, power: float, head: P
     return mix_probabilities([z.flatten(0, 1) for z in outputs], weights, power, head).view(shape)
 
 
-CLASSIFICATION = Task(
+CLASSIFICATION = LabelKind(
     "classification",
     "classes",
     cross_entropy,
@@ -244,7 +245,7 @@ CLASSIFICATION = Task(
     has_classes=True,
     predicts_classes=True,
 )
-REGRESSION = Task(
+REGRESSION = LabelKind(
     "regression",
     "a number",
     squared_loss,
@@ -258,7 +259,7 @@ REGRESSION = Task(
     ("ce", "squared", "absolute"),
     standardised=True,
 )
-MULTILABEL = Task(
+MULTILABEL = LabelKind(
     "multilabel",
     "0 or 1 for each of several labels",
     binary_loss,
@@ -271,7 +272,7 @@ MULTILABEL = Task(
     log_odds,
     ("ce",),
 )
-SEQUENCES = Task(
+SEQUENCES = LabelKind(
     "sequence_labelling",
     "a class for each step, not for each example",
     masked_loss,
@@ -286,10 +287,10 @@ SEQUENCES = Task(
     predicts_classes=True,
 )
 
-TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION, REGRESSION, MULTILABEL, SEQUENCES)}
+LABEL_KINDS: dict[str, LabelKind] = {kind.name: kind for kind in (CLASSIFICATION, REGRESSION, MULTILABEL, SEQUENCES)}
 
 
-def task_of(y: Tensor) -> Task:
+def label_kind_of(y: Tensor) -> LabelKind:
     """Return the task whose labels these are; there may be none of them."""
     if not y.is_floating_point():
         return SEQUENCES if y.ndim == 2 else CLASSIFICATION
@@ -298,10 +299,12 @@ def task_of(y: Tensor) -> Task:
 
 def count_different(y: Tensor) -> int:
     """Return how many different labels there are; of several how many combinations, of steps how many classes."""
-    return len(torch.unique(y[y != NO_LABEL] if task_of(y) is SEQUENCES else y, dim=0))
+    return len(torch.unique(y[y != NO_LABEL] if label_kind_of(y) is SEQUENCES else y, dim=0))
 
 
 def require_classes(name: str, what: str) -> None:
-    """Refuse `what`, such as "run.positive = 'a':", for data whose labels are no classes. name: of their task."""
-    if not TASKS[name].has_classes:
-        raise InputError(f"{what} needs classes; the label of these data is {TASKS[name].words} (data.task = {name})")
+    """Refuse `what`, such as "run.positive = 'a':", for data whose labels are no classes. name: of their kind."""
+    if not LABEL_KINDS[name].has_classes:
+        raise InputError(
+            f"{what} needs classes; the label of these data is {LABEL_KINDS[name].words} (data.task = {name})"
+        )

@@ -27,7 +27,7 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.data.prepare import NO_LABEL_SCALE
-from fedcore.data.task import TASKS, count_different, task_of
+from fedcore.data.task import LABEL_KINDS, count_different, label_kind_of
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.field.consent import Consent, consent_of
@@ -411,8 +411,8 @@ class FieldDevice:
 
 def check_labels(y: torch.Tensor, plan: Plan, name: str) -> None:
     """Refuse labels that are others than the run's. name: of the device."""
-    if task_of(y) is not TASKS[plan.task]:
-        raise InputError(f"{name}: its label is {task_of(y).words}, the run's is {TASKS[plan.task].words}")
+    if label_kind_of(y) is not LABEL_KINDS[plan.task]:
+        raise InputError(f"{name}: its label is {label_kind_of(y).words}, the run's is {LABEL_KINDS[plan.task].words}")
     if y.is_floating_point():
         if y.ndim == 2 and y.shape[1] != plan.classes:
             raise InputError(f"{name}: it has {y.shape[1]} labels, the run has {plan.classes}")

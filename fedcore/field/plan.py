@@ -14,7 +14,7 @@ import fedcore
 from fedcore.builders import import_builder
 from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.losses import LOSSES
-from fedcore.data.task import CLASSIFICATION, TASKS
+from fedcore.data.task import CLASSIFICATION, LABEL_KINDS
 from fedcore.errors import InputError
 from fedcore.field.modules import source_digest
 from fedcore.field.recipe import Recipe
@@ -107,7 +107,7 @@ class Plan:
             valid = valid and all(
                 isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets, plan.versions)
             )
-            valid = valid and plan.task in TASKS
+            valid = valid and plan.task in LABEL_KINDS
             valid = valid and isinstance(plan.modules, dict) and all(isinstance(kind[0], str) for kind in plan.kinds)
             valid = valid and all(type(index) is int and 0 <= index < len(plan.kinds) for index in plan.nets.values())
             if not valid or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):

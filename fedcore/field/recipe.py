@@ -33,7 +33,7 @@ from fedcore.data.prepare import (
     standardise_labels,
 )
 from fedcore.data.schema import Fit, Schema
-from fedcore.data.task import MULTILABEL, REGRESSION, SEQUENCES, TASKS, Task
+from fedcore.data.task import LABEL_KINDS, MULTILABEL, REGRESSION, SEQUENCES, LabelKind
 from fedcore.errors import InputError
 from fedcore.partition import split_device
 from fedcore.partition.examples import take
@@ -79,9 +79,9 @@ class Recipe:
     label_scale: LabelScale | None = None
 
     @property
-    def task(self) -> Task:
+    def task(self) -> LabelKind:
         """What labels are."""
-        return TASKS[self.schema.task]
+        return LABEL_KINDS[self.schema.task]
 
     @property
     def lacks(self) -> Literal["fill", "scale", "label"] | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedcore.core.rounds import deployments
 from fedcore.data.schema import Fit, Schema
-from fedcore.data.task import MULTILABEL, TASKS
+from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.field.runs import Setup, StoredRun
 from fedcore.field.server import federation_of
 from fedcore.results import tidy
@@ -22,8 +22,8 @@ def table_of(record: StoredRun, setup: Setup, label: str) -> pd.DataFrame:
     """Return a run's turns as rows of the tidy table (docs/concepts.md)."""
     method, _ = record.plan.build()
     same, recipe = setup.recipe is None or setup.recipe.split is not None, record.plan.read_recipe()
-    task, beside = TASKS[setup.task], dict[str, float]()
-    if task is MULTILABEL:
+    kind, beside = LABEL_KINDS[setup.task], dict[str, float]()
+    if kind is MULTILABEL:
         beside["labels"] = float(setup.classes)
     if recipe is not None and recipe.label_scale is not None:
         beside["label_std"] = recipe.label_scale[1]
@@ -67,7 +67,7 @@ def schema_of(setup: Setup, record: StoredRun) -> Schema:
     """Return how rows are prepared for the models of :func:`models_of`."""
     recipe = record.plan.read_recipe()
     if recipe is None:
-        return Schema(setup.shape, "float32", tuple(map(str, range(setup.classes))), task=TASKS[setup.task].name)
+        return Schema(setup.shape, "float32", tuple(map(str, range(setup.classes))), task=LABEL_KINDS[setup.task].name)
     fit = Fit(recipe.shared.fill, recipe.shared.mean, recipe.shared.std)
     return replace(recipe.fitted, devices=dict.fromkeys(record.plan.nets, fit), shared=fit)
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.rounds import RoundResult, State
-from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS
+from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES
 from fedcore.errors import InputError
 from fedcore.field.answers import RemoteHandle
 from fedcore.field.plan import Plan, plan_of
@@ -122,7 +122,7 @@ class Setup:
 
     def public(self) -> Public:
         """Return what a method may know before it begins: no test set, since there is none."""
-        steps = TASKS[self.task] is SEQUENCES
+        steps = LABEL_KINDS[self.task] is SEQUENCES
         built = [net(shape=self.shape, classes=self.classes, per_step=steps, **section) for section in self.nets]
         none = Data(torch.zeros(0, *self.shape), no_labels(self.task, self.classes, self.shape))
         nets = {name: built[i % len(built)] for i, name in enumerate(sorted(self.devices))}
@@ -135,7 +135,7 @@ SETUP = TypeAdapter(Setup)
 def no_labels(task: str, classes: int, shape: tuple[int, ...]) -> torch.Tensor:
     """Return the labels of no example."""
     of = {"classification": (0,), "regression": (0,), "multilabel": (0, classes), "sequence_labelling": (0, shape[0])}
-    exact = TASKS[task].predicts_classes
+    exact = LABEL_KINDS[task].predicts_classes
     return torch.zeros(of[task], dtype=torch.int64 if exact else torch.float32)
 
 

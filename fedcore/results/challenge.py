@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedcore.core.evaluation import metrics
 from fedcore.core.metrics import ACCURACY
-from fedcore.data.task import CLASSIFICATION, count_different, task_of
+from fedcore.data.task import CLASSIFICATION, count_different, label_kind_of
 from fedcore.results.advice import Action
 from fedcore.results.answer import decide
 from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
@@ -74,7 +74,7 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
 
 def differences(rows: Paired, parts: Sequence[int], criterion: Criterion, scoring: Scoring) -> dict[int | None, float]:
     """Return a device's gain on all its rows, at None, and without those of each part."""
-    if criterion.metric != ACCURACY or task_of(rows.y) is not CLASSIFICATION:
+    if criterion.metric != ACCURACY or label_kind_of(rows.y) is not CLASSIFICATION:
         return {without: difference(rows, without, criterion, scoring) for without in (None, *parts)}
     sizes = np.bincount(rows.part, minlength=PARTS)
     candidate, champion = (

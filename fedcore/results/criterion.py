@@ -99,16 +99,19 @@ class Criterion:
 
     def require_task(self, name: str, where: str = "run") -> None:
         """Refuse a metric, or the label that it is of, which are not for the labels. name: of their task."""
-        from fedcore.data.task import TASKS, require_classes  # imports PyTorch, which `fedcore show` does not need
+        from fedcore.data.task import (  # imports PyTorch, which `fedcore show` does not need
+            LABEL_KINDS,
+            require_classes,
+        )
 
         if name not in self.metric.labels and self.metric != ACCURACY:
             key = f"{where}.metric = {self.metric.name!r}:"
             if "classification" in self.metric.labels:
                 require_classes(name, key)
             what = "a number as label" if "regression" in self.metric.labels else "several labels"
-            labels = "classes" if TASKS[name].predicts_classes else TASKS[name].words
+            labels = "classes" if LABEL_KINDS[name].predicts_classes else LABEL_KINDS[name].words
             raise InputError(f"{key} is of {what}; these data have {labels}")
-        if self.positive is not None and not TASKS[name].predicts_classes:
+        if self.positive is not None and not LABEL_KINDS[name].predicts_classes:
             require_classes(name, f"{where}.positive = {self.positive!r}:")
 
     @property

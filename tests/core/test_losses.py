@@ -23,7 +23,7 @@ from fedcore.core.losses import LOSSES, Batch, entropies, fedasa_eq12_loss, find
 from fedcore.core.prediction import features
 from fedcore.core.training import train
 from fedcore.core.training_settings import Training
-from fedcore.data.task import TASKS
+from fedcore.data.task import LABEL_KINDS
 from fedcore.errors import InputError
 from fedcore.methods import METHODS, method
 from fedcore.nets import init
@@ -189,7 +189,7 @@ def test_the_losses_computed_by_hand():
         "fedasa_eq12": (sum(twice) + sum(map(exp, entropy))) / 2,
         "softmax_twice": sum(twice) / 2,
     }
-    of_numbers = {*TASKS["regression"].losses} - {"ce"}
+    of_numbers = {*LABEL_KINDS["regression"].losses} - {"ce"}
     found = {name: loss(logits, y).item() for name, loss in LOSSES.items() if name not in of_numbers}
     assert found == pytest.approx(expected, rel=1e-6)
 

@@ -19,7 +19,7 @@ from fedcore.builders import settings_of
 from fedcore.core.evaluation import count_outcomes, evaluate, metrics, outputs
 from fedcore.core.losses import LOSSES, own_gradient, own_loss
 from fedcore.core.training import accuracy, predict, train
-from fedcore.data.task import NO_LABEL, TASKS, require_classes, task_of
+from fedcore.data.task import LABEL_KINDS, NO_LABEL, label_kind_of, require_classes
 from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
 from fedcore.nets.tables import table
@@ -102,14 +102,14 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", LABEL_KINDS)
 def test_gradient_is_that_of_the_loss(task):
     labels, shape = EXAMPLES[task]
     y, z = torch.tensor(labels), torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     tensor = z.clone().requires_grad_()
     (4 * own_loss(tensor, y)).backward()
     torch.testing.assert_close(own_gradient(z, y), tensor.grad)
-    assert task_of(y).name == task
+    assert label_kind_of(y).name == task
 
 
 SCORES = {
@@ -120,10 +120,10 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", LABEL_KINDS)
 def test_score_is_counted_by_hand(task):
     answers, y, expected = SCORES[task]
-    assert TASKS[task].score(torch.tensor(answers), torch.tensor(y)) == pytest.approx(expected)
+    assert LABEL_KINDS[task].score(torch.tensor(answers), torch.tensor(y)) == pytest.approx(expected)
 
 
 def test_absolute_loss_has_the_median_as_best_guess():
@@ -144,7 +144,7 @@ def test_loss_is_the_mean_over_labelled_steps():
 
 def test_models_of_numbers_are_combined_as_means():
     members = [torch.tensor([[1.0], [2.0]]), torch.tensor([[4.0], [6.0]])]
-    combine = TASKS[NUMBERS].combine
+    combine = LABEL_KINDS[NUMBERS].combine
     for weights in ((0.75, 0.25), ((0.75,), (0.25,))):
         torch.testing.assert_close(combine(members, weights, 1.0, None), torch.tensor([[1.75], [3.0]]))
     head = {"weight": torch.tensor([[2.0, -1.0]]), "bias": torch.tensor([0.5])}
@@ -155,14 +155,14 @@ def test_power_of_a_common_model_of_numbers_has_no_effect():
     """A personal ensemble raises the common answer to a power, which is of probabilities."""
     net = fed(NUMBERS).nets[0]
     params = {name: torch.ones(shape) for name, shape in nets.shapes(net).items()}
-    x, task = torch.ones(2, 4), TASKS[NUMBERS]
+    x, task = torch.ones(2, 4), LABEL_KINDS[NUMBERS]
     once = outputs(Model((params,)), net, x, task)
     torch.testing.assert_close(outputs(Model((Model((params,)),), ((1.0,),), power=2.0), net, x, task), once)
 
 
 def test_models_of_labels_are_combined_by_probability():
     one, other = torch.tensor([[2.0, -90.0], [0.5, 1.0]]), torch.tensor([[-1.0, -95.0], [3.0, -2.0]])
-    combine = TASKS[LABELS].combine
+    combine = LABEL_KINDS[LABELS].combine
     torch.testing.assert_close(combine([one], (1.0,), 1.0, None), one, rtol=0, atol=0)
     for weights in ((0.75, 0.25), ((0.75, 0.75), (0.25, 0.25))):
         mean = 0.75 * one.double().sigmoid() + 0.25 * other.double().sigmoid()
@@ -179,7 +179,7 @@ def test_models_of_labels_are_combined_by_probability():
 def test_models_of_steps_are_combined_step_by_step(weights, power):
     draws = torch.Generator().manual_seed(0)
     members = [torch.randn(4, LENGTH, CLASSES, generator=draws) for _ in weights]
-    combine, of_one = (TASKS[name].combine for name in (STEPS, "classification"))
+    combine, of_one = (LABEL_KINDS[name].combine for name in (STEPS, "classification"))
     found = combine(members, weights, power, None)
     for step in range(LENGTH):
         expected = of_one([one[:, step] for one in members], weights, power, None)
@@ -316,7 +316,7 @@ def test_methods_that_need_classes_say_why(name):
         try:
             fc.method(name).require_task(task)
         except InputError as error:
-            refused.append(str(error).replace(TASKS[task].words, "").replace(task, ""))
+            refused.append(str(error).replace(LABEL_KINDS[task].words, "").replace(task, ""))
     assert len({*refused}) <= 1
     assert len(refused) in (0, 2)
 
@@ -426,7 +426,7 @@ def test_one_step_without_mask_is_classification(training):
     data, net, plain = drawn(20, 1), words("lstm", 1), words("lstm", 1, per_step=False)
     data.y.clamp_(min=0)
     one = Data(data.x, data.y[:, 0])
-    assert (task_of(data.y).name, task_of(one.y).name) == (STEPS, "classification")
+    assert (label_kind_of(data.y).name, label_kind_of(one.y).name) == (STEPS, "classification")
     params, expected = trained(net, data, **training), trained(plain, one, **training)
     assert all(torch.equal(params[name], tensor) for name, tensor in expected.items())
     assert accuracy(params, net, data) == accuracy(expected, plain, one)

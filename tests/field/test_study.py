@@ -14,7 +14,7 @@ from fedcore.config.request import Job
 from fedcore.config.sections import complete_federation
 from fedcore.config.settings import Setting
 from fedcore.data.arrays import from_arrays
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.field import deployed
 from fedcore.field.runs import Setup, Study, read_setup, write_setup
@@ -116,7 +116,7 @@ def test_a_setup_knows_what_labels_are(task, metric, tmp_path):
     assert (made.task, made.study.metric) == (task, metric)
     write_setup(tmp_path, made)
     assert read_setup(tmp_path) == made
-    assert task_of(made.public().test.y).name == task
+    assert label_kind_of(made.public().test.y).name == task
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.prediction import predict
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import init, key, shapes
 from fedcore.types.federation import Device, Net, Params
@@ -29,7 +29,7 @@ __all__ = ["majority", "majority_per_device"]
 
 COUNTS = "counts"
 """The entry of an update: how many labelled training examples a device has of each class, (K,) int64; of numbers their
-sum and how many they are, (2,) float64 (`Task.tally`)."""
+sum and how many they are, (2,) float64 (`LabelKind.tally`)."""
 
 UNUSABLE = "majority: this net does not end in the bias of its output, which the control sets; drop this row"
 
@@ -77,7 +77,7 @@ def count_labels(memory: Params, message: Message, device: Device, step_id: Step
         if logits.shape[-1] != classes or not (logits == trial).all():
             raise InputError(UNUSABLE)
     y = device.data.train.y
-    return {}, Update(extra={COUNTS: task_of(y).tally(y, classes)}, size=len(y))
+    return {}, Update(extra={COUNTS: label_kind_of(y).tally(y, classes)}, size=len(y))
 
 
 def guess(
@@ -92,7 +92,7 @@ def guess(
 
 def guess_of(tally: Tensor) -> Tensor:
     """Return the outputs of the guess, (K,): counts are of classes, other sums of numbers."""
-    return task_of(tally).guess(tally)
+    return label_kind_of(tally).guess(tally)
 
 
 def constant_model(net: Net, logits: Tensor) -> Params:

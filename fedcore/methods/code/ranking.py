@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, train
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.types.federation import Data, Device, Net, Params, Public
 from fedcore.types.method import Combine, HeldOut, Message, Method, Stage, StepId, Update, step_word
 
@@ -21,9 +21,9 @@ RankBy: TypeAlias = Literal["classes", "validation", "test"]
 """How models are ranked: by the accuracy that devices report of their own model on each class (:func:`class_scores`),
 by their accuracy on their own validation split, or by the accuracy on the server's test set.
 
-Where labels are no classes, the first is the second, by `Task.score`. The last is the CODE paper's setting; it selects
-a model on the same examples that evaluate it. The second prefers a device with a single class, whose model is hardly
-ever wrong about it.
+Where labels are no classes, the first is the second, by `LabelKind.score`. The last is the CODE paper's setting; it
+selects a model on the same examples that evaluate it. The second prefers a device with a single class, whose model is
+hardly ever wrong about it.
 """
 
 CLASS_HITS = "class_hits"
@@ -66,7 +66,7 @@ def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stag
 def count_hits(update: Update, device: Device, step_id: StepId) -> Update:
     """Add the hits of the device's model on its validation examples; where labels are no classes nothing is added."""
     val = device.data.val
-    if not task_of(val.y).has_classes:
+    if not label_kind_of(val.y).has_classes:
         return update
     logits = predict(update.params, device.net, val.x, SCORING_BATCH)
     right = val.y[logits.argmax(1) == val.y]

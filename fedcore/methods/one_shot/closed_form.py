@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import init, shapes
 from fedcore.nets.copies import load
@@ -58,7 +58,7 @@ def clip_rows(phi: Tensor, bound: float) -> Tensor:
 
 def class_sums(phi: Tensor, y: Tensor, classes: int) -> Tensor:
     """Return B = phi' Y, (F, K), with Y the one-hot labels y (N,), or the numbers that they are."""
-    return phi.T @ task_of(y).targets(y, classes).to(phi.dtype)
+    return phi.T @ label_kind_of(y).targets(y, classes).to(phi.dtype)
 
 
 def triangle(matrix: Tensor) -> Tensor:

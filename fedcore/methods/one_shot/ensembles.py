@@ -27,7 +27,7 @@ from torch import Tensor
 from fedcore.core.evaluation import outputs
 from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
 from fedcore.core.prediction import predict
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.nets import key
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Deploy, Message, Model, RoundInfo, StepId, Update, step_word
@@ -60,7 +60,7 @@ def count_labels(params: Params, device: Device) -> Tensor:
     """Return the labelled training examples of each class, or output, (K,) int64. params: of the device's net."""
     classes = predict(params, device.net, device.data.train.x[:1], 1).shape[-1]
     y = device.data.train.y
-    return task_of(y).counts(y, classes)
+    return label_kind_of(y).counts(y, classes)
 
 
 @step_word("personalise")
@@ -76,18 +76,18 @@ def personalise(
     odds = prior_odds(count_labels(memory, device), message.extra[COUNTS])
     x, y = device.data.val.inputs(), device.data.val.y
     own, other = Model((memory,)), adapted_model(common(memory, message), odds)
-    task = task_of(y)
-    share = best_share(outputs(own, device.net, x, task), outputs(other, device.net, x, task), y)
+    kind = label_kind_of(y)
+    share = best_share(outputs(own, device.net, x, kind), outputs(other, device.net, x, kind), y)
     return {}, Update(memory | {SHARE: torch.tensor(share), ODDS: odds})
 
 
 def best_share(own: Tensor, other: Tensor, y: Tensor) -> float:
-    """Return the share of `other` with the best score (`Task.score`), of classes the most correct answers.
+    """Return the share of `other` with the best score (`LabelKind.score`), of classes the most correct answers.
 
     It is the median of those that tie. own, other: answers (N, K); y (N,).
     """
-    task = task_of(y)
-    scores = [task.score(task.combine([own, other], (1 - s, s), 1.0, None), y) for s in SHARES]
+    kind = label_kind_of(y)
+    scores = [kind.score(kind.combine([own, other], (1 - s, s), 1.0, None), y) for s in SHARES]
     return median(s for s, score in zip(SHARES, scores, strict=True) if score == max(scores))
 
 

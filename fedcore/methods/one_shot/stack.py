@@ -24,7 +24,7 @@ from fedcore.builders import needs_one_label
 from fedcore.core.evaluation import answers
 from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone
 from fedcore.core.training import Training, train
-from fedcore.data.task import task_of
+from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.ensembles import deploy_ensemble, kinds_of, pack_ensemble, send_model
@@ -82,7 +82,7 @@ def send_sums(
     data = device.data.val if examples == "validation" else device.data.train
     members = deploy_ensemble({}, message, kinds=kinds).members
     x = data.inputs() if len(data) else device.data.test.inputs(slice(0, 0))
-    logits = [answers(member, device.net, x, task_of(data.y)).double() for member in members]
+    logits = [answers(member, device.net, x, label_kind_of(data.y)).double() for member in members]
     z = torch.cat([*logits, torch.ones(len(x), 1, dtype=torch.float64)], 1)
     sums = {GRAM: closed.triangle(z.T @ z), CROSS: closed.class_sums(z, data.y, logits[0].shape[1])}
     return message.extra, Update(extra=sums, size=len(data))

@@ -28,7 +28,7 @@ from fedcore.api.serving import LABEL, MODELS, PROBABILITY, SCHEMA, THRESHOLD, t
 from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
-from fedcore.data.task import MULTILABEL, TASKS
+from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
@@ -167,10 +167,10 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
-    if TASKS[schema.task].standardised:
+    if LABEL_KINDS[schema.task].standardised:
         outputs = [ColSpec(DataType.float, LABEL)]
-    elif not TASKS[schema.task].has_classes:
-        label_type = DataType.long if TASKS[schema.task] == MULTILABEL else DataType.string
+    elif not LABEL_KINDS[schema.task].has_classes:
+        label_type = DataType.long if LABEL_KINDS[schema.task] == MULTILABEL else DataType.string
         columns = ((LABEL, label_type), (PROBABILITY, DataType.float))
         outputs = [ColSpec(kind, name) for what, kind in columns for name in serving.several_columns(what, schema)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []

@@ -16,7 +16,7 @@ from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting, partition_arguments
 from fedcore.data import Dataset, load
 from fedcore.data.inputs import Input
-from fedcore.data.task import CLASSIFICATION, SEQUENCES, TASKS, require_classes
+from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES, require_classes
 from fedcore.errors import InputError
 from fedcore.nets import net
 from fedcore.nets.copies import template
@@ -147,7 +147,7 @@ def build_federation(
         shared = steps.run_inline(take_none, shared)
     card = steps.run_inline(describe, prepared.dataset)
     task = card.get("task", CLASSIFICATION.name)
-    if setting.scoring and not TASKS[task].predicts_classes:
+    if setting.scoring and not LABEL_KINDS[task].predicts_classes:
         require_classes(task, f"run.metric = {setting.scoring['metric']!r}:")
     if setting.threshold is not None:
         require_classes(task, "run.threshold = 'validation':")

@@ -16,7 +16,7 @@ from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
-from fedcore.data.task import TASKS
+from fedcore.data.task import LABEL_KINDS
 from fedcore.errors import InputError, naming
 from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
@@ -80,7 +80,7 @@ def run_method(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
         models, played[-1].state, tuple(turn_reports), method.figures, tuple(extra_figures), plane,
-        outcomes=total(session.store.get(counted), classes) if TASKS[fed.task].predicts_classes else None,
+        outcomes=total(session.store.get(counted), classes) if LABEL_KINDS[fed.task].predicts_classes else None,
     )  # fmt: skip
     if validated is None:
         return result
