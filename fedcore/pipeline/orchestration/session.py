@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import torch
 from prefect import Task, get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -17,12 +22,17 @@ from prefect.states import Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedcore.config.settings import Setting
+from fedcore.config.studies import Run
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster
-from fedcore.execute.workers import Engine
+from fedcore.execute.workers import Engine, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.calls import store_error
 from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.keys import OWN_PACKAGES
+from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import server
@@ -177,3 +187,55 @@ def open_session(
         with closing(session.steps.locks):
             yield session
             session.steps.require_all_kept()
+
+
+@contextmanager
+def open_run_session(
+    flow: str,
+    run: Run,
+    settings: Iterable[Setting],
+    on_compute: Callable[[], None],
+    tasks: Mapping[str, Task[..., Any]],
+) -> Iterator[Session]:
+    """Open a session with the store, the engine and the hardware of section run. settings: those of the jobs.
+
+    At its end it deletes what the section says is not kept.
+    """
+    store = open_store(run.store)
+    engine = choose_engine(run, settings, store, console.print)
+    with open_session(flow, store, engine, run.accelerator, run.together, on_compute, tasks) as session:
+        yield session
+        if run.states == "long":
+            session.steps.evict_cheap()
+
+
+def choose_engine(run: Run, settings: Iterable[Setting], store: Store, say: Callable[[str], None]) -> Engine:
+    """Return what computes the steps of a run.
+
+    settings: those of its jobs; a cluster is sent the user's modules that they name. store: all workers must read it.
+    say: called with a line about the cluster.
+    """
+    if run.engine == "local":
+        return Workers(run.workers)
+    # What no worker has in its own folder yet, so that it must ask the store.
+    check = partial(store_error, store, store.put(torch.tensor([*os.urandom(16)]))) if run.cluster else None
+    return Cluster(
+        run.cluster, run.workers, own=sorted(OWN_PACKAGES), modules=own_modules(settings), check=check, say=say,
+    )  # fmt: skip
+
+
+def own_modules(settings: Iterable[Setting]) -> list[str]:
+    """Return the user's modules and packages that the settings name, those aside that are installed."""
+    named = {
+        name.partition(":")[0].partition(".")[0]
+        for setting in settings
+        for name in (*(str(net["name"]) for net in setting.nets), *(str(row.name) for row in setting.methods))
+        if ":" in name
+    }
+    installed = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    return sorted(name for name in named if not installed & {*_place(name).parents})
+
+
+def _place(module: str) -> Path:
+    spec = find_spec(module)
+    return Path((spec and spec.origin) or ".").resolve()

@@ -18,10 +18,8 @@ from fedcore.config.studies import run_section
 from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
-from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.orchestration.engine import choose_engine
-from fedcore.pipeline.orchestration.session import Session, console, open_session
+from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.result import FinalFit, PreparedData, PromotionCandidate, Result
 from fedcore.pipeline.record.writer import RecordWriter
@@ -41,15 +39,9 @@ def open_fit(
     params: Mapping[str, Any], origin: Origin, tasks: Mapping[str, Task[..., Any]], writer: RecordWriter
 ) -> Iterator[Session]:
     """Open the session of a final fit: its store, and the engine that computes its steps."""
-    section = run_section(params)
-    store = open_store(section.store)
     setting = replace(origin.setting, methods=(origin.row,))
-    engine = choose_engine(section, [setting], store, console.print)
-    more = section.accelerator, section.together, writer.warm_up, tasks
-    with open_session("final fit", store, engine, *more) as session:
+    with open_run_session("final fit", run_section(params), [setting], writer.warm_up, tasks) as session:
         yield session
-        if section.states == "long":
-            session.steps.evict_cheap()
 
 
 def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: PromotionCandidate) -> Result:

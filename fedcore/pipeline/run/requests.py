@@ -21,10 +21,8 @@ from fedcore.core.threats import require_devices
 from fedcore.errors import Diverged, InputError
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache.prune import prune
-from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.orchestration.engine import choose_engine
-from fedcore.pipeline.orchestration.session import Session, console, open_session
+from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import PreparedData, PromotionCandidate, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
@@ -314,19 +312,13 @@ def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: Reco
     tasks: the Prefect tasks of the steps, by their words. Raises InputError for a study without any result.
     """
     params, jobs = plan_jobs(request)
-    section = run_section(params)
-    store = open_store(section.store)
-    engine = choose_engine(section, [setting for job in jobs for setting in job.settings], store, console.print)
-    with open_session(
-        "federate", store, engine, section.accelerator, section.together, writer.warm_up, tasks
-    ) as session:
+    settings = [setting for job in jobs for setting in job.settings]
+    with open_run_session("federate", run_section(params), settings, writer.warm_up, tasks) as session:
         run = Run(request, params, jobs, session, writer)
         yield run
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
-        if section.states == "long":
-            session.steps.evict_cheap()
         session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
 
 
