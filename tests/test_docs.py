@@ -90,6 +90,7 @@ def missing_modules(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, CHANGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.slow
 def test_a_page_points_at_things_that_exist(page: Path):
     assert broken_links(page) == []
     assert missing_paths(page) == []

@@ -97,6 +97,7 @@ def test_there_are_such_tables():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.slow
 def test_a_tables_numbers_are_those_of_its_file(page: Path):
     assert differences(page)[1] == []
 

@@ -372,6 +372,7 @@ def told(words: str, number: float) -> str | None:
 
 
 @pytest.mark.parametrize(("family", "figure", "what"), TOLD)
+@pytest.mark.slow
 def test_a_number_in_words_is_that_of_its_source(family: str, figure: str, what: str):
     (value,) = (one for at, one in PAPERS[family].printed if at.name == figure and one.what.startswith(what))
     rest: str | None = str(value.ours)

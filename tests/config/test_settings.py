@@ -242,6 +242,7 @@ def test_every_setting_refuses_some_value():
 
 
 @pytest.mark.parametrize("key", wrong())
+@pytest.mark.slow
 def test_values_beyond_a_range_are_refused_by_name(key: str):
     for value in wrong()[key]:
         line = refusal(everything, change(copied(), {key: value}), concerned(key))
@@ -310,6 +311,7 @@ REACHING = [
 
 
 @pytest.mark.parametrize("section", sorted({key.partition(".")[0] for key in REACHING}))
+@pytest.mark.slow
 def test_every_key_reaches_a_run(section: str):
     """Two allowed values lead to two settings."""
     for key in (key for key in REACHING if key.startswith(f"{section}.")):

@@ -65,6 +65,7 @@ def test_class_weights_are_scikit_learns():
 
 @pytest.mark.parametrize("net", [NET, Net(plain)], ids=["by hand", "autograd"])
 @pytest.mark.parametrize("training", [ADAM, SGD, MOMENTUM], ids=["adam", "sgd", "momentum"])
+@pytest.mark.slow
 def test_balanced_training_is_pytorchs_weighted_loss(training, net):
     device, params, step = with_labels(net, 9, 0, 2), model(net=net), StepId(1, 0, 0, "a")
     _, update = train({}, Message(params), device, step, training=replace(training, class_weights="balanced"))

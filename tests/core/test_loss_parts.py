@@ -87,6 +87,7 @@ def test_parts_that_the_server_sends_come_first():
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "ditto", "fedrep", "fedbabu", "fedprox"])
+@pytest.mark.slow
 def test_methods_send_and_deploy_models_without_a_losss_parts(name):
     fed = federation("abc", Net(chain))
     training = replace(SGD, shared_init=True, epochs=1)

@@ -97,6 +97,7 @@ def both(fed: Federation, training: Training, name: str = "fedavg") -> tuple[str
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.slow
 def test_every_setting_has_the_same_bits(way: str, trained: list[int]):
     fed = divided(net())
     one, other = both(fed, WAYS[way])
@@ -118,6 +119,7 @@ def test_hooks_parts_and_soft_targets_have_the_same_bits(name: str, way: str, tr
 
 @pytest.mark.parametrize("task", ["number", "labels"])
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_every_task_has_the_same_bits(task: str, training: Training, trained: list[int]):
     fed = divided(net(classes=1 if task == "number" else 10), task)
     one, other = both(fed, training)
@@ -126,6 +128,7 @@ def test_every_task_has_the_same_bits(task: str, training: Training, trained: li
 
 
 @pytest.mark.parametrize("widths", [[], [7], [50, 30], [64, 32, 16]])
+@pytest.mark.slow
 def test_every_depth_has_the_same_bits(widths: list[int], trained: list[int]):
     fed = divided(net(widths=widths))
     one, other = both(fed, ADAM)
@@ -191,6 +194,7 @@ def test_products_are_tried_out_once(monkeypatch: pytest.MonkeyPatch):
         ("mlp", replace(SGD, loss="softmax_twice")),
     ],
 )
+@pytest.mark.slow
 def test_what_goes_alone(built: str, training: Training, trained: list[int]):
     fed = divided(nets.net(built, shape=(1, 28, 28), classes=10)) if built != "mlp" else divided(net())
     if built != "mlp":

@@ -103,6 +103,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 def test_every_number_is_the_spectrum_of_its_window(tmp_path):
     data = read(everything(tmp_path))
     starts = [0, 8, 16, 40, 48]  # of 61 samples seven windows: the first three and the last two

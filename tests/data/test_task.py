@@ -284,6 +284,7 @@ WHY = {
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind in MADE for name in sorted(TAKEN[kind] if kind == LABELS else METHODS)]
 )
+@pytest.mark.slow
 def test_methods_take_these_labels_or_say_why_not(kind, name):
     takes = settings_of(builder(name))
     own = {"rounds": 2 if kind == NUMBERS else 1, "features": 20}
@@ -350,6 +351,7 @@ def test_analytic_is_pooled_ridge(kind):
     ("kind", "rate", "loss"),
     [(NUMBERS, 0.1, lambda z, y: mse_loss(z[:, 0], y)), (LABELS, 0.5, binary_cross_entropy_with_logits)],
 )
+@pytest.mark.slow
 def test_fedavg_of_one_full_batch_is_pooled_descent(kind, rate, loss):
     """One step on all of a device's rows, averaged by their number: a step on the rows of all devices."""
     training = {"optimiser": "sgd", "lr": rate, "batch": 1000, "epochs": 1}

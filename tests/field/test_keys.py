@@ -84,6 +84,7 @@ def rebuild(update: Update, name: str, seed: int, roster: str) -> dict[str, torc
     }
 
 
+@pytest.mark.slow
 def test_a_server_rebuilds_updates_of_the_simulation_alone(tmp_path):
     row = masked(rounds=1)
     fed = federation(NAMES)

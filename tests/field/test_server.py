@@ -189,6 +189,7 @@ def broken(answer: bytes, how: str) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["cut", "noise", "shape", "type", "nan", "size"])
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_used_counts_as_none_and_is_named(how: str, tmp_path: Path):
     said: list[str] = []
     field, link = field_of(ROWS["fedavg"], tmp_path, said=said)

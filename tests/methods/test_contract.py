@@ -295,6 +295,7 @@ WITHOUT_SAMPLING = {"fada", "psi_fada"}
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "rounds" in ROWS[name].settings])
+@pytest.mark.slow
 def test_a_method_with_rounds_takes_a_fraction_of_the_devices(name: str):
     """Half of them take part in a round; those that never did have a whole model, too."""
     if name in WITHOUT_SAMPLING:

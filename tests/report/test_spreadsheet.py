@@ -91,6 +91,7 @@ def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str)
     assert table.loc[name, "test.accuracy"] == 0.5
 
 
+@pytest.mark.slow
 def test_different_strange_names_have_different_metrics():
     from fedcore.pipeline.record.metrics import safe_name
 

@@ -47,6 +47,7 @@ def spread_out():
         ("good > 0.0", {"metric": "worst of data.in_A"}, 0.0),
     ],
 )
+@pytest.mark.slow
 def test_spreads_worst_devices_and_domains(rule, words, differences):
     found = judge(Claim("said", rule, **words), spread_out(), POINTS).evidence
     assert [one.difference for one in found] == pytest.approx([differences] * len(POINTS))

@@ -113,6 +113,7 @@ CLEAN = {"fedasa": 0.9986, "ditto": 0.9991, "local": 0.9995, "fedper": 0.9961, "
      ("fedasa > fedper", "not tested"), ("fedavg > local", "contradicted"), ("fedasa - ditto > 0.13", "not tested"),
      ("fedasa > 0.96", "holds"), ("fedasa ~ ditto within 0.01", "holds")],
 )  # fmt: skip
+@pytest.mark.slow
 def test_rows_at_the_ceiling_are_not_compared(rule, word, tests):
     claim = Claim("said", rule, metric="test.accuracy")
     verdict = judge(claim, near_one(tests, **CLEAN), {"one": {}})

@@ -107,6 +107,7 @@ def order(r: int, name: str, count: int) -> Iterator[Tensor]:
 
 @pytest.mark.parametrize("weighting", ["counts", "examples"])
 @pytest.mark.parametrize("kind", NETS)
+@pytest.mark.slow
 def test_five_rounds_of_five_devices_are_the_programs_to_rounding(kind, weighting):
     net, fed = NETS[kind], federation("abcde", NETS[kind])
     built = method(

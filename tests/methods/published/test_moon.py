@@ -44,6 +44,7 @@ def test_a_plain_loop_on_the_printed_loss():
 
 
 @pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, optimiser_state="keep")], ids=["sgd", "adam", "kept"])
+@pytest.mark.slow
 def test_without_contrast_it_is_fedavg_bit_by_bit(training):
     one = last(moon(mu=0.0, training=training), FED)
     two = last(method("fedavg", **GIVEN | {"training": training}), FED)

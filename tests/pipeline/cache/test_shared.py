@@ -182,6 +182,7 @@ def double(message: Message) -> Message:
     return Message({name: 2 * tensor for name, tensor in message.params.items()})
 
 
+@pytest.mark.slow
 def test_a_step_elsewhere_is_repeated_with_the_blobs_that_it_missed(machine: Machine, elsewhere: Any):
     here = machine("a")
     ref = here.put(X)

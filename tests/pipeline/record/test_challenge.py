@@ -148,6 +148,7 @@ def test_rows_of_the_champion_do_not_count_whatever_they_are_today():
     assert not np.isin(keys[scored], before.trained).any()
 
 
+@pytest.mark.slow
 def test_a_site_that_the_champion_has_no_model_for_is_left_out_by_name():
     before, now = study(0), study(JOINS)
     assert "left out" not in judge(now.data, now.made, before.trained, now.served, before.served, CRITERION)[1]

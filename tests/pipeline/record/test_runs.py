@@ -113,6 +113,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
         assert (version.run_id, version.source, version.tags) == (run.info.run_id, f"models:/{logged}", {"a": "b"})
 
 
+@pytest.mark.slow
 def test_the_keys_of_equal_training_rows_are_computed_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
 ) -> None:
