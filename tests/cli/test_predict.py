@@ -80,7 +80,7 @@ ROWS = "id,site,heat,force,label\n=7,A,1.5,2,x\n8,C,0.5,1,y\n9,B,2.5,0,x\n,,1.0,
 def labelled(folder: Path, served: ServedModels, keep: str | None = None, device: str | None = None, text: str = ROWS):
     """Return the predictions of a CSV file and the lines about them."""
     (folder / "new.csv").write_text(text)
-    rows, index = predict.read(folder / "new.csv", served.schema, "machines")
+    rows, index = predict.read_rows(folder / "new.csv", served.schema, "machines")
     found, _, lines = predict.label(rows, index, served, device, keep)
     return found, lines
 
@@ -146,7 +146,7 @@ def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 
     rng = np.random.default_rng(1)
     lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
     (folder / "new.csv").write_text("\n".join(["site,heat,force", *lines]))
-    new, index = predict.read(folder / "new.csv", SCHEMA, "machines")
+    new, index = predict.read_rows(folder / "new.csv", SCHEMA, "machines")
     predicted, new, _ = predict.label(new, index, SHARED, None, None)
     return predict.compare(new, predicted, SHARED, reference, None)
 

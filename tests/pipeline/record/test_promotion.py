@@ -317,7 +317,7 @@ def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, mon
 @pytest.mark.parametrize("name", ["new.csv", "new.TSV", "new.parquet"])
 def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
     with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
-        predict.read(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
+        predict.read_rows(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
 
 
 # on real devices
