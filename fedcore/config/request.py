@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fedcore.config.params import change, read
-from fedcore.config.params import parse as parse_words
+from fedcore.config.params import parse as parse_arguments
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
@@ -127,9 +127,9 @@ def first_own(jobs: Iterable[Job]) -> tuple[Setting, int] | None:
     return next(own, None)
 
 
-def parse(words: list[str]) -> Request:
+def parse(arguments: list[str]) -> Request:
     """Parse the arguments of the command line."""
-    changes = parse_words(words)
+    changes = parse_arguments(arguments)
     fields = {key: changes.pop(key) for key in list(changes) if key in Request.model_fields and key != "changes"}
     for singular, plural in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
         if singular in changes:
@@ -137,9 +137,9 @@ def parse(words: list[str]) -> Request:
     return check(Request, "", {**fields, "changes": changes})
 
 
-def ask(words: list[str]) -> Request:
+def ask(arguments: list[str]) -> Request:
     """Parse a command's arguments; without a study, USER_STUDY on a user's own data, else the first of run.studies."""
-    request = parse(words)
+    request = parse(arguments)
     if request.studies is None and "run.studies" not in request.changes:
         params = read()
         users = is_users(request.changes.get("data.name", params["data"].get("name")))

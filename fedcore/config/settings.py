@@ -90,8 +90,8 @@ class Setting:
     @property
     def dataset(self) -> str:
         """A name for the dataset that these settings read, valid in a path."""
-        words = json.dumps(self.content, sort_keys=True)
-        return f"{slug(self.data['name'])}-{hashlib.blake2b(words.encode(), digest_size=4).hexdigest()}"
+        text = json.dumps(self.content, sort_keys=True)
+        return f"{slug(self.data['name'])}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 def partition_arguments(federation: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,11 +61,11 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
     asked = measured_by(kind.name, scoring.metric)
     if len(y) == 0:
         return dict.fromkeys([metric.column for metric in asked] + [name for name, _ in scoring.own], math.nan)
-    given = read_answers(answers, y, scoring)
-    values = {metric.column: metric.compute(given) for metric in asked}
+    outcome = read_answers(answers, y, scoring)
+    values = {metric.column: metric.compute(outcome) for metric in asked}
     if scoring.own:
-        shown, labels = in_unit(answers, y, scoring) if kind.standardised else (kind.probabilities(answers), y)
-        values |= {name: _own(name, function, shown, labels) for name, function in scoring.own}
+        predictions, labels = in_unit(answers, y, scoring) if kind.standardised else (kind.probabilities(answers), y)
+        values |= {name: _own(name, function, predictions, labels) for name, function in scoring.own}
     return values
 
 

@@ -129,8 +129,8 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float:
     negatives = len(positive) - positives
     if not positives or not negatives:
         return math.nan
-    _, place, ties = torch.unique(scores, return_inverse=True, return_counts=True)
-    rank = (ties.cumsum(0) - (ties - 1).double() / 2)[place]  # of equal scores the mean
+    _, index, ties = torch.unique(scores, return_inverse=True, return_counts=True)
+    rank = (ties.cumsum(0) - (ties - 1).double() / 2)[index]  # of equal scores the mean
     return float((rank[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
@@ -140,9 +140,9 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 
     if not positive.any():
         return math.nan
-    values, place = torch.unique(scores, return_inverse=True)
-    hits = values.new_zeros(len(values)).double().index_add(0, place, positive.double()).flip(0)
-    taken = place.bincount(minlength=len(values)).flip(0).cumsum(0)
+    values, index = torch.unique(scores, return_inverse=True)
+    hits = values.new_zeros(len(values)).double().index_add(0, index, positive.double()).flip(0)
+    taken = index.bincount(minlength=len(values)).flip(0).cumsum(0)
     return float((hits / positive.sum() * hits.cumsum(0) / taken).sum())
 
 
@@ -206,10 +206,10 @@ class Metric:
 
     def difference(self, gain: float) -> str:
         """Return the difference that a gain stands for, with its sign: +4.3 (points), -0.041, -12 (per 1,000 rows)."""
-        shown = self.sign * self.per * gain
+        change = self.sign * self.per * gain
         if self.in_label_unit:
-            return f"{'-' if shown < 0 else '+'}{_digits(abs(shown))}"
-        return f"{round(shown, 1) + 0.0:+.1f}" if self.per == 100 else f"{shown + 0.0:+.3g}"
+            return f"{'-' if change < 0 else '+'}{_digits(abs(change))}"
+        return f"{round(change, 1) + 0.0:+.1f}" if self.per == 100 else f"{change + 0.0:+.3g}"
 
     def width(self, gain: float) -> str:
         """Return the size of a difference without its sign."""

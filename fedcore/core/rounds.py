@@ -218,7 +218,8 @@ def run_parts(
     """Return what `visit` does, by steps of which several methods may share some."""
     out = execute.map(stage.local, calls)
     check_steps(stage, out)
-    memories, updates = {name: one for name, (one, _) in out.items()}, {name: one for name, (_, one) in out.items()}
+    memories = {name: memory for name, (memory, _) in out.items()}
+    updates = {name: update for name, (_, update) in out.items()}
     if stage.attach is not None:
         more = {name: (update, *calls[name][2:]) for name, update in updates.items()}
         updates = execute.map(stage.attach, more)

@@ -40,15 +40,15 @@ EARLIER = b"fedcore1"
 """How parcels of fedcore 0.1 and 0.2 begin."""
 
 
-def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
-    """Return a parcel. words: what JSON can hold. tensors: group -> name -> tensor."""
+def pack(header: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
+    """Return a parcel. header: what JSON can hold. tensors: group -> name -> tensor."""
     groups = tensors or {}
     parts = {
         f"{i}/{name}": _whole(name, tensor)
         for i, params in enumerate(groups.values())
         for name, tensor in params.items()
     }
-    text = json.dumps({"words": words, "groups": {group: [*params] for group, params in groups.items()}}).encode()
+    text = json.dumps({"words": header, "groups": {group: [*params] for group, params in groups.items()}}).encode()
     return save({WORDS: torch.frombuffer(bytearray(text), dtype=torch.uint8), **parts})
 
 
@@ -96,17 +96,17 @@ def _unpack(parcel: bytes) -> tuple[dict[str, Any], dict[str, Params]]:
     if text.dtype != torch.uint8 or text.numel() > MOST_HEADER:
         raise ValueError("its words are too long, or no bytes")
     header = json.loads(text.numpy().tobytes())
-    words, groups = header["words"], header["groups"]
-    if not isinstance(words, dict) or not all(isinstance(name, str) for names in groups.values() for name in names):
+    fields, groups = header["words"], header["groups"]
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for names in groups.values() for name in names):
         raise ValueError("another header")
     for tensor in tensors.values():
         _check(tensor)
-    found = {
+    params = {
         group: {name: tensors.pop(f"{i}/{name}") for name in names} for i, (group, names) in enumerate(groups.items())
     }
     if tensors:
         raise ValueError("a tensor of no group")
-    return words, found
+    return fields, params
 
 
 def _check(tensor: Tensor) -> None:

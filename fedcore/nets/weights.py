@@ -134,9 +134,9 @@ def read_weights(path: str, digest: str) -> Params:
     try:
         return load(content)
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
-        words = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"net.weights = {path}: is no safetensors file ({words}); torch.save's are programs and are not read"
+            f"net.weights = {path}: is no safetensors file ({reason}); torch.save's are programs and are not read"
         ) from None
 
 

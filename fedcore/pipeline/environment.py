@@ -93,10 +93,10 @@ def prepare() -> None:
 def processor_name() -> str:
     """Return the model of the processor, or its kind where Linux does not say."""
     try:
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
-        found = None
-    return found[1] if found else platform.machine()
+        match = None
+    return match[1] if match else platform.machine()
 
 
 def require_writable() -> None:

@@ -436,10 +436,10 @@ class Record:
         that in one run the rows and seeds of one request would stand beside those of another.
         """
         first = self.client.get_run(study)
-        told = first.data.tags.get(REQUEST)
-        if told == request:
+        owner = first.data.tags.get(REQUEST)
+        if owner == request:
             return study
-        if told is None and not first.data.metrics:
+        if owner is None and not first.data.metrics:
             self.client.set_tag(study, REQUEST, request)
             return study
         config, tags = f"{_config(of)} {request}", _tags(of) | {REQUEST: request, ROWS: study}

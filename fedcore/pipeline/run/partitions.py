@@ -70,14 +70,14 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
     """Write a dataset to a folder that DVC versions: the stored bytes, and a readable summary."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(store.path(dataset), folder / DATASET)
-    held: Dataset = store.get(dataset)
+    data: Dataset = store.get(dataset)
     card = {
         "digest": dataset.digest,
-        "shape": list(held.train.x.shape[1:]),
-        "classes": list(held.classes),
-        "examples": len(held.train),
-        "test": len(held.test) if held.test is not None else None,
-        "devices": len(set(held.device)) if held.device is not None else None,
+        "shape": list(data.train.x.shape[1:]),
+        "classes": list(data.classes),
+        "examples": len(data.train),
+        "test": len(data.test) if data.test is not None else None,
+        "devices": len(set(data.device)) if data.device is not None else None,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
 
@@ -100,9 +100,9 @@ def dropped_line(store: Store, prepared: PreparedData, section: Mapping[str, Any
 def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:
     """Write a partition to a folder that DVC versions: index lists, a table and a picture."""
     folder.mkdir(parents=True, exist_ok=True)
-    held, parts = read_prepared(store, prepared)
+    data, parts = read_prepared(store, prepared)
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
-    table = counts(held, parts)
+    table = counts(data, parts)
     spreadsheet.write(table, folder / "who.csv")
     (folder / "who.png").write_bytes(figures.png(figures.class_counts(table)))
 
@@ -113,8 +113,8 @@ def import_partition(store: Store, folder: Path) -> Ref:
         frame = pd.read_parquet(folder / PARTITION)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / PARTITION}: cannot be read ({error}); make it again with: dvc repro") from None
-    made: Ref = store.put(from_frame(frame))
-    return made
+    parts: Ref = store.put(from_frame(frame))
+    return parts
 
 
 def divide_dataset(
@@ -122,8 +122,8 @@ def divide_dataset(
 ) -> Ref:
     """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
     divide_so = partial(divide, federation=partition_arguments(federation), seed=seed)
-    made: Ref = steps.run_inline(divide_so, dataset, result=divided)
-    return made
+    parts: Ref = steps.run_inline(divide_so, dataset, result=divided)
+    return parts
 
 
 def require_two(classes: Sequence[str], label: str) -> None:
@@ -154,7 +154,7 @@ def build_federation(
         require_two(card["classes"], setting.threshold)
     context = {"shape": card["shape"], "classes": len(card["classes"]), "per_step": task == SEQUENCES.name}
     context |= {"several": tuple(Input(name, tuple(shape), whole) for name, shape, whole in card.get("several", ()))}
-    nets = [net(**context, **one) for one in setting.nets]
+    nets = [net(**context, **section) for section in setting.nets]
     for module in map(template, nets):
         if takes_integers(module):
             require_integers(module, card["largest"], setting.federation["scale"])

@@ -51,7 +51,7 @@ class ReadySetting:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedResult:
     """The result of a method with the best of its learning rates, with the first seed of a run."""
 
     seed: int
@@ -77,7 +77,7 @@ class Run:
         self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
         self._refusals: set[tuple[str, str]] = set()
-        self._tuned: dict[tuple[str, str, str], Tuned] = {}
+        self._tuned: dict[tuple[str, str, str], TunedResult] = {}
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
@@ -118,8 +118,8 @@ class Run:
             )
         divided = loaded.partitions.pop((source, setting.partitioning, job.seed), None)
         dataset = self._datasets[source]
-        made = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
-        prepared = PreparedData(dataset, made)
+        parts = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
+        prepared = PreparedData(dataset, parts)
         if line := partitions.dropped_line(self.session.store, prepared, setting.federation):
             self.session.print_line(f"  {job.name}, {setting.name}: {line}")
         return prepared
@@ -136,12 +136,12 @@ class Run:
             local = count_local_steps(method.build(ready.federation.public.nets), len(ready.federation.devices))
             self.session.advance_to(self.session.done + local)
             return None
-        place = ready.job.study, ready.setting.name, method.label
+        row_key = ready.job.study, ready.setting.name, method.label
         self._begin(ready)
         try:
-            if place not in self._tuned:
-                self._tuned[place] = self._tune(ready, method)
-            tuned = self._tuned[place]
+            if row_key not in self._tuned:
+                self._tuned[row_key] = self._tune(ready, method)
+            tuned = self._tuned[row_key]
             return tuned.result if tuned.seed == ready.job.seed else self._run(ready, tuned.result.row)
         except InputError as refused:
             self.leave_out(ready.job, method, refused)
@@ -149,16 +149,16 @@ class Run:
 
     def _begin(self, ready: ReadySetting) -> None:
         """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
-        place = ready.job.study, ready.setting.name
+        setting_key = ready.job.study, ready.setting.name
         rows = [row for row in ready.setting.methods if not row.control][:2]
         tried = any(len(run_method.rates_of(ready.setting, row)) > 1 for row in rows)
-        if place in self._first or not tried or not self._says_so_far(ready):
+        if setting_key in self._first or not tried or not self._says_so_far(ready):
             return
-        self._first[place] = {}
+        self._first[setting_key] = {}
         provisional = SoFar()
         for row in rows:
             try:
-                self._first[place][row.label] = result = self._run(ready, row)
+                self._first[setting_key][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
             leader = run_method.leader_of(result, ready.job.criterion)
@@ -173,15 +173,15 @@ class Run:
             job.extra_figures,
         )  # fmt: skip
 
-    def _tune(self, ready: ReadySetting, method: MethodConfig) -> Tuned:
+    def _tune(self, ready: ReadySetting, method: MethodConfig) -> TunedResult:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""
         rates = run_method.rates_of(ready.setting, method)
         results, diverged = {}, None
         first = self._first.get((ready.job.study, ready.setting.name), {}).pop(method.label, None)
         for rate in rates:
             try:
-                known = first if first and rate == method.training.lr else None
-                results[rate] = known or self._run(ready, run_method.with_rate(method, rate))
+                done = first if first and rate == method.training.lr else None
+                results[rate] = done or self._run(ready, run_method.with_rate(method, rate))
             except Diverged as error:
                 diverged = error
         if not results:
@@ -191,24 +191,24 @@ class Run:
         if len(rates) > 1:
             tried = ", ".join(f"{rate:g}" for rate in rates)
             self.session.print_line(f"  {method.label}: learning rate {rate:g}, of {tried} the best on validation data")
-        return Tuned(ready.job.seed, results[rate])
+        return TunedResult(ready.job.seed, results[rate])
 
     def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:
         """Return the labels of rows that cannot win, once the first seeds have run, and print them once."""
-        job, place = ready.job, (ready.job.study, ready.setting.name)
+        job, setting_key = ready.job, (ready.job.study, ready.setting.name)
         first = [other.name for other in self.jobs if other.study == job.study][:STOPPED_AFTER]
         if not job.stop_rows or job.name in first:
             return frozenset()
-        if place not in self._stopped:
+        if setting_key not in self._stopped:
             results = [r for name in first for r in self.results[name] if r.setting.name == ready.setting.name]
             controls = {result.row.label for result in results if result.control}
             able = left_out.rows_with_model(self.session.steps, results) if ready.leave_out else None
             table = pd.concat([result.table for result in results], ignore_index=True)
-            self._stopped[place] = stopped = rows_that_cannot_win(table, controls, job.criterion, able)
+            self._stopped[setting_key] = stopped = rows_that_cannot_win(table, controls, job.criterion, able)
             if stopped:
                 names = join_words(sorted(stopped))
                 self.session.print_line(f"  stopped after {STOPPED_AFTER} seeds (run.stop_rows): {names} cannot win")
-        return self._stopped[place]
+        return self._stopped[setting_key]
 
     def leave_out_devices(self) -> None:
         """Score the rows that the answer for a new device compares on each device, trained without it."""
@@ -250,8 +250,8 @@ class Run:
         leader = None if result.control else run_method.leader_of(result, ready.job.criterion)
         if leader is None or not self._says_so_far(ready):
             return None
-        place = ready.job.study, ready.setting.name
-        return self._so_far.setdefault(place, SoFar()).add(leader, run_method.combines(result))
+        setting_key = ready.job.study, ready.setting.name
+        return self._so_far.setdefault(setting_key, SoFar()).add(leader, run_method.combines(result))
 
     def _says_so_far(self, ready: ReadySetting) -> bool:
         """Tell whether this is the first of several seeds."""
@@ -270,8 +270,8 @@ class Run:
         if not (self.request.promote and self.request.final_fit):
             self.writer.propose(configs, rule, self.request.promote)
             return []
-        made = {result.config: origin_of(result) for results in self.results.values() for result in results}
-        return [(made[result.config], result) for result in self.writer.accept(configs, rule)]
+        origins = {result.config: origin_of(result) for results in self.results.values() for result in results}
+        return [(origins[result.config], result) for result in self.writer.accept(configs, rule)]
 
 
 @contextmanager
@@ -328,6 +328,6 @@ def name_run() -> str:
     section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
     seeds = sorted(request.seeds or section.seeds)
     whole = seeds == list(range(seeds[0], seeds[-1] + 1))
-    shown = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
+    listing = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
     studies = " + ".join(request.studies or section.studies)
-    return f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {shown}"
+    return f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {listing}"
