@@ -224,11 +224,11 @@ class Comparison:
             if word not in known:
                 raise unknown_value(f"to_latex.{key}", word, known)
         if by == "method":
-            return latex.method_table(self.summary, self.table, spread)
+            return latex.method_table(self.summary, spread)
         return latex.device_table(self.table, METRICS[self.summary["metric"].iloc[0]], [*self.summary["method"]])
 
     def curves(self, metric: str | None = None) -> Figure:
-        """Return a figure of a metric after every evaluated round, a band of one standard deviation over seeds.
+        """Return a figure of a metric after every evaluated round, a band of its 95 % interval over seeds.
 
         metric: its name in the table; None: the one that decides. `found.curves().savefig("curves.pdf")` writes it.
         """

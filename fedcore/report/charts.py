@@ -29,7 +29,7 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
 
     metric: its name in words, what values are multiplied by to be shown, the unit of differences, and whether less is
     better. splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and
-    for each split the value, its spread over seeds, the worst device, the rank, and whether it is on the front of
+    for each split the value, half of its interval, the worst device, the rank, and whether it is on the front of
     values and bytes. ticks: bytes and their text. budgets: the answers from
     :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the value
     of each device that trains alone, by the row `reference`; changes: by how much each method is better.
@@ -108,7 +108,7 @@ def _row(row: dict[str, Any]) -> Numbers:
         **{
             split: {
                 "mean": round(row[f"{split}_mean"], DIGITS),
-                "spread": None if pd.isna(row[f"{split}_std_seeds"]) else round(row[f"{split}_std_seeds"], DIGITS),
+                "margin": None if pd.isna(row[f"{split}_margin"]) else round(row[f"{split}_margin"], DIGITS),
                 "worst": round(row[f"{split}_worst"], DIGITS),
                 "rank": None if pd.isna(row[f"{split}_rank"]) else int(row[f"{split}_rank"]),
                 "front": bool(row[f"{split}_front"]),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import pandas as pd
 
 from fedcore.core.metrics import METRICS, Metric
-from fedcore.results.criterion import ratio_of_test
-from fedcore.results.intervals import half_width
 from fedcore.results.summary import SPLITS, format_bytes, last_round
 
 Spread: TypeAlias = Literal["interval", "std"]
@@ -19,21 +17,27 @@ Spread: TypeAlias = Literal["interval", "std"]
 ESCAPED = {"\\": r"\textbackslash{}", **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "~": r"\textasciitilde{}"}
 
 
-def method_table(summary: pd.DataFrame, table: pd.DataFrame, spread: Spread = "interval") -> str:
+def method_table(summary: pd.DataFrame, spread: Spread = "interval") -> str:
     """Return a row per method, the best first: mean and spread on each split, the worst device, bytes per device.
 
-    The best mean is bold. summary: of one setting; table: the tidy one that it is of.
+    The best mean is bold. summary: of one setting.
     """
     metric = METRICS[summary["metric"].iloc[0]]
     splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()]
     seeds = int(summary["n_seeds"].max())
-    heads = ["Method", *(head for split in splits for head in (SPLITS[split].capitalize(), "worst")), "up", "down"]
+    kind = {"interval": r" ($\pm$ 95\,\%)", "std": r" ($\pm$ std)"}[spread] if seeds > 1 else ""
+    heads = [
+        "Method",
+        *(head for split in splits for head in (f"{SPLITS[split].capitalize()}{kind}", "worst")),
+        "up",
+        "down",
+    ]
     rows = []
     for _, row in summary.iterrows():
         cells = [escape(row["method"])]
         for split in splits:
             rank = row[f"{split}_rank"]
-            half = _half(row[f"{split}_std_seeds"], row["n_seeds"], table, split, spread)
+            half = row[f"{split}_{'margin' if spread == 'interval' else 'std_seeds'}"]
             cells += [
                 number(row[f"{split}_mean"], half, metric, bold=not pd.isna(rank) and rank == 1),
                 number(row[f"{split}_worst"], math.nan, metric),
@@ -83,13 +87,6 @@ def tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> s
 def escape(text: object) -> str:
     """Return a text as LaTeX prints it."""
     return "".join(ESCAPED.get(sign, sign) for sign in str(text))
-
-
-def _half(spread: float, seeds: float, table: pd.DataFrame, split: str, kind: Spread) -> float:
-    if kind == "std" or math.isnan(spread):
-        return spread
-    devices: Mapping[str, float] = dict.fromkeys(table["device"].unique(), 1.0)
-    return half_width(spread, int(seeds), ratio_of_test(table, split, devices))
 
 
 def _unit(metric: Metric) -> str:

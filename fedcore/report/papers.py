@@ -90,7 +90,7 @@ def value_cells(figure: Figure, value: Value) -> tuple[str, ...]:
     """Return the cells of a value, under VALUE_HEADS."""
     ours = "" if value.ours is None else text(value.ours)
     if value.spread is not None:
-        ours += f" ± {text(value.spread)}"
+        ours += f", std {text(value.spread)}"
     if value.seeds is not None:
         ours += f" ({value.seeds} {'seed' if value.seeds == 1 else 'seeds'})"
     difference = "" if value.difference is None else f"{value.difference:+.3g}"

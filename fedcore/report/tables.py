@@ -11,8 +11,9 @@ import pandas as pd
 
 from fedcore.core.metrics import METRICS
 from fedcore.report import spreadsheet
+from fedcore.results.criterion import ratio_of_test
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, join_words, standings
+from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, half_interval, join_words, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -26,6 +27,8 @@ LINKS = {
     "corollary_1": "Corollary 1",
 }
 """The columns of the table of links, as in ST-LF's Tables I and II: column -> its head."""
+INTERVAL = " ± 95 %"
+"""What ± stands for, in the head of a column: half of the 95 % interval of a mean over seeds."""
 SUMMED = ("target", "links_out", "energy")
 
 
@@ -112,13 +115,13 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
 
     several = {"test": rows["n_measured"].max() > 1, "shared": rows["n_devices"].max() > 1}
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
-        spread = rows[f"{split}_std_seeds"].notna().any()
-        heads[split] = f"{SPLITS[split]}\n{unit}{' ± seeds' * bool(spread)}"
-        parts = {"std_devices": "devices\n±", "worst": "worst\ndevice"} if several[split] else {}
+        interval = rows[f"{split}_margin"].notna().any()
+        heads[split] = f"{SPLITS[split]}\n{unit}{INTERVAL * bool(interval)}"
+        parts = {"std_devices": "std over\ndevices", "worst": "worst\ndevice"} if several[split] else {}
         heads |= {f"{split}_{part}": head for part, head in parts.items()}
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
-            mean, seeds = (metric.scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
-            text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
+            mean, margin = (metric.scaled(row[f"{split}_{part}"]) for part in ("mean", "margin"))
+            text = f"{mean} ± {margin:>4}" if margin != "-" else mean
             line[split] = quantity(text, row[f"{split}_mean"])
             for part in parts:
                 value = row[f"{split}_{part}"]
@@ -158,7 +161,7 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
     """
     split, metric = rows["primary"].iloc[0], METRICS[groups["metric"].iloc[0]]
     columns = {
-        (row["method"], row["group"]): f"{metric.scaled(row['mean'])} ± {metric.scaled(row['std_devices'])}"
+        (row["method"], row["group"]): metric.scaled(row["mean"])
         for _, row in groups[groups["split"] == split].iterrows()
     }
     names = sorted({group for _, group in columns})
@@ -168,7 +171,7 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
     ]
     unit = "%" if metric.per == 100 else "in the label's unit"
     title = f"{metric.words[0].upper()}{metric.words[1:]} by domain"
-    return Table("domains", ["method", *names], lines, title, f"{SPLITS[split]}, {unit} ± devices")
+    return Table("domains", ["method", *names], lines, title, f"{SPLITS[split]}, {unit}")
 
 
 def confusion_table(outcomes: Outcomes) -> Table | None:
@@ -200,8 +203,8 @@ def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
         return None
     names = [name for name in LINKS if any(name in row for row in by_setting.values())]
 
-    def text(value: float, spread: float) -> str:
-        return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(spread) else f" ± {spread:.2g}")
+    def text(value: float, margin: float) -> str:
+        return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(margin) else f" ± {margin:.3g}")
 
     lines = [
         Line(
@@ -211,22 +214,24 @@ def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
         for method, control in zip(rows["method"], rows["control"], strict=True)
         if method in by_setting
     ]
-    return Table("links", ["method", *(LINKS[name] for name in names)], lines, "Who teaches whom", "± seeds")
+    return Table("links", ["method", *(LINKS[name] for name in names)], lines, "Who teaches whom", INTERVAL.strip())
 
 
 def links(table: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return method -> column of LINKS -> its mean and standard deviation over seeds, from one setting's tidy table.
+    """Return method -> column of LINKS -> its mean and half of its 95 % interval, from one setting's tidy table.
 
     Accuracies and bounds are means over targets; links, targets and energy are sums over devices. share: the method's
     energy as a percentage of the greatest energy of a method.
     """
     by_setting: dict[str, dict[str, tuple[float, float]]] = {}
+    ratio = ratio_of_test(table, "test", dict.fromkeys(table["device"].unique(), 1.0))
     rows = table[(table["split"] == "links") & table["metric"].isin(LINKS)]
     for (method, metric), part in rows.groupby(["method", "metric"], sort=False):
         seeds = part.groupby("seed")["value"]
         values = seeds.sum() if metric in SUMMED else seeds.mean()
         times = 100 if metric == "accuracy" else 1
-        by_setting.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * float(values.std())
+        half = half_interval(float(values.std()), len(values), ratio)
+        by_setting.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * half
     most = max((row["energy"][0] for row in by_setting.values() if "energy" in row), default=0.0)
     for row in by_setting.values():
         if most and "energy" in row:

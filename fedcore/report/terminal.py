@@ -126,7 +126,7 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
 
 def _stacked(head: str) -> str:
     """Return a column's head in lines that are about as narrow as its cells: a metric may have a long name."""
-    whole = head.replace("% ± seeds", "%\xa0±\xa0seeds").replace("± seeds", "±\xa0seeds")
+    whole = head.replace("% ± 95 %", "%\xa0±\xa095\xa0%").replace("± 95 %", "±\xa095\xa0%")
     return "\n".join(part for line in whole.split("\n") for part in wrap(line, NARROW)).replace("\xa0", " ")
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from fedcore.core.metrics import METRICS, RMSE, Metric
-from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, label_std, measured
+from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, label_std, measured, ratio_of_test
+from fedcore.results.intervals import half_width
 
 SETTING_KEY = ["study", "dataset", "setting"]
 ROW = [*SETTING_KEY, "method"]
@@ -27,7 +28,7 @@ LESS = frozenset(
     | {*TRAFFIC, "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
-PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap"]
+PART = ["mean", "std_devices", "std_seeds", "margin", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap"]
 COST = ("nets_run", "macs")
 COLUMNS = [
     *ROW,
@@ -71,6 +72,7 @@ def summarise(
     For each split, `test` (the device's test examples) and `shared` (the shared test set):
     *_mean: the metric, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
+    *_margin: half of the 95 % interval of the mean over seeds, which ± stands for in every table; nan for one seed.
     *_worst: mean over seeds of the worst value of a device. *_macro_f1, *_loss: means over all devices and seeds.
     *_loss_std_devices: as *_std_devices, of the loss.
     *_gap: by how much the row is worse than the best of the methods with all seeds, see :func:`gap_to`; its luck with
@@ -104,8 +106,9 @@ def summarise(
         score = scores[(scores[SETTING_KEY] == list(key)).all(axis=1) & (scores["metric"] == here.metric.column)]
         own = score["device"].isin([*counted.weights])
         score = score[own | (score["split"] == "shared")]
+        ratios = {split: ratio_of_test(part, split, counted.weights) for split in SPLITS}
         of_setting = of_setting.assign(metric=here.metric.name, n_measured=len(counted.weights))
-        ranked.append(_rank(of_setting, score, controls, here.metric, pd.Series(counted.weights, dtype=float)))
+        ranked.append(_rank(of_setting, score, controls, here.metric, pd.Series(counted.weights, dtype=float), ratios))
     return pd.concat(ranked, ignore_index=True)[COLUMNS] if ranked else pd.DataFrame(columns=COLUMNS)
 
 
@@ -211,7 +214,12 @@ def mean_over_devices(run: pd.DataFrame, weights: pd.Series | None = None) -> pd
 
 
 def _rank(
-    rows: pd.DataFrame, scores: pd.DataFrame, controls: frozenset[str], metric: Metric, weights: pd.Series
+    rows: pd.DataFrame,
+    scores: pd.DataFrame,
+    controls: frozenset[str],
+    metric: Metric,
+    weights: pd.Series,
+    ratios: Mapping[str, float],
 ) -> pd.DataFrame:
     """Add means, ranks and gaps to the rows of one setting and sort them. scores: of the metric that decides."""
     rows = rows.copy()
@@ -225,6 +233,7 @@ def _rank(
             "mean": {name: mean.mean() for name, mean in means.items()},
             "std_devices": {name: run.std(axis=1).mean() for name, run in runs.items()},
             "std_seeds": {name: mean.std() for name, mean in means.items()},
+            "margin": {name: half_interval(mean.std(), mean.count(), ratios[split]) for name, mean in means.items()},
             "worst": {name: value.mean() for name, value in worst.items()},
         }
         for part, values in columns.items():
@@ -244,6 +253,11 @@ def _rank(
     rows["control"] = rows["method"].isin(controls)
     order = rows.assign(order=rows[f"{primary}_gap"].fillna(-sign * rows[f"{primary}_mean"]).round(12))
     return order.sort_values(["control", "order", "method"]).drop(columns="order")
+
+
+def half_interval(spread: float, seeds: int, ratio: float) -> float:
+    """Return half of the interval of a mean over seeds with this standard deviation; nan for one seed."""
+    return math.nan if math.isnan(spread) else half_width(spread, int(seeds), ratio)
 
 
 def gaps_to_best(runs: Mapping[str, pd.DataFrame], controls: frozenset[str], weights: pd.Series | None) -> pd.Series:
@@ -271,9 +285,9 @@ def gap_to(run: pd.DataFrame, best: pd.DataFrame, weights: pd.Series | None = No
 
 
 def curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return every score over rounds: mean over devices and seeds, standard deviation over seeds of the device mean.
+    """Return every score over rounds: mean over devices and seeds, and half of its 95 % interval over seeds.
 
-    Columns: study, dataset, setting, method, split, metric, step, mean, std. step: rounds so far, of all stages.
+    Columns: study, dataset, setting, method, split, metric, step, mean, margin. step: rounds so far, of all stages.
     Splits without any value are omitted.
     """
     rounds = table.groupby([*ROW, "stage"])["round"].max()
@@ -281,7 +295,15 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
     scores = table[table["split"].isin(SCORED)].dropna(subset="value").join(before, on=[*ROW, "stage"])
     step = scores["round"] + scores["before"]
     means = scores.assign(step=step).groupby([*RUN, "split", "metric", "step"], sort=False)["value"].mean()
-    course = means.groupby([*ROW, "split", "metric", "step"], sort=False).agg(["mean", "std"]).reset_index()
+    course = means.groupby([*ROW, "split", "metric", "step"], sort=False).agg(["mean", "std", "count"]).reset_index()
+    ratios = {
+        (*key, split): ratio_of_test(rows, split, dict.fromkeys(rows["device"].unique(), 1.0))
+        for key, rows in table.groupby(SETTING_KEY)
+        for split in course["split"].unique()
+    }
+    places = zip(*(course[name] for name in (*SETTING_KEY, "split")), strict=True)
+    spreads = zip(course.pop("std"), course.pop("count"), map(ratios.__getitem__, places), strict=True)
+    course["margin"] = [half_interval(*spread) for spread in spreads]
     return course.sort_values("step", kind="stable", ignore_index=True)
 
 

@@ -7,12 +7,13 @@ import math
 
 import pandas as pd
 from comparisons import summary
+from scipy import stats
 from tables import NO_SECONDS, frame, rows
 
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
 from fedcore.report.phrases import sentences
 from fedcore.results.answer import answer, answers_by_budget
-from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.summary import front, summarise
 
 ALONE = [[0.70, 0.60], [0.72, 0.60], [0.68, 0.60]]
@@ -51,8 +52,9 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     by_method = {row["method"]: row for row in numbers["rows"]}
     assert by_method["dear"]["sent"] == 30_000
     assert by_method["dear"]["traffic"] == "sends 10 kB, receives 20 kB"
+    half = round(stats.t.ppf(0.975, 2) * 0.01 * (1 / 3 + RATIO / 5) ** 0.5, 5)
     assert by_method["good"]["test"] == {
-        "mean": 0.85, "spread": 0.01, "worst": 0.8, "rank": 1, "front": True,
+        "mean": 0.85, "margin": half, "worst": 0.8, "rank": 1, "front": True,
     }  # fmt: skip
     assert by_method["control"]["control"]
     assert by_method["control"]["test"]["rank"] is None

@@ -77,7 +77,7 @@ def test_every_figure_has_a_line_with_status_command_reason_and_verdicts(tmp_pat
 
 def test_values_and_conditions_stand_beside_the_papers(tmp_path: Path):
     lines = index({"code": PAPER}, project(tmp_path)).splitlines()
-    ours = "0.861 ± 0.02 (5 seeds) | -0.015 | within 3 sd | [mine.csv](results/mine.csv)"
+    ours = "0.861, std 0.02 (5 seeds) | -0.015 | within 3 sd | [mine.csv](results/mine.csv)"
     assert f"| Fig. 8 | LMF | 0.876 | {ours} |" in lines
     assert "| Fig. 8 | CODE | 0.9 |  |  | not measured |  |" in lines
     assert "| pixels \\| bits | not said | VII-A | 0.1307 | as usual | .87 not .73 |" in lines

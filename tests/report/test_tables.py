@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from comparisons import LINKS, add_links, comparison
+from scipy import stats
 from tables import frame, rows
 
 from fedcore.report.tables import cells, confusion_table, csv, links
+from fedcore.results.criterion import RATIO
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import COLUMNS, NO_SECONDS, summarise
 
@@ -40,7 +42,8 @@ def test_links_are_means_over_targets_and_sums_over_devices():
     means = {method: {name: mean for name, (mean, _) in row.items()} for method, row in found.items()}
     assert means["a"] == pytest.approx({"accuracy": 70, "target": 1.5, "energy": 3, "share": 25})
     assert means["b"] == pytest.approx({"accuracy": 35, "target": 2, "energy": 12, "share": 100})
-    assert found["a"]["accuracy"][1] == pytest.approx(200**0.5)
+    half = stats.t.ppf(0.975, 1) * 200**0.5 * (1 / 2 + RATIO / 5) ** 0.5
+    assert found["a"]["accuracy"][1] == pytest.approx(half)
 
 
 def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():

@@ -6,8 +6,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from tables import NO_SECONDS, frame, grouped, rows
 
+from fedcore.results.criterion import RATIO
 from fedcore.results.summary import (
     COLUMNS,
     by_group,
@@ -28,6 +30,11 @@ ACCURACY = {"b": [[0.7, 0.7], [0.5, 0.3]], "a": [[0.8, 0.6], [0.9, 0.5]], "c": [
 ROOT = math.sqrt(2)  # a pair's sample standard deviation is its distance / sqrt(2)
 
 
+def half(std: float, seeds: int) -> float:
+    """Half of the 95 % interval of a mean over seeds, by hand."""
+    return float(stats.t.ppf(0.975, seeds - 1)) * std * math.sqrt(1 / seeds + RATIO / 5)
+
+
 def by_method(summary: pd.DataFrame) -> pd.DataFrame:
     return summary.set_index("method")
 
@@ -42,7 +49,9 @@ def test_the_numbers_of_two_devices_and_two_seeds():
     row = by_method(summarise(table, seconds, frozenset())).loc["a"]
     assert row["test_mean"] == pytest.approx(0.7)
     assert row["test_std_devices"] == pytest.approx((0.2 + 0.4) / ROOT / 2)
-    assert row["test_std_seeds"] == pytest.approx(0.0)
+    assert row["test_std_seeds"] == row["test_margin"] == pytest.approx(0.0)
+    found = by_method(summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset()))
+    assert found.loc["b", "test_margin"] == pytest.approx(half(0.3 / ROOT, 2))
     assert row["test_worst"] == pytest.approx((0.6 + 0.5) / 2)
     assert row["test_macro_f1"] == pytest.approx(0.35)
     assert row["test_loss"] == pytest.approx(0.3)
@@ -181,7 +190,7 @@ def test_curves_count_rounds_through_the_stages():
     own = course[(course["split"] == "test") & (course["metric"] == "accuracy")]
     assert list(own["step"]) == [2, 3]
     assert list(own["mean"]) == pytest.approx([0.3, 0.7])
-    assert list(own["std"]) == pytest.approx([0.2 / ROOT, 0.2 / ROOT])
+    assert list(own["margin"]) == pytest.approx([half(0.2 / ROOT, 2)] * 2)
 
 
 steady = settings(derandomize=True, deadline=None, max_examples=60)

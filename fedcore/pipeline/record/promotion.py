@@ -40,6 +40,7 @@ from fedcore.pipeline.record.proposals import WHY as WHY
 from fedcore.pipeline.record.proposals import Proposal, standing_proposal, study_run
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.pipeline.record.result import Rule
+from fedcore.results.intervals import half_width
 from fedcore.results.summary import SPLITS
 
 METRIC = "fedcore.metric"
@@ -139,11 +140,11 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         if all(column in table for table in tables):
             change = metric.sign * (tables[0][column] - tables[1][column]).dropna().astype(float)
             if len(change):
-                error = float(change.std() / len(change) ** 0.5) if len(change) > 1 else 0.0
-                better = float(change.mean()) > error + 1e-12
-                size = f"{metric.difference(float(change.mean()))} ± {metric.width(error)} {metric.unit}".strip()
+                half = half_width(float(change.std()), len(change), 0.0) if len(change) > 1 else 0.0
+                better = float(change.mean()) > half + 1e-12
+                size = f"{metric.difference(float(change.mean()))} ± {metric.width(half)} {metric.unit}".strip()
                 size += f" of {metric.words}" * (metric.name != "accuracy") + f" on {where} data"
-                return Proposal(version, champion, "yes" if better else "no", f"{size} ± devices")
+                return Proposal(version, champion, "yes" if better else "no", f"{size} (± 95 %)")
     return Proposal(version, champion, INCOMPARABLE, "there are no test data")
 
 

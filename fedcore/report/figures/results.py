@@ -120,15 +120,17 @@ def comparison(summary: pd.DataFrame) -> Figure:
     at = np.arange(len(summary)) + 0.9 * control
     figure, panels = _panels(summary, 3.8, 1.9 + 0.34 * float(at.max() + 1.4), sharey=True)
     for panel, split in panels.items():
-        table = summary[[f"{split}_{part}" for part in ("mean", "std_seeds", "worst")]]
+        table = summary[[f"{split}_{part}" for part in ("mean", "margin", "worst")]]
         rows = table.astype(float).to_numpy()
-        for y, (mean, std, worst), hollow in zip(at, rows, control, strict=True):
+        for y, (mean, margin, worst), hollow in zip(at, rows, control, strict=True):
             if np.isnan(mean):
                 continue
             colour = GREY if hollow else BLUE
             panel.hlines(y, worst, mean, color=colour, linewidth=1.2)
             panel.plot(worst, y, "|", color=colour, markersize=9, markeredgewidth=1.8)
-            panel.hlines(y, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=colour, linewidth=7, alpha=0.35)
+            panel.hlines(
+                y, mean - np.nan_to_num(margin), mean + np.nan_to_num(margin), color=colour, linewidth=7, alpha=0.35
+            )
             panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
             panel.annotate(
                 metric.value(mean),
@@ -159,7 +161,7 @@ def comparison(summary: pd.DataFrame) -> Figure:
     band = Line2D([], [], color=BLUE, linewidth=7, alpha=0.35), Line2D([], [], color=BLUE, marker="o", markersize=7)
     tick = Line2D([], [], color=BLUE, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
     handles: list[Any] = [band, tick]
-    texts = ["mean ± standard deviation over seeds", "worst device"]
+    texts = ["mean ± 95 %", "worst device"]
     figure.legend(handles, texts, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     return figure
 
@@ -178,8 +180,8 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
     styles = {method: style | {"linestyle": ""} for method, style in styles.items()}
     for panel, split in panels.items():
         for x, (_, row) in zip(sent, summary.iterrows(), strict=True):
-            mean, std = float(row[f"{split}_mean"]), float(np.nan_to_num(row[f"{split}_std_seeds"]))
-            panel.errorbar(x, mean, std, elinewidth=1.2, **styles[row["method"]])
+            mean, margin = float(row[f"{split}_mean"]), float(np.nan_to_num(row[f"{split}_margin"]))
+            panel.errorbar(x, mean, margin, elinewidth=1.2, **styles[row["method"]])
         panel.set_xscale("symlog", linthresh=low)
         panel.set_xlim(0.8 * low if sent.all() else -0.25 * low, 10 ** np.ceil(np.log10(max(sent.max() * 1.2, low))))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
@@ -192,7 +194,7 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
 
 
 def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
-    """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
+    """Draw accuracy after every evaluated round: mean over devices and seeds, a band of its 95 % interval over seeds.
 
     course: rows from `fedcore.results.summary.curves`. One setting: a panel for each split with values. Several
     settings: a panel for each, on devices' test data if every setting has them, else on the shared test set. A method
@@ -214,11 +216,11 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
     for panel, (name, split) in zip(panels, pairs, strict=False):
         here = course[(course["setting"] == name) & (course["split"] == split)]
         for method, line in here.groupby("method"):
-            step, mean, std = line.sort_values("step")[["step", "mean", "std"]].to_numpy(float).T
+            step, mean, margin = line.sort_values("step")[["step", "mean", "margin"]].to_numpy(float).T
             style = styles[str(method)] | {"markersize": 4, "markevery": max(len(step) // 8, 1)}
             panel.plot(step, mean, **style)
             if len(step) > 1:
-                panel.fill_between(step, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
+                panel.fill_between(step, mean - margin, mean + margin, color=style["color"], alpha=0.15, linewidth=0)
             else:
                 panel.hlines(mean, step, course["step"].max(), color=style["color"], linewidth=1, linestyle=":")
         panel.set_title(SPLITS[split] if len(names) == 1 else plain(name), loc="left", fontsize=10)
@@ -259,7 +261,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
 
     summary: a study's rows. points: setting -> its point in the grid. The accuracy is on the shared test set if there
-    is one. Bars are one standard deviation over seeds; controls are hollow. Numbers that span more than six powers of
+    is one. Bars are 95 % intervals over seeds; controls are hollow. Numbers that span more than six powers of
     ten, as alpha does up to an even partition, stand side by side, and so do 0 and numbers that span more than two.
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
@@ -293,8 +295,8 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         for method, line in rows.groupby("method", sort=False):
             x = [point_of[name][key] if numbers else values.index(point_of[name][key]) for name in line["setting"]]
             line = line.assign(x=x).sort_values("x")
-            std = line[f"{split}_std_seeds"].fillna(0.0)
-            panel.errorbar(line["x"], line[f"{split}_mean"], std, elinewidth=1.2, **styles[str(method)])
+            margin = line[f"{split}_margin"].fillna(0.0)
+            panel.errorbar(line["x"], line[f"{split}_mean"], margin, elinewidth=1.2, **styles[str(method)])
         panel.set_title(word, loc="left", fontsize=10)
         panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel)

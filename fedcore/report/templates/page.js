@@ -67,8 +67,8 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   clear(svg, width, height);
 
   const some = rows.filter((row) => !row.control).length ? rows.filter((row) => !row.control) : rows;
-  let low = Math.min(...some.map((row) => row[split].mean - (row[split].spread || 0)));
-  let high = Math.max(...some.map((row) => row[split].mean + (row[split].spread || 0)));
+  let low = Math.min(...some.map((row) => row[split].mean - (row[split].margin || 0)));
+  let high = Math.max(...some.map((row) => row[split].mean + (row[split].margin || 0)));
   const room = Math.max(0.08 * (high - low), 0.01);
   const metric = setting.metric;
   [low, high] = [Math.max(low - room, 0), metric.per === 100 ? Math.min(high + room, 1) : high + room];
@@ -125,11 +125,11 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   }
   for (const row of [...order].reverse()) {
     const group = add(svg, "g", { class: kind(row), role: "button" });
-    const [cx, cy, { mean, spread, worst, rank }] = [x(row.sent), y(row[split].mean), row[split]];
-    if (spread && mean >= low) add(group, "line", { class: "spread", x1: cx, x2: cx, y1: y(mean - spread), y2: y(Math.min(mean + spread, high)) });
+    const [cx, cy, { mean, margin, worst, rank }] = [x(row.sent), y(row[split].mean), row[split]];
+    if (margin && mean >= low) add(group, "line", { class: "spread", x1: cx, x2: cx, y1: y(mean - margin), y2: y(Math.min(mean + margin, high)) });
     add(group, "circle", { cx, cy, r: row.method === advised ? 7.5 : 5 });
     const standing = row.control ? "a control" : `rank ${rank}${row[split].front ? ", on the front" : ""}`;
-    say(group, [row.method, shown(metric, mean) + (spread === null ? "" : ` ± ${change(metric, spread).slice(1)}`), `worst device ${shown(metric, worst)}`, row.traffic, standing]);
+    say(group, [row.method, shown(metric, mean) + (margin === null ? "" : ` ± ${change(metric, margin).slice(1)} (95 %)`), `worst device ${shown(metric, worst)}`, row.traffic, standing]);
     group.addEventListener("click", () => pick(row.method));
     group.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(row.method); });
   }
