@@ -14,7 +14,7 @@ from fedcore.report.terminal import standard
 
 
 @dataclass(frozen=True)
-class Expected:
+class CostEstimate:
     """What one method would cost in one setting and seed.
 
     steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds:
@@ -29,7 +29,7 @@ class Expected:
     traffic: float
     unknown: frozenset[str]
 
-    def times(self, count: int) -> Expected:
+    def times(self, count: int) -> CostEstimate:
         """Return what it would cost so often, with steps of its own each time."""
         steps, cached = self.steps * count, self.cached * count
         return replace(self, steps=steps, cached=cached, seconds=self.seconds * count, traffic=self.traffic * count)
@@ -41,7 +41,7 @@ FIRST = "fedcore run seed=0"
 FINAL_FIT = "Not in the sum: a promotion trains once more, on all rows; fedcore promote says first how long."
 
 
-def print_forecast(rows: Iterable[Expected], stops_rows: bool = False, console: Console | None = None) -> None:
+def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, console: Console | None = None) -> None:
     """Print a line for each study and method, over its settings and seeds, and their sum.
 
     stops_rows: whether rows that cannot win are not run with all of these seeds.
@@ -70,7 +70,7 @@ def print_forecast(rows: Iterable[Expected], stops_rows: bool = False, console: 
     console.print(Text(FINAL_FIT))
 
 
-def _cells(rows: list[Expected]) -> list[str]:
+def _cells(rows: list[CostEstimate]) -> list[str]:
     seconds_known = sum(row.seconds for row in rows)
     unknown = any(row.unknown for row in rows)
     seconds = "not known" if unknown and not seconds_known else f"{seconds_known:,.1f}{'+' * unknown}"

@@ -7,12 +7,12 @@ from io import StringIO
 
 from rich.console import Console
 
-from fedcore.report.forecast import Expected, print_forecast
+from fedcore.report.forecast import CostEstimate, print_forecast
 
-ONE = Expected("code", "lmf", 1200, 200, 90.25, 2e9, frozenset())
+ONE = CostEstimate("code", "lmf", 1200, 200, 90.25, 2e9, frozenset())
 
 
-def printed(*rows: Expected) -> list[list[str]]:
+def printed(*rows: CostEstimate) -> list[list[str]]:
     out = StringIO()
     print_forecast(rows, console=Console(file=out, width=100))
     return [line.split() for line in out.getvalue().splitlines() if line.strip()]

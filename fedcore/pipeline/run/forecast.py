@@ -42,7 +42,7 @@ from fedcore.pipeline.run.chunks import rounds
 from fedcore.pipeline.run.left_out import federation_without, leaves_out
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy
-from fedcore.report.forecast import Expected, print_forecast
+from fedcore.report.forecast import CostEstimate, print_forecast
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Message, Method, Report, Stage, StepId
@@ -213,7 +213,7 @@ class Plan:
 
 def forecast(
     jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None, together: int = 1
-) -> Iterator[Expected]:
+) -> Iterator[CostEstimate]:
     """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does.
 
     A step that several methods share is the first one's. Rows that may be trained without each device come last in
@@ -223,43 +223,43 @@ def forecast(
     dry_run, sources, seen = DryRun(store, workers, accelerator, together), dict[str, Ref](), dict[str, Step]()
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
 
-    def cost(study: str, label: str, plan: Plan, before: float = 0.0) -> Expected:
+    def cost(study: str, label: str, plan: Plan, before: float = 0.0) -> CostEstimate:
         new = [step for key, step in plan.steps.items() if key not in seen]
         seen.update(plan.steps)
         unknown = frozenset(step.kind for step in new if not step.cached) - frozenset(dry_run.seconds)
         cached, seconds = sum(step.cached for step in new), sum(step.wall for step in new)
-        return Expected(study, label, len(new), cached, seconds, before + plan.traffic, unknown)
+        return CostEstimate(study, label, len(new), cached, seconds, before + plan.traffic, unknown)
 
     for job, setting in ((each, setting) for each in jobs for setting in each.settings):
-        divided = divide(dry_run, sources, job, setting)
+        partitioned = divide(dry_run, sources, job, setting)
         untried = (setting.study, setting.name) not in tuned
         tried = tuned.setdefault((setting.study, setting.name), {})
-        without: dict[str, list[Expected]] = defaultdict(list)
+        without: dict[str, list[CostEstimate]] = defaultdict(list)
         for row in setting.methods:
             others = [with_rate(row, rate) for rate in rates_of(setting, row)]
             if not untried:
                 others = [row, *(other for other in others if tried.get(row.label) and other.training != row.training)]
             for rates in [[rate] for rate in others] if untried else [others]:
                 try:
-                    chosen, plan = best_rate(dry_run, job, setting, divided, rates, seen)
+                    chosen, plan = best_rate(dry_run, job, setting, partitioned, rates, seen)
                 except InputError:
                     if job.optional:
                         continue
                     raise
                 if untried:
                     tried[row.label] = tried.get(row.label, True) and plan.is_cached(seen)
-                yield cost(job.study, row.label, plan, divided.before)
-                if divided.rest is not None and (not row.control or row.label in GUESSES):
+                yield cost(job.study, row.label, plan, partitioned.before)
+                if partitioned.rest is not None and (not row.control or row.label in GUESSES):
                     with suppress(InputError):
-                        kind, plan = leave_first_out(dry_run, job.seed, divided, chosen)
+                        kind, plan = leave_first_out(dry_run, job.seed, partitioned, chosen)
                         without[kind].append(cost(job.study, f"{row.label} without each device", plan))
         for candidates in without.values():
             dearest_row = max(candidates, key=lambda row: (row.steps == row.cached, row.seconds))
-            yield dearest_row.times(len(divided.fed.devices))
+            yield dearest_row.times(len(partitioned.fed.devices))
 
 
 @dataclass(frozen=True)
-class Divided:
+class PartitionedSetting:
     """A setting's data, divided among devices.
 
     sizes: device -> its labelled training examples. before: bytes of all devices before the first round. rest: the
@@ -272,7 +272,7 @@ class Divided:
     rest: Federation | None
 
 
-def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) -> Divided:
+def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) -> PartitionedSetting:
     """Read a setting's data, unless `sources` has them, and divide them."""
     store, scale = dry_run.store, setting.federation["scale"]
     if setting.source not in sources:
@@ -284,34 +284,35 @@ def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) ->
     before = len(fed.devices) * sum(prepared_bytes(store, data, scale).values())
     leaving = leaves_out(job.new_device, store, data)
     rest = federation_without(dry_run, fed, data, scale, min(fed.devices))[0] if leaving else None
-    return Divided(fed, count_examples(store, data), before, rest)
+    return PartitionedSetting(fed, count_examples(store, data), before, rest)
 
 
 def best_rate(
-    dry_run: DryRun, job: Job, setting: Setting, divided: Divided, rates: list[MethodConfig], seen: Mapping[str, Step]
-) -> tuple[MethodConfig, Plan]:
+    dry_run: DryRun, job: Job, setting: Setting, partitioned: PartitionedSetting, rates: list[MethodConfig],
+    seen: Mapping[str, Step],
+) -> tuple[MethodConfig, Plan]:  # fmt: skip
     """Return a row with the learning rate whose steps are cached, which is the best; else with the first one.
 
     Raises InputError where the data or the nets do not allow the method.
     """
-    nets, sizes, task = divided.fed.public.nets, divided.sizes, divided.fed.task
+    nets, sizes, task = partitioned.fed.public.nets, partitioned.sizes, partitioned.fed.task
     plans: list[tuple[MethodConfig, Plan]] = []
     for row in rates:
         method = row.build(nets, sizes, task)
-        sent = dry_run.message_bytes(rates[0], divided.fed, sizes)
-        plans.append((row, dry_run.play(method, divided.fed, job.seed, setting.every, sent)))
+        sent = dry_run.message_bytes(rates[0], partitioned.fed, sizes)
+        plans.append((row, dry_run.play(method, partitioned.fed, job.seed, setting.every, sent)))
         if plans[-1][1].is_cached(seen):
             return plans[-1]
     return plans[0]
 
 
-def leave_first_out(dry_run: DryRun, seed: int, divided: Divided, row: MethodConfig) -> tuple[str, Plan]:
+def leave_first_out(dry_run: DryRun, seed: int, partitioned: PartitionedSetting, row: MethodConfig) -> tuple[str, Plan]:
     """Return the kind of a row, of which one is trained without each device, and what it needs without the first."""
-    assert divided.rest is not None
-    sizes = {name: divided.sizes[name] for name in divided.rest.devices}
-    method = row.build(divided.rest.public.nets, sizes)
-    sent = dry_run.message_bytes(row, divided.fed, divided.sizes)
-    plan = dry_run.play(method, divided.rest, seed, NEVER, sent, deploys=False)
+    assert partitioned.rest is not None
+    sizes = {name: partitioned.sizes[name] for name in partitioned.rest.devices}
+    method = row.build(partitioned.rest.public.nets, sizes)
+    sent = dry_run.message_bytes(row, partitioned.fed, partitioned.sizes)
+    plan = dry_run.play(method, partitioned.rest, seed, NEVER, sent, deploys=False)
     return row.label if row.control else "alone" if trains_alone(method) else "combines", plan
 
 
