@@ -18,12 +18,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 
 from fedcore.data.schema import Column, Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
@@ -41,8 +41,8 @@ LEAST = 20
 """With fewer new rows nothing is compared."""
 EXPECTED = 5
 """Neighbouring bins are joined until so many new rows are expected in each."""
-NUMBER = Column("label", "number")
-"""What a label that is a number is compared as."""
+LABEL = "label"
+"""The column that a class or a number is compared as."""
 MOST_COLUMNS, MOST_PARTS = 500, 5_000
 """The most columns, and the most columns of devices, of which a reference is kept: about a megabyte."""
 
@@ -62,27 +62,34 @@ class Bins:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """The training rows of a device: of each column its bins; how many have each label, and are predicted as each.
+    """The training rows of a device by their values in each column, by their labels, and as models predict them.
 
-    label, prediction: the bins of labels that are numbers, and of the numbers that are predicted. several,
-    predictions: of several labels how many rows lack and have each, and are predicted to.
+    labels, predicted: name -> bins, see :func:`_by_label`.
     """
 
     columns: Mapping[str, Bins]
-    labels: tuple[int, ...] = ()
-    predicted: tuple[int, ...] = ()
-    label: Bins | None = None
-    prediction: Bins | None = None
-    several: Mapping[str, Bins] = field(default_factory=dict)
-    predictions: Mapping[str, Bins] = field(default_factory=dict)
+    labels: Mapping[str, Bins] = field(default_factory=dict)
+    predicted: Mapping[str, Bins] = field(default_factory=dict)
+
+
+def _of_version_2(rows: Any) -> Any:
+    """Return rows as they are today; version 0.2 had a field each for classes, a number and several labels."""
+    if not isinstance(rows, dict) or "several" not in rows:
+        return rows
+    bins = {}
+    for today, number, several in (("labels", "label", "several"), ("predicted", "prediction", "predictions")):
+        classes = {"counts": rows[today], "gaps": 0} if rows[today] else None
+        one = rows[number] or classes
+        bins[today] = rows[several] or ({LABEL: one} if one else {})
+    return {"columns": rows["columns"], **bins}
 
 
 @dataclass(frozen=True)
 class Reference:
     """The training rows that new ones are compared with. devices: those with most rows; everyone: all devices' rows."""
 
-    everyone: BinnedRows
-    devices: Mapping[str, BinnedRows] = field(default_factory=dict)
+    everyone: Annotated[BinnedRows, BeforeValidator(_of_version_2)]
+    devices: Mapping[str, Annotated[BinnedRows, BeforeValidator(_of_version_2)]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,21 +134,9 @@ def summarise(
     columns = schema.columns[:MOST_COLUMNS]
 
     def rows(names: Sequence[str]) -> BinnedRows:
-        inputs = np.concatenate([x[name] for name in names])
-        summaries = {column.name: _summarise(column, values) for column, values in _by_column(columns, inputs)}
-        both = [np.concatenate([of[name] for name in names]) for of in (labels, predicted)]
-        if LABEL_KINDS[schema.task] == MULTILABEL:
-            several, predictions = (
-                {column.name: _summarise(column, marks) for column, marks in _by_label(schema, of)} for of in both
-            )
-            return BinnedRows(summaries, several=several, predictions=predictions)
-        if LABEL_KINDS[schema.task].standardised:
-            label, prediction = (_summarise(NUMBER, values) for values in both)
-            return BinnedRows(summaries, label=label, prediction=prediction)
-        if not LABEL_KINDS[schema.task].has_classes:  # steps of one example are no independent draws
-            return BinnedRows(summaries)
-        of_labels, of_predicted = (np.bincount(values, minlength=len(schema.classes)) for values in both)
-        return BinnedRows(summaries, tuple(of_labels.tolist()), tuple(of_predicted.tolist()))
+        inputs, *answers = (np.concatenate([of[name] for name in names]) for of in (x, labels, predicted))
+        by_value = [_by_column(columns, inputs), *(_by_label(schema, values) for values in answers)]
+        return BinnedRows(*({column.name: _summarise(column, cells) for column, cells in pairs} for pairs in by_value))
 
     most = MOST_PARTS // max(len(columns), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
@@ -176,9 +171,18 @@ def _by_column(columns: Sequence[Column], x: NDArray[np.float32]) -> Iterator[tu
 
 
 def _by_label(schema: Schema, values: NDArray[Any]) -> Iterator[tuple[Column, NDArray[Any]]]:
-    """Return each of several labels as a column with its values (N,). values: (N, K), 0 or 1."""
-    for k, name in enumerate(schema.classes):
-        yield Column(name, "text", ("0", "1")), values[:, k]
+    """Return labels as a column, "label", with its values (N,); of several labels (N, K) a column for each, 0 or 1.
+
+    None of steps: those of one example are no independent draws.
+    """
+    kind = LABEL_KINDS[schema.task]
+    if kind == MULTILABEL:
+        for k, name in enumerate(schema.classes):
+            yield Column(name, "text", ("0", "1")), values[:, k]
+    elif kind.standardised:
+        yield Column(LABEL, "number"), values
+    elif kind.has_classes:
+        yield Column(LABEL, "text", schema.classes), values
 
 
 def _summarise(column: Column, values: NDArray[np.float32]) -> Bins:
@@ -231,18 +235,12 @@ def compare(
         for column, values in by_column:
             pairs = [(of.columns[column.name], values[rows]) for of, rows in parts]
             changes += _compare_column(column, pairs, where, f"column {column.name!r}")
-        if has_classes:
-            changes += _compare_classes(schema.classes, [(of, answers[rows]) for of, rows in parts], where, labels)
-        elif schema.task == MULTILABEL.name:
-            for column, values in _by_label(schema, answers):
-                both = [(of.several if labels else of.predictions, values[rows]) for of, rows in parts]
-                pairs = [(bins[column.name], values) for bins, values in both if column.name in bins]
-                what = "the labels" if labels else "the predictions"
-                changes += _compare_column(column, pairs, where, f"{what} of {column.name!r}")
-        elif LABEL_KINDS[schema.task].standardised:
-            numbers = [(of.label if labels else of.prediction, answers[rows]) for of, rows in parts]
-            pairs = [(bins, values) for bins, values in numbers if bins is not None]
-            changes += _compare_column(NUMBER, pairs, where, "the labels" if labels else "the predictions")
+        what = "the labels" if labels else "the predicted classes" if has_classes else "the predictions"
+        for column, values in _by_label(schema, answers):
+            both = [(of.labels if labels else of.predicted, values[rows]) for of, rows in parts]
+            pairs = [(bins[column.name], values) for bins, values in both if column.name in bins]
+            named = f"{what} of {column.name!r}" if schema.task == MULTILABEL.name else what
+            changes += _compare_column(column, pairs, where, named)
     tests = len(groups) * (2 * len(columns) + (1 if has_classes else 2 * len(schema.classes)))
     return [change for change in changes if change.psi >= MOVED and change.p < ALPHA / tests]
 
@@ -342,19 +340,6 @@ def _compare_column(
         above, before = counts.new[BINS // 2 :].sum() / counts.new.sum(), counts.old[BINS // 2 :].sum()
         what = f"{above:.1%} above the device's median of training, {before:.1%} then"
     yield Change(of_column, where, psi, p, f"{what}; KS {distance:.2f}")
-
-
-def _compare_classes(
-    classes: Sequence[str], pairs: Sequence[tuple[BinnedRows, NDArray[np.int64]]], where: str, labels: bool
-) -> Iterator[Change]:
-    """Compare labels with those of training, or predicted classes with those that the models predict there."""
-    changes = [
-        (np.array(of.labels if labels else of.predicted), np.bincount(k, minlength=len(classes))) for of, k in pairs
-    ]
-    counts = _add(changes)
-    if counts is not None:
-        what = "the labels" if labels else "the predicted classes"
-        yield Change(what, where, *_unordered(counts), _largest(classes, counts))
 
 
 def _add(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Counts | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -210,3 +211,18 @@ def test_each_of_several_labels_is_compared():
     assert line.startswith("the predictions of 'wear' moved in 4 groups of rows")
     (line,) = drift.lines(drift.compare(known, schema, x, devices, having(240, 0.6), labels=True))
     assert line.startswith("the labels of 'wear' moved")
+
+
+@pytest.mark.parametrize("kind", ["classes", "a number", "several"])
+def test_a_reference_of_version_2_is_read(kind: str):
+    """It had a field each for classes, a number and several labels."""
+    bins, none = {"counts": [3, 4], "gaps": 0, "edges": [0.5] if kind == "a number" else []}, {"counts": [], "gaps": 0}
+    rows = {
+        "columns": {"heat": none}, "labels": [3, 4] if kind == "classes" else [], "predicted": [],
+        "label": bins if kind == "a number" else None, "prediction": None,
+        "several": {"wear": bins} if kind == "several" else {}, "predictions": {},
+    }  # fmt: skip
+    found = drift.from_json(json.dumps({"everyone": rows, "devices": {"d": rows}}))
+    label = drift.Bins((3, 4), 0, tuple(bins["edges"]))
+    expected = drift.BinnedRows({"heat": drift.Bins((), 0)}, {"wear" if kind == "several" else "label": label})
+    assert found == drift.Reference(expected, {"d": expected})

@@ -269,13 +269,13 @@ def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
     found = from_json((tmp_path / "files" / models.REFERENCE).read_text())
     for name, own in index.items():
         of, label = found.devices[name], served.predict(rows.iloc[own], name)["label"]
-        assert of.labels == tuple(np.bincount(data.train.y[own[:4]], minlength=3).tolist())
-        assert of.predicted == tuple(int((label == one).sum()) for one in SCHEMA.classes)
+        assert of.labels["label"].counts == tuple(np.bincount(data.train.y[own[:4]], minlength=3).tolist())
+        assert of.predicted["label"].counts == tuple(int((label == one).sum()) for one in SCHEMA.classes)
         assert of.columns["force"].gaps == int(rows["force"].iloc[own].isna().sum())
         assert of.columns["kind"].counts == tuple(
             int((rows["kind"].iloc[own] == kind).sum()) for kind in ("old", "new")
         )
-    assert sum(found.everyone.labels) == 8
+    assert sum(found.everyone.labels["label"].counts) == 8
     assert models.load_reference(tmp_path) is None
 
 
@@ -303,9 +303,7 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
     }
     models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, np.array([], int)))
     reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes())
-    label, prediction = reference.everyone.label, reference.everyone.prediction
-    assert label is not None
-    assert prediction is not None
+    label, prediction = reference.everyone.labels["label"], reference.everyone.predicted["label"]
     assert (label.edges[0], label.edges[-1], sum(label.counts), sum(prediction.counts)) == (90.0, 100.0, 3, 3)
     (output,) = models.signature(schema).outputs.to_dict()
     assert (output["name"], output["type"]) == ("label", "float")
@@ -337,8 +335,8 @@ def test_several_labels_are_predicted_with_their_probabilities(tmp_path: Path):
     parts = {"train": np.array([0, 1, 3]), "val": none, "test": np.array([2]), "unlabelled": none}
     models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, none))
     reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes()).everyone
-    assert {name: of.counts for name, of in reference.several.items()} == {"leak": (1, 2), "wear": (3, 0)}
-    assert [sum(of.counts) for of in reference.predictions.values()] == [3, 3]
+    assert {name: of.counts for name, of in reference.labels.items()} == {"leak": (1, 2), "wear": (3, 0)}
+    assert [sum(of.counts) for of in reference.predicted.values()] == [3, 3]
     types = [one["type"] for one in models.signature(schema).outputs.to_dict()]
     assert types == ["long", "long", "float", "float"]
 
@@ -363,6 +361,6 @@ def test_each_step_is_predicted_with_its_probability(tmp_path: Path):
     parts = {"train": np.arange(2), "val": none, "test": none, "unlabelled": none}
     models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, none))
     reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes()).everyone
-    assert (reference.labels, reference.prediction) == ((), None)
+    assert (reference.labels, reference.predicted) == ({}, {})
     types = [one["type"] for one in models.signature(schema).outputs.to_dict()]
     assert types == ["string"] * 3 + ["float"] * 3
