@@ -96,7 +96,6 @@ ELSEWHERE = {
     "pipeline/run/requests": "end_to_end/test_flows.py",
     "pipeline/orchestration/steps": "tasks/test_steps.py",
     "pipeline/run/step_functions": "pipeline/orchestration/test_shards.py",
-    "report/console": "report/test_terminal.py",
     "report/figures/code": "methods/code/test_report.py",
     "report/figures/dfl": "report/figures/test_results.py",
     "report/figures/drawing": "report/figures/test_results.py",

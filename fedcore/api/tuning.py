@@ -18,7 +18,7 @@ from fedcore.core.new_device import NEVER
 from fedcore.core.training import Training
 from fedcore.errors import Diverged, InputError
 from fedcore.results.criterion import criterion
-from fedcore.results.tuning import best, validation_value
+from fedcore.results.stopping import best, validation_value
 from fedcore.types.federation import Federation
 
 

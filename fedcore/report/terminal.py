@@ -9,14 +9,14 @@ from textwrap import wrap
 
 import pandas as pd
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from fedcore.core.metrics import METRICS
 from fedcore.report.answers import Box
-from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, split_by_setting, where_it_holds
 from fedcore.results.summary import SPLITS
 
@@ -27,6 +27,24 @@ NARROW = 13
 
 WIDE = 100
 """The number of columns that a whole table needs; a narrower terminal shows fewer of its columns."""
+
+
+INSTEAD = "\N{REPLACEMENT CHARACTER}"
+
+
+class PlainConsole(Console):
+    """Prints a control character, which could steer the terminal or turn the line around, as a replacement character.
+
+    rich lets most of them pass. Its own styles are not text, and stay.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                text = "".join(c if c.isprintable() or c == "\n" else INSTEAD for c in segment.text)
+                yield Segment(text, segment.style)
 
 
 def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None:

@@ -1,16 +1,18 @@
-"""Rows that cannot win: after a few seeds they are not run with further ones.
+"""What validation data say while seeds run: the best candidate, rows that cannot win, and which row leads so far.
 
-The rule, once three seeds have run all rows, on the devices' validation data, by which the answer chooses the best
-row: a row stops if the best of its kind is better, interval included (rule 2 of :mod:`fedcore.results.answer`), by more
-than the least difference that matters. Kinds are rows that train alone; rows that combine; of these, where devices are
-left out in turn, those with a model for a new device and those without; and controls, which the best of all rows stops.
-The controls that always guess go on. Nothing stops without validation data. It depends on the data alone, so that a
-resumed or repeated run stops the same rows.
+The rule by which a row is not run with further seeds, once three seeds have run all rows, on the devices' validation
+data, by which the answer chooses the best row: a row stops if the best of its kind is better, interval included (rule 2
+of :mod:`fedcore.results.answer`), by more than the least difference that matters. Kinds are rows that train alone; rows
+that combine; of these, where devices are left out in turn, those with a model for a new device and those without; and
+controls, which the best of all rows stops. The controls that always guess go on. Nothing stops without validation data.
+It depends on the data alone, so that a resumed or repeated run stops the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 import pandas as pd
 
@@ -18,6 +20,8 @@ from fedcore.results.answer import GUESSES
 from fedcore.results.criterion import RATIO, Criterion, measured
 from fedcore.results.gains import gain_of
 from fedcore.results.summary import last_round, mean_over_devices, runs_of
+
+T = TypeVar("T")
 
 
 def rows_that_cannot_win(
@@ -47,3 +51,60 @@ def rows_that_cannot_win(
         if gain is not None and gain.low > criterion.min_effect:
             stopped.add(name)
     return frozenset(stopped)
+
+
+def validation_value(table: pd.DataFrame, criterion: Criterion) -> float | None:
+    """Return what decides on the devices' validation data after the last round, the greater the better.
+
+    It is the mean over the devices that count (:func:`measured`), then over seeds; None without validation data.
+
+    Args:
+        table: a method's tidy table, of one setting.
+        criterion: what decides.
+    """
+    here = criterion.of_table(table)
+    scores = last_round(table)
+    scores = scores[(scores["split"] == "val") & (scores["metric"] == here.metric.column)]
+    weights = pd.Series(measured(table, here).weights, dtype=float)
+    for run in runs_of(scores.assign(value=here.metric.sign * scores["value"])).values():
+        means = mean_over_devices(run[run.columns.intersection(weights.index)], weights).dropna()
+        return float(means.mean()) if len(means) else None
+    return None
+
+
+def best(tables: Mapping[T, pd.DataFrame], criterion: Criterion) -> T:
+    """Return the candidate that is best on validation data; of equal ones, or without such data, the first."""
+    values = {name: validation_value(table, criterion) for name, table in tables.items()}
+    validated = {name: value for name, value in values.items() if value is not None}
+    return max(validated, key=lambda name: round(validated[name], 12), default=next(iter(tables)))
+
+
+@dataclass(frozen=True)
+class Leader:
+    """A row and its mean over devices: on validation data, the greater the better, and on own test data, in words."""
+
+    label: str
+    validation: float
+    test: str
+
+
+@dataclass
+class SoFar:
+    """The best row that trains alone and the best one that combines, by validation data, as the answer chooses them."""
+
+    alone: Leader | None = None
+    combining: Leader | None = None
+
+    def add(self, row: Leader, combines: bool) -> str | None:
+        """Return a line about both if this row leads its kind now; None otherwise, and before there is one of each."""
+        before = self.combining if combines else self.alone
+        if before is not None and row.validation <= before.validation:
+            return None
+        if combines:
+            self.combining = row
+        else:
+            self.alone = row
+        if self.alone is None or self.combining is None:
+            return None
+        best, alone = self.combining, self.alone
+        return f"  so far: {best.label} {best.test}, {alone.label} (alone) {alone.test}; one seed decides nothing"

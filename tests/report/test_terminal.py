@@ -17,9 +17,8 @@ from tables import NO_SECONDS, frame, rows
 from fedcore.config.studies import grid_points
 from fedcore.report import figures
 from fedcore.report.answers import study_answers
-from fedcore.report.console import PlainConsole
 from fedcore.report.tables import score_table
-from fedcore.report.terminal import print_answers, print_claims, print_summary, standard
+from fedcore.report.terminal import PlainConsole, print_answers, print_claims, print_summary, standard
 from fedcore.results.answer import answers
 from fedcore.results.summary import summarise
 

@@ -11,10 +11,11 @@ from answer_tables import ALONE, CONTROLS, plus, table
 
 from fedcore.core.metrics import METRICS
 from fedcore.report.phrases import sentences
+from fedcore.results import tidy
 from fedcore.results.advice import Action
 from fedcore.results.answer import STOPPED_AFTER, answer
 from fedcore.results.criterion import Criterion
-from fedcore.results.stopping import rows_that_cannot_win
+from fedcore.results.stopping import Leader, SoFar, best, rows_that_cannot_win, validation_value
 from fedcore.results.summary import NO_SECONDS, summarise
 
 ROWS = {"local_only": ALONE, "good": plus(0.1), "near": plus(0.095), "bad": plus(-0.2), "majority": [[0.3, 0.3]] * 3}
@@ -94,3 +95,61 @@ def test_a_stopped_row_is_not_among_those_not_told_apart():
     found = answer(part, CONTROLS)
     close = replace(found, own=replace(found.advice, indistinguishable=("bad", "near")))
     assert "Not told apart from good by these seeds: near." in sentences(close)
+
+
+def course(values: dict[str, list[float]], metric: str = "accuracy", few: str = "") -> pd.DataFrame:
+    """Return a row's table: values after each round by device; what is best on test data is worst here."""
+    place = ("s", "d", "base", "row", 0, 0)
+    found: list[tuple[object, ...]] = []
+    for device, each in values.items():
+        for turn, value in enumerate(each, 1):
+            found += [(*place, turn, device, "val", metric, value), (*place, turn, device, "test", metric, 1 - value)]
+        sizes = {"examples": 100, "test_examples": 2 if device == few else 50, "test_classes": 2}
+        found += [(*place, 1, device, "data", name, size) for name, size in sizes.items()]
+    return pd.DataFrame(found, columns=tidy.COLUMNS)
+
+
+def test_the_mean_over_devices_after_the_last_round_decides():
+    assert validation_value(course({"a": [0.9, 0.5], "b": [0.9, 0.7]}), Criterion()) == pytest.approx(0.6)
+
+
+def test_a_device_that_does_not_count_has_no_part():
+    shown = course({"a": [0.5], "b": [0.9]}, few="b")
+    assert validation_value(shown, Criterion(least_test=20)) == pytest.approx(0.5)
+    assert validation_value(shown, Criterion()) == pytest.approx(0.7)
+
+
+def test_of_a_loss_the_least_is_best():
+    tables = {0.1: course({"a": [0.9]}, "loss"), 0.3: course({"a": [0.4]}, "loss"), 1.0: course({"a": [0.6]}, "loss")}
+    assert best(tables, Criterion(METRICS["log_loss"])) == 0.3
+
+
+def test_of_equal_candidates_the_first_is_taken():
+    tables = {"x": course({"a": [0.5]}), "y": course({"a": [0.5]})}
+    assert best(tables, Criterion()) == "x"
+
+
+def test_without_validation_data_the_first_is_taken():
+    none = course({"a": [float("nan")]})
+    assert validation_value(none, Criterion()) is None
+    assert best({"x": none, "y": none}, Criterion()) == "x"
+
+
+def leader(label: str, validation: float) -> Leader:
+    return Leader(label, validation, f"{validation:.0%}")
+
+
+def test_a_line_comes_with_a_row_of_each_kind_and_for_each_that_leads():
+    first = SoFar()
+    assert first.add(leader("local_only", 0.8), combines=False) is None
+    assert first.add(leader("fedavg", 0.7), combines=True) == (
+        "  so far: fedavg 70%, local_only (alone) 80%; one seed decides nothing"
+    )
+    assert first.add(leader("fedprox", 0.7), combines=True) is None
+    assert first.add(leader("ditto", 0.9), combines=True) == (
+        "  so far: ditto 90%, local_only (alone) 80%; one seed decides nothing"
+    )
+
+
+def test_without_training_alone_there_is_no_line():
+    assert SoFar().add(leader("fedavg", 0.7), combines=True) is None

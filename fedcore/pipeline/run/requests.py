@@ -29,10 +29,8 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.results.answer import STOPPED_AFTER
-from fedcore.results.so_far import SoFar
-from fedcore.results.stopping import rows_that_cannot_win
+from fedcore.results.stopping import SoFar, best, rows_that_cannot_win
 from fedcore.results.summary import join_words
-from fedcore.results.tuning import best
 from fedcore.types.federation import Federation
 
 

@@ -36,7 +36,7 @@ from fedcore.results import reports, tidy
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
-from fedcore.results.so_far import Leader
+from fedcore.results.stopping import Leader
 from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
 from fedcore.types.federation import Federation, Params
