@@ -206,13 +206,13 @@ class Comparison:
         """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
         metric = METRICS[self.summary["metric"].iloc[0]]
         scores = self.summary[[f"{split}_{part}" for split in SPLITS for part in ("mean", "worst")]]
-        shown = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
-        shown = shown.join(scores.dropna(axis=1, how="all").map(metric.value))
-        shown["all send"], shown["all receive"] = (
+        columns = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
+        columns = columns.join(scores.dropna(axis=1, how="all").map(metric.value))
+        columns["all send"], columns["all receive"] = (
             self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
         )
         omitted = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
-        return f"{self.answer}\n{shown.to_string(index=False)}{omitted}"
+        return f"{self.answer}\n{columns.to_string(index=False)}{omitted}"
 
     def to_latex(self, by: Literal["method", "device"] = "method", spread: Spread = "interval") -> str:
         """Return a table for a paper, for LaTeX with booktabs, in the metric that decides; the best is bold.
@@ -220,9 +220,9 @@ class Comparison:
         by: "method": a row per method, with means over devices and seeds; "device": a row per device, a column per
         method. spread: what follows a mean: half of its 95 % "interval", or the standard deviation, "std", over seeds.
         """
-        for key, word, known in (("by", by, ("method", "device")), ("spread", spread, get_args(Spread))):
-            if word not in known:
-                raise unknown_value(f"to_latex.{key}", word, known)
+        for key, word, allowed in (("by", by, ("method", "device")), ("spread", spread, get_args(Spread))):
+            if word not in allowed:
+                raise unknown_value(f"to_latex.{key}", word, allowed)
         if by == "method":
             return latex.method_table(self.summary, spread)
         return latex.device_table(self.table, METRICS[self.summary["metric"].iloc[0]], [*self.summary["method"]])
@@ -235,8 +235,8 @@ class Comparison:
         from fedcore.report.figures.results import curves  # matplotlib takes a while
 
         name = metric or METRICS[self.summary["metric"].iloc[0]].column
-        known = {metric.column: metric for metric in METRICS.values()}
+        by_column = {metric.column: metric for metric in METRICS.values()}
         course = summary.curves(self.table)
         if name not in set(course["metric"]):
             raise unknown_value("curves.metric", name, sorted(set(course["metric"])))
-        return curves(course, known.get(name, Metric(name, words=name, per=1)))
+        return curves(course, by_column.get(name, Metric(name, words=name, per=1)))

@@ -281,14 +281,14 @@ def run_all(
     diverge, with the reason; None: the first one ends the run. accelerator, together, state: see `run`. where: the
     function that the user called.
     """
-    shown = sys.stdout.isatty() if progress is None else progress
+    shows_progress = sys.stdout.isatty() if progress is None else progress
     results = []
     with executor(workers, accelerator, together, where) as execute:
         for seed, config in product(seeds, methods):
             if left_out and config.label in left_out:
                 continue
             try:
-                results.append(_run_one(config, fed, seed, execute, every, shown, extra, state))
+                results.append(_run_one(config, fed, seed, execute, every, shows_progress, extra, state))
             except Diverged as diverged:
                 if left_out is None or len({*left_out, config.label}) == len(methods):
                     raise
@@ -315,7 +315,7 @@ def _run_one(
     what = f"{config.label}, seed {seed}"
     with naming(f"in method {what}"):
         results = tuple(_show_progress(steps, what, method) if progress else steps)
-    told = [result.report for result in results if isinstance(result.report, Report)]
+    turn_reports = [result.report for result in results if isinstance(result.report, Report)]
     if isinstance(fed, DividedDataset):
         name, data = fed.name, training_numbers(fed.dataset, fed.partition(seed))
         before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
@@ -323,7 +323,7 @@ def _run_one(
     else:
         name, data, before, sites = "data", _sizes(fed), {}, {}
     row = tidy.Row(STUDY, name, SETTING, config.label, seed)
-    table = tidy.of_run(row, method, results, told, data, before if state is None else {}, sites)
+    table = tidy.of_run(row, method, results, turn_reports, data, before if state is None else {}, sites)
     return Result(config, seed, fed, method, results, table)
 
 
