@@ -97,7 +97,7 @@ def in_unit(predicted: Tensor, y: Tensor, scoring: Scoring) -> tuple[Tensor, Ten
 def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
     """Return the value of a metric of one's own; raises InputError if it is no number."""
     with naming(f"in metric {name}"):
-        value = function(answers.cpu(), y.cpu())
+        value = function(*(tensor.to("cpu", copy=True) for tensor in (answers, y)))
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -70,7 +70,7 @@ class Batch:
         """Return the same examples as another model of this net sees them, in evaluation mode, without gradients."""
         module = load(self.net, {name: params[name] for name in shapes(self.net)}).eval()
         with torch.no_grad():
-            last_input, logits = forward_features(module, self.x)
+            last_input, logits = forward_features(module, self.x.clone())
         return replace(self, module=module, logits=logits, last_input=last_input)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedcore.data.task import label_kind_of
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
+from fedcore.nets.mlp import ManualGradients
 from fedcore.nets.parts import require_last_layer
 from fedcore.types.federation import Data, Net, Params
 
@@ -31,9 +33,8 @@ def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
         module.to(memory_format=torch.channels_last)
     if any(tensor.dim() > 2 for tensor in params.values()):
         batch = min(batch, IMAGE_BATCH)
-    examples = Data(x, torch.empty(len(x)))
     with torch.no_grad():
-        return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
+        return torch.cat([module(rows).float() for rows in _batches(x, batch, isinstance(module, ManualGradients))])
 
 
 def features(params: Params, net: Net, x: Tensor) -> Tensor:
@@ -42,10 +43,16 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
     Raises InputError if the net does not call its last layer as a module.
     """
     require_last_layer(net)
-    module, examples = load(net, params).eval(), Data(x, torch.empty(len(x)))
-    parts = [examples.inputs(slice(i, i + IMAGE_BATCH)) for i in range(0, max(len(x), 1), IMAGE_BATCH)]
+    module = load(net, params).eval()
     with torch.no_grad():
-        return torch.cat([require_features(*forward_features(module, part))[0] for part in parts])
+        features = [require_features(*forward_features(module, rows))[0] for rows in _batches(x, IMAGE_BATCH)]
+        return torch.cat(features).float()
+
+
+def _batches(x: Tensor, size: int, unchanged: bool = False) -> Iterator[Tensor]:
+    """Return batches of the examples, float32, which a module may change in place unless it is known not to."""
+    for rows in torch.split(x, size):
+        yield rows.float().div_(255) if rows.dtype == torch.uint8 else rows if unchanged else rows.clone()
 
 
 def accuracy(params: Params, net: Net, data: Data) -> float:
