@@ -12,6 +12,7 @@ from fedcore.core.together import SideBySide, Together
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
+from fedcore.nets.randomness import keep_generators
 
 Accelerator: TypeAlias = Literal["none", "auto", "cuda"]
 
@@ -44,7 +45,7 @@ def executor(
         raise InputError(f"{where}.accelerator = {accelerator!r}: there is none here; use auto or none")
     if together > 1 and workers is not None:
         raise InputError(f"{where}.together = {together}: devices train together in this process; leave workers out")
-    with Workers(workers) if workers is not None else Inline() as execute:
+    with keep_generators(), Workers(workers) if workers is not None else Inline() as execute:
         if kind is None:
             yield SideBySide(execute)
         else:

@@ -41,7 +41,7 @@ from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types.federation import Data, Device, is_handle
-from fedcore.types.method import StepId
+from fedcore.types.method import RoundInfo, StepId, seed_all
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -108,7 +108,11 @@ class Engine:
 
 
 def run_step(fn: Callable[..., Result], *args: Any) -> Result:
-    """Call a step; an error that is not one of input says, as a note, on which device and in which round it was."""
+    """Call a step; an error that is not one of input says, as a note, on which device and in which round it was.
+
+    Before, the global generators are seeded by what the step is: code of a user's own may draw from them.
+    """
+    seed_all(next((at.generator("step").initial_seed() for at in args if isinstance(at, StepId | RoundInfo)), 0))
     try:
         return fn(*args)
     except InputError:

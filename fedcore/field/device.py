@@ -30,6 +30,7 @@ from fedcore.data.prepare import NO_LABEL_SCALE
 from fedcore.data.task import LABEL_KINDS, count_different, label_kind_of
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
+from fedcore.execute.workers import run_step
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors
 from fedcore.field.recipe import LACKED, NUMBERS, Recipe, Source
@@ -231,7 +232,7 @@ class FieldDevice:
         at = StepId(plan.seed, *turn, self.name)
         device = Device(self.name, net, self._data[plan.run])
         with one_thread(), _own_secrets(masks):
-            new_memory, update = visit(stage, memory, message, device, at)
+            new_memory, update = run_step(visit, stage, memory, message, device, at)
         check(self.name, update, net)
         self.consent.check_sent(plan.method, net, self.name, update.params, update.extra)
         if masks is not None:

@@ -1,12 +1,17 @@
-"""Temporary replacement of the state of PyTorch's global generator."""
+"""Temporary replacement of the state of the global generators: PyTorch's, NumPy's and Python's."""
 
 from __future__ import annotations
 
+import random
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+
+from fedcore.types.method import seed_all
 
 _GLOBAL_RANDOMNESS = threading.RLock()
 _HELD = threading.local()
@@ -29,6 +34,31 @@ def use_generator(generator: torch.Generator) -> Iterator[None]:
             _HELD.here = outer
             generator.set_state(everyones.get_state())
             everyones.set_state(before)
+
+
+@contextmanager
+def keep_generators() -> Iterator[None]:
+    """Restore the global generators at the end: steps seed them."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+
+
+@contextmanager
+def construct_with(generator: torch.Generator) -> Iterator[None]:
+    """Let PyTorch draw from `generator`, and NumPy and Python by its state: a user's constructor may use them."""
+    with use_generator(torch.Generator()), keep_generators():
+        before = generator.get_state()
+        seed_all(zlib.crc32(before.numpy().tobytes()))
+        torch.set_rng_state(before)
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
 
 
 def holds_generator() -> bool:

@@ -7,10 +7,12 @@ Memory is a dict of tensors: as a frozen dataclass of each method it took 45 lin
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -161,6 +163,13 @@ def generator(*parts: object) -> torch.Generator:
     """Return a random generator that depends on the words alone, e.g. (seed, stage, round, device name)."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators, which a user's loss, net or metric may draw from. seed: from 0, below 2^63."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 @dataclass(frozen=True)
