@@ -49,4 +49,4 @@ def net_at(path: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
     build: Any = getattr(import_module(module), name, None) if module in NETS else None
     if getattr(build, "__module__", None) != module:
         raise ValueError(f"not a net of the library: {path}")
-    return Net(partial(build, *arguments[0], **arguments[1]))
+    return Net(partial(build, *arguments[0], **arguments[1]), copied=True)

@@ -1,66 +1,46 @@
-"""Modules of a net with given tensors, by fast copies: many small models need two for each device and round."""
+"""Modules of a net with given tensors: many small models need two for each device and round.
+
+A module is built by its builder and filled by its own `load_state_dict`, as in plain PyTorch. Where copies of one
+module do the same (:mod:`fedcore.nets.trial` finds out for a user's), they are made instead, in a tenth of the time.
+"""
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import pickle
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from fedcore.nets.params import frozen, key
-from fedcore.nets.randomness import use_generator
+from fedcore.nets.params import frozen, is_frozen, key, net_of
+from fedcore.nets.randomness import construct_with
 from fedcore.types.federation import Net, Params
 
 
 def load(net: Net, params: Params) -> nn.Module:
-    """Return a new module of the net that uses `params` without copying them, and the net's frozen parameters."""
-    of = key(net)
-    module = _copier(of)()
-    fixed = {name: tensor.to(next(iter(params.values())).device) for name, tensor in _frozen(of).items()}
-    tensors, slots = fixed | params, _slots(of)
-    if slots is None or tensors.keys() != slots.keys() or any(tensors[n].shape != slots[n].shape for n in tensors):
-        module.load_state_dict(tensors, assign=True)  # an own way of loading, or the error that says what does not fit
-        return module
-    layers = [*module.modules()]
-    for name, slot in slots.items():
-        tensor, layer = tensors[name], layers[slot.layer]
-        if slot.trains is None:
-            layer._buffers[slot.name] = tensor
-        else:
-            layer._parameters[slot.name] = nn.Parameter(tensor, requires_grad=slot.trains)
+    """Return a new module of the net with its frozen parameters; the others share memory with those in `params`."""
+    of, where = key(net), next(iter(params.values())).device
+    tensors = {name: tensor.to(where) for name, tensor in _frozen(of).items()} | params
+    copy = _copy_of(of) if net.copied else None
+    if copy is not None and copy.shapes == {name: tensor.shape for name, tensor in tensors.items()}:
+        return copy.load(tensors, where)
+    with construct_with(torch.Generator()):
+        module = net.build()
+    module.load_state_dict(tensors)  # raises the error that says what does not fit
+    for name, parameter in module.named_parameters():
+        if name in params:
+            parameter.data = params[name]
     return module
 
 
-class _Slot(NamedTuple):
-    """Where a tensor is: the number of its layer in `modules()` and its name there. trains: None for a buffer."""
-
-    layer: int
-    name: str
-    shape: torch.Size
-    trains: bool | None
-
-
-@functools.lru_cache(maxsize=64)
-def _slots(key: bytes) -> dict[str, _Slot] | None:
-    """Return where a net's tensors are, by name; None for modules that load them in a way of their own."""
-    slots, template = {}, _template(key)
-    for number, (path, layer) in enumerate(template.named_modules()):
-        own = type(layer)._load_from_state_dict is not nn.Module._load_from_state_dict
-        own = own and not isinstance(layer, nn.modules.batchnorm._NormBase)  # which only reads older files
-        if own or layer._load_state_dict_pre_hooks or layer._load_state_dict_post_hooks:
-            return None
-        for kind in (layer._parameters, layer._buffers):
-            for name, tensor in kind.items():
-                if tensor is not None and name not in layer._non_persistent_buffers_set:
-                    trains = tensor.requires_grad if kind is layer._parameters else None
-                    slots[f"{path}.{name}" if path else name] = _Slot(number, name, tensor.shape, trains)
-    return slots if slots.keys() == template.state_dict().keys() else None
+def train(module: nn.Module) -> None:
+    """Put a module into training mode by its own `train()`, its frozen layers into evaluation mode."""
+    module.train()
+    for layer in module.modules():
+        if is_frozen(layer):
+            layer.training = False
 
 
 def template(net: Net) -> nn.Module:
@@ -70,9 +50,8 @@ def template(net: Net) -> nn.Module:
 
 @functools.lru_cache(maxsize=64)
 def _template(key: bytes) -> nn.Module:
-    with use_generator(torch.Generator()):
-        module: nn.Module = pickle.loads(key)()
-    return module
+    with construct_with(torch.Generator()):
+        return net_of(key).build()
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,29 +60,34 @@ def _frozen(key: bytes) -> Params:
 
 
 @functools.lru_cache(maxsize=64)
-def _copier(key: bytes) -> Callable[[], nn.Module]:
-    return copier(_template(key))
-
-
-def copier(module: nn.Module) -> Callable[[], nn.Module]:
-    """Return a function that copies a module; the module must not change meanwhile.
-
-    A copy shares the module's parameters, which the caller replaces; everything else is copied. The module is pickled
-    once and unpickled for each copy, in at most a tenth of the time of `copy.deepcopy`, which serves modules that
-    cannot be pickled (a lambda).
-    """
-    stream = io.BytesIO()
-    pickler = _Pickler(stream)
+def _copy_of(key: bytes) -> Copy | None:
+    """Return copies of a net's module; None if it cannot be pickled, as a lambda or a weak reference in it."""
     try:
-        pickler.dump(module)
+        copy = Copy(module := _template(key))
+        copy.load(module.state_dict(), torch.device("cpu"))
     except Exception:
-        return partial(copy.deepcopy, module)
-    return partial(_copy, stream.getvalue(), pickler.tensors)
+        return None
+    return copy
 
 
-def _copy(content: bytes, tensors: list[Tensor]) -> nn.Module:
-    module: nn.Module = _Unpickler(content, tensors).load()
-    return module
+class Copy:
+    """A module's pickle without its tensors. shapes: of those in its `state_dict`, by name."""
+
+    def __init__(self, module: nn.Module) -> None:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream)
+        pickler.dump(module)
+        names = {id(tensor): name for name, tensor in module.state_dict(keep_vars=True).items()}
+        self._content = stream.getvalue()
+        self._tensors = [(names.get(id(tensor)), tensor) for tensor in pickler.tensors]
+        self.shapes = {name: tensor.shape for name, tensor in self._tensors if name is not None}
+
+    def load(self, tensors: Mapping[str, Tensor], where: torch.device) -> nn.Module:
+        """Return a module with these tensors, by name, on their device; others are copied."""
+        unpickler = _Unpickler(io.BytesIO(self._content))
+        unpickler.begin(self._tensors, tensors, where)
+        module: nn.Module = unpickler.load()
+        return module
 
 
 class _Pickler(pickle.Pickler):
@@ -124,15 +108,15 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, tensors: list[Tensor]) -> None:
-        super().__init__(io.BytesIO(content))
-        self._tensors = tensors
-        self._cloned: dict[int, Tensor] = {}
+    def begin(self, known: list[tuple[str | None, Tensor]], given: Mapping[str, Tensor], where: torch.device) -> None:
+        self._known, self._given, self._where = known, given, where
+        self._loaded: dict[int, Tensor] = {}
 
     def persistent_load(self, index: int) -> Tensor:
-        original = self._tensors[index]
-        if isinstance(original, nn.Parameter):
-            return original
-        if index not in self._cloned:
-            self._cloned[index] = original.clone()
-        return self._cloned[index]
+        if index not in self._loaded:
+            name, original = self._known[index]
+            tensor = original.detach().clone().to(self._where) if name is None else self._given[name]
+            if isinstance(original, nn.Parameter):
+                tensor = nn.Parameter(tensor, original.requires_grad)
+            self._loaded[index] = tensor
+        return self._loaded[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, get_type_hints
@@ -15,8 +16,11 @@ from torch.nn.parameter import is_lazy
 from fedcore.builders import NET_CONTEXT, import_builder
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError
+from fedcore.nets.files import digest_of, files_read
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
-from fedcore.nets.randomness import use_generator
+from fedcore.nets.params import key
+from fedcore.nets.randomness import construct_with, use_generator
+from fedcore.nets.trial import try_out
 from fedcore.types.federation import Net
 
 
@@ -46,14 +50,16 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         context = {"shape": shapes, "classes": classes, "per_step": per_step}
         settled = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
         build = partial(with_several, settled, several) if several else settled
-        module = _check(path, build, shape, (*shape[:1], classes) if per_step else (classes,))
-        integers = takes_integers(module)
+        with files_read() as files:
+            module = _build(path, build)
         axes = getattr(target, "axes", None)
-        return Net(
-            partial(with_integers, build) if integers else build,
+        net = Net(
+            partial(with_integers, build) if takes_integers(module) else build,
             axes(**settled.keywords) if callable(axes) else axes,
-            _misplaced(path, module, shape),
+            content=digest_of(module, files),
         )
+        copied = try_out(key(net), path, tuple(shape), (*shape[:1], classes) if per_step else (classes,))
+        return replace(net, copied=copied, misplaced=_misplaced(path, module.eval(), shape))
 
     keywords = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
     defaults = zip(NET_CONTEXT[2:], (False, ()), strict=True)
@@ -108,29 +114,29 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     return "" if by_layers else f"net: {path} classifies by a parameter of its own; make it a layer, such as nn.Linear"
 
 
-def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], outputs: tuple[int, ...]) -> nn.Module:
-    """Return the module; raises InputError unless (2, *shape) -> (2, *outputs), float32, no parameter has two names."""
+def _build(path: str, build: Callable[[], Any]) -> nn.Module:
+    """Return a module; raises InputError unless all its state is in tensors of float32, each under one name."""
     try:
-        with use_generator(torch.Generator()), torch.no_grad():
+        with construct_with(torch.Generator()):
             module = build()
-            if not isinstance(module, nn.Module):
-                raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
-            if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
-                raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
-            logits = tuple(module.eval()(blank(module, 2, shape)).shape)
     except InputError:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise InputError(
-            f"net: {path} fails for examples of {tuple(shape)}: {type(error).__name__}: {reason}"
-        ) from error
-    if logits != (2, *outputs):
-        raise InputError(f"net: {path} returns {logits} for two examples, but logits must be {(2, *outputs)}")
+        raise InputError(f"net: {path} fails in its constructor: {type(error).__name__}: {reason}") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(f"net: {path} is a script of torch.jit; give the module that it was made from")
+    tensors = (*module.parameters(), *module.buffers(), *module.state_dict().values())
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        raise InputError(f"net: {path} has get_extra_state, and what is no tensor is not sent; use a buffer")
+    if any(map(is_lazy, tensors)):
+        raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InputError(f"net: {path} has no parameter to train (requires_grad is False for all)")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
-    if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in module.state_dict().values()):
+    if any(t.dtype != torch.float32 for t in tensors if t.is_floating_point() or t.is_complex()):
         raise InputError(f"net: {path} has tensors that are not float32")
     return module

@@ -21,4 +21,4 @@ def random_features(inputs: int, features: int, classes: int) -> nn.Module:
 
 def net(inputs: int, features: int, classes: int) -> Net:
     """Return the net of these sizes."""
-    return Net(partial(random_features, inputs, features, classes))
+    return Net(partial(random_features, inputs, features, classes), copied=True)

@@ -6,7 +6,6 @@ And how many multiplications that takes.
 from __future__ import annotations
 
 import functools
-import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError
 from fedcore.nets.copies import template
-from fedcore.nets.params import key
-from fedcore.nets.randomness import use_generator
+from fedcore.nets.params import key, net_of
+from fedcore.nets.randomness import construct_with
 from fedcore.types.federation import Net
 
 
@@ -182,8 +181,8 @@ def multiplications(net: Net, shape: tuple[int, ...]) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
-    with use_generator(torch.Generator()):
-        module = pickle.loads(net)().eval()
+    with construct_with(torch.Generator()):
+        module = net_of(net).build().eval()
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -127,4 +127,4 @@ def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32
     size = sum((first + 1) * second for first, second in pairwise(layers))
     if size > LARGEST:
         raise InputError(f"net.widths: {list(widths)} gives {size:,} parameters, at most {LARGEST:,}")
-    return Net(partial(mlp, shape=tuple(shape), widths=tuple(widths), classes=classes), axes(widths))
+    return Net(partial(mlp, shape=tuple(shape), widths=tuple(widths), classes=classes), axes(widths), copied=True)

@@ -11,11 +11,12 @@ import copyreg
 import functools
 import pickle
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from fedcore.errors import InputError
-from fedcore.nets.randomness import use_generator
+from fedcore.nets.randomness import construct_with
 from fedcore.pickling import dumps
 from fedcore.types.federation import Axes, Net, Params
 
@@ -30,14 +31,14 @@ def shapes(net: Net) -> dict[str, tuple[int, ...]]:
 
 def parameters(net: Net) -> tuple[str, ...]:
     """Return the names of the trainable parameters, without the buffers."""
-    with use_generator(torch.Generator()):
+    with construct_with(torch.Generator()):
         module = net.build()
     return tuple(name for name, tensor in module.named_parameters() if tensor.requires_grad)
 
 
 def init(net: Net, generator: torch.Generator) -> Params:
     """Return fresh parameters and buffers by PyTorch's default initialisation, drawn from `generator`."""
-    with use_generator(generator):
+    with construct_with(generator):
         return params_of(net.build())
 
 
@@ -78,25 +79,25 @@ def key(net: Net) -> bytes:
     """
     cached: bytes | None = vars(net).get(KEY)
     if cached is None:
-        cached = vars(net)[KEY] = dumps(net.build)
+        cached = vars(net)[KEY] = dumps((net.build, net.content, net.copied))
     return cached
 
 
 def _reduce(net: Net) -> tuple[Callable[..., Net], tuple[bytes, Axes | None]]:
     """Pickle a net by its key, which another process then need not make again."""
-    return _net_of, (key(net), net.axes)
+    return net_of, (key(net), net.axes)
 
 
-def _net_of(of: bytes, axes: Axes | None) -> Net:
-    net = Net(_build_of(of), axes)
+def net_of(of: bytes, axes: Axes | None = None) -> Net:
+    """Return the net with that key."""
+    net = Net(axes=axes, **_parts_of(of))
     vars(net)[KEY] = of
     return net
 
 
 @functools.lru_cache(maxsize=64)
-def _build_of(of: bytes) -> Callable[[], torch.nn.Module]:
-    build: Callable[[], torch.nn.Module] = pickle.loads(of)
-    return build
+def _parts_of(of: bytes) -> dict[str, Any]:
+    return dict(zip(("build", "content", "copied"), pickle.loads(of), strict=True))
 
 
 copyreg.pickle(Net, _reduce)
@@ -104,8 +105,8 @@ copyreg.pickle(Net, _reduce)
 
 @functools.lru_cache(maxsize=256)
 def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
-    with use_generator(torch.Generator()):
-        module = pickle.loads(key)()
+    with construct_with(torch.Generator()):
+        module = net_of(key).build()
     return {name: tuple(tensor.shape) for name, tensor in _trainable(module).items()}
 
 

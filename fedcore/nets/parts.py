@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from itertools import takewhile
 
-import torch
 from torch import Tensor, nn
 
 from fedcore.errors import InputError
+from fedcore.nets.copies import template
 from fedcore.nets.mlp import ManualGradients
 from fedcore.nets.params import shapes
-from fedcore.nets.randomness import use_generator
 from fedcore.types.federation import Net
 
 
@@ -90,9 +89,7 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
 
 def require_comparable(net: Net) -> None:
     """Refuse a net whose features cannot be computed part by part."""
-    with use_generator(torch.Generator()):
-        module = net.build()
-    if not isinstance(module, nn.Sequential | ManualGradients) or max_depth(net) < 0:
+    if not isinstance(template(net), nn.Sequential | ManualGradients) or max_depth(net) < 0:
         raise InputError(
             "net.name: aligning cells needs a net that is a sequence of at least two layers, such as cells"
         )

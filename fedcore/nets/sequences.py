@@ -115,7 +115,7 @@ def lstm(
     each: dict[str, bool] = {"per_step": True} if per_step else {}
     build = partial(Recurrent, vocabulary, embedding, hidden, layers, classes, **each)
     require_size(build)
-    return Net(build)
+    return Net(build, copied=True)
 
 
 def transformer(
@@ -146,7 +146,7 @@ def transformer(
         each["causal"] = True
     build = partial(Attentive, shape[0], vocabulary, embedding, heads, layers, classes, **each)
     require_size(build)
-    return Net(build)
+    return Net(build, copied=True)
 
 
 def _require_sequence(name: str, shape: Sequence[int], classes: int, vocabulary: int | None, layers: int) -> int:

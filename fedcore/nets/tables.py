@@ -45,7 +45,7 @@ def table(module: nn.Module) -> Axes:
 
 def with_table(build: Callable[[], nn.Module]) -> Net:
     """Return the net with this builder and its table of axes. Raises InputError for one that is too large."""
-    return Net(build, table(require_size(build)))
+    return Net(build, table(require_size(build)), copied=True)
 
 
 def require_size(build: Callable[[], nn.Module]) -> nn.Module:

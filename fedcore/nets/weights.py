@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
     build = partial(build_with_weights, net.build, str(path), digest, frozen=frozen, rank=rank)
     with use_generator(torch.Generator()):
         build()
-    return Net(build, None if frozen else net.axes)
+    return replace(net, build=build, axes=None if frozen else net.axes)
 
 
 def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *, frozen: bool, rank: int) -> nn.Module:

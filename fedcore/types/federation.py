@@ -96,11 +96,15 @@ class Net:
     build: a function with its settings bound (functools.partial), importable where results are cached between runs.
     axes: the table that alignment needs, or None. Training does not depend on it.
     misplaced: why the last of its layers, in the order of their names, is not the one that classifies; "": it is.
+    content: of a user's module the digest of its tensors and of the files that its constructor reads. copied: whether
+    copies of one module do what modules that are built do.
     """
 
     build: Callable[[], torch.nn.Module]
     axes: Axes | None = field(default=None, metadata={"digest": False})
     misplaced: str = field(default="", metadata={"digest": False})
+    content: str = ""
+    copied: bool = field(default=False, metadata={"digest": False})
 
     @property
     def table(self) -> Axes:

@@ -97,7 +97,7 @@ def images(count: int, *words: object) -> Data:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "net", [Net(drawing), nets.net("dfl_cnn", shape=(1, 28, 28), classes=3)], ids=["drawing", "cnn"]
+    "net", [Net(drawing, copied=True), nets.net("dfl_cnn", shape=(1, 28, 28), classes=3)], ids=["drawing", "cnn"]
 )
 def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, seeds: list[int]):
     side = 6 if net.build is drawing else 28

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 
 from fedcore import nets
 from fedcore.nets import net
-from fedcore.nets.copies import copier, load
+from fedcore.nets.copies import Copy, _copy_of, load
 from fedcore.types.federation import Net
 
 PLAIN = {
@@ -24,16 +23,14 @@ PLAIN = {
 
 
 class Odd(nn.Module):
-    """State of every kind: a tied tensor, buffers stored and not, one of them twice, a list, what cannot be pickled."""
+    """State of every kind: buffers stored and not, one of them twice, lists, and perhaps what cannot be pickled."""
 
     def __init__(self, function=None):
         super().__init__()
-        self.one = nn.Linear(3, 3)
-        self.two = nn.Linear(3, 3)
-        self.two.weight = self.one.weight
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
         self.register_buffer("seen", torch.zeros(()))
         self.register_buffer("hidden", torch.ones(3), persistent=False)
-        self.again = self.hidden
+        self.again, self.weights = self.hidden, [self.one.weight]
         self.calls: list[int] = []
         self.function = function
 
@@ -51,7 +48,7 @@ def double(x):
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_copy_is_the_module(name: str):
     module = net(name, shape=(3, 32, 32), classes=4, **PLAIN[name]).build().eval()
-    made = copier(module)().eval()
+    made = Copy(module).load(module.state_dict(), torch.device("cpu"))
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(made(x), module(x))
     assert repr(made) == repr(module)
@@ -59,27 +56,29 @@ def test_a_copy_is_the_module(name: str):
 
 
 @pytest.mark.parametrize("function", [None, double, partial(torch.mul, 2), lambda x: 2 * x])
-def test_a_copy_has_its_own_state(function):
-    module = Odd(function)
-    make = copier(module)
-    first, second = make(), make()
+def test_a_module_has_its_own_state(function):
+    odd = Net(partial(Odd, function), copied=True)
+    params = nets.init(odd, torch.Generator())
+    first, second, expected = load(odd, params), load(odd, params), Odd(function)
+    expected.load_state_dict(params)
     x = torch.ones(2, 3)
-    expected = copy.deepcopy(module)
     assert torch.equal(first(x), expected(x))
     assert torch.equal(first(x), expected(x))
-    assert (first.calls, second.calls, module.calls) == ([2, 2], [], [])
-    assert second.hidden.tolist() == module.hidden.tolist() == [1, 1, 1]
+    assert (first.calls, second.calls) == ([2, 2], [])
+    assert second.hidden.tolist() == [1, 1, 1]
     assert first.again is first.hidden
-    assert first.one.weight is first.two.weight
+    assert first.one.weight is first.weights[0]
+    assert first.one.weight.data_ptr() == params["one.weight"].data_ptr()
 
 
 def test_what_can_be_pickled_is():
     """Otherwise the fast way would never be taken, and nothing would tell."""
-    assert copier(Odd(double)).func is not copy.deepcopy
-    assert copier(Odd(lambda x: x)).func is copy.deepcopy
-    assert all(
-        copier(net(n, shape=(3, 32, 32), classes=4, **PLAIN[n]).build()).func is not copy.deepcopy for n in PLAIN
-    )
+    assert _copy_of(nets.key(Net(partial(Odd, double)))) is not None
+    assert _copy_of(nets.key(Net(partial(Odd, lambda x: x)))) is None
+    for name, settings in {**PLAIN, "lstm": {"vocabulary": 5}}.items():
+        known = net(name, shape=(3, 32, 32) if name != "lstm" else (4,), classes=4, **settings)
+        assert known.copied
+        assert _copy_of(nets.key(known)) is not None
 
 
 class Counting(nn.Linear):

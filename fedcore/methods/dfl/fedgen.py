@@ -139,7 +139,7 @@ def fedgen(
     require_equal(nets)
     weight, bias = classifier(next(iter(nets.values())))
     classes, features = shapes(next(iter(nets.values())))[weight]
-    net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features))
+    net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features), copied=True)
     maker = FeatureGenerator(net, classes, noise, weight, bias)
     settings = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)

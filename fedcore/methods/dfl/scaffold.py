@@ -34,7 +34,8 @@ from fedcore.core.training import (
     to_vector,
 )
 from fedcore.errors import InputError
-from fedcore.nets import require_equal, use_generator
+from fedcore.nets import require_equal
+from fedcore.nets.copies import template
 from fedcore.types.federation import Device, Net, Params, Public
 from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Count, Fraction
@@ -67,8 +68,7 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
 def begin_with_variate(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with c = 0, which is sent with the initial model, if any."""
     _, messages = initial_messages(public, seed, shared_init=shared_init)
-    with use_generator(torch.Generator()):
-        module = next(iter(public.nets.values())).build()
+    module = template(next(iter(public.nets.values())))
     learnt = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
     variate = {name: torch.zeros_like(tensor).detach() for name, tensor in learnt.items()}
     message = Message(next(iter(messages.values())).params, variate if shared_init else {})

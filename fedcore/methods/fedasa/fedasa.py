@@ -189,7 +189,8 @@ def shorten(net: Net, cells: int) -> Net:
     """Return the same net with so many cells."""
     if not isinstance(net.build, partial) or "cells" not in net.build.keywords:
         raise InputError(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
-    return Net(partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells}))
+    build = partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells})
+    return replace(net, build=build, axes=None)
 
 
 def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import torch
 from torch import nn
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import Training, fit, flatten_net, starting_params
-from fedcore.nets import require_equal, shapes, use_generator
+from fedcore.nets import require_equal, shapes
+from fedcore.nets.copies import template
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, StepId, Update
 
@@ -40,9 +40,9 @@ def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) 
 
 def batch_norms(net: Net) -> tuple[str, ...]:
     """Return the names of the tensors of all batch norms, running statistics among them."""
-    with use_generator(torch.Generator()):
-        module = net.build()
-    norms = {name for name, layer in module.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    norms = {
+        name for name, layer in template(net).named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    }
     return tuple(name for name in shapes(net) if name.rpartition(".")[0] in norms)
 
 

@@ -150,12 +150,12 @@ def binary(net: Net) -> Net:
     if not isinstance(build, partial):
         raise refused
     if build.func is with_integers:
-        return Net(partial(with_integers, binary(Net(build.args[0])).build))
+        return replace(net, build=partial(with_integers, binary(Net(build.args[0])).build), axes=None)
     bound = signature(build.func).bind(*build.args, **build.keywords)
     if "classes" not in bound.arguments:
         raise refused
     bound.arguments["classes"] = 2
-    return Net(partial(build.func, *bound.args, **bound.kwargs))
+    return replace(net, build=partial(build.func, *bound.args, **bound.kwargs), axes=None)
 
 
 # steps of devices

@@ -1,0 +1,175 @@
+"""The trial of a user's module: fedcore's modules of it do what those of plain PyTorch do.
+
+Plain PyTorch builds a module, fills it by `load_state_dict`, puts it into its modes by `train()` and `eval()` and takes
+steps along its gradients. fedcore's (:mod:`fedcore.nets.copies`) must have the same outputs, gradients and tensors.
+What changes elsewhere than in the tensors that devices send is lost from round to round, and is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedcore.errors import InputError
+from fedcore.nets.copies import load, train
+from fedcore.nets.inputs import blank
+from fedcore.nets.params import frozen, init, net_of
+from fedcore.nets.randomness import construct_with
+from fedcore.types.federation import Net, Params
+from fedcore.types.method import seed_all
+
+EXAMPLES = 4
+
+
+@functools.lru_cache(maxsize=256)
+def try_out(of: bytes, name: str, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool:
+    """Tell whether copies of a net's module do what it does; raises InputError for a net that cannot be used.
+
+    of: the net's key. name: the module's, for messages. shape, outputs: of one example.
+    """
+    try:
+        return _try_out(net_of(of), shape, outputs)
+    except InputError as error:
+        raise InputError(f"net: {name} {error}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"net: {name} fails for examples of {shape}: {type(error).__name__}: {reason}") from error
+
+
+def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool:
+    draws = torch.Generator()
+    start = {name: _move(tensor, draws) for name, tensor in init(net, draws).items()}
+    plain, again = _build(net, start), _build(net, start)
+    follow = functools.partial(_follow, x=_examples(plain, shape), outputs=outputs)
+    first = follow(plain)
+    if {id(part) for part in plain.parameters() if part.requires_grad} & {*map(id, again.parameters())}:
+        raise InputError("gives the same parameters at each call; it must make new ones")
+    if what := _difference(first, follow(again)):
+        raise InputError(
+            f"is another one each time that it is built ({what} differ): keep what changes in a buffer, and draw "
+            "random numbers from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
+        )
+    different = []
+    for copied in (True, False):
+        given = {name: tensor.clone() for name, tensor in start.items()}
+        module = load(replace(net, copied=copied), given)
+        seen = follow(module)  # what it was given are its parameters
+        seen |= {f"values of {name}": given[name] for name, _ in module.named_parameters() if name in given}
+        different.append(_difference(first, seen))
+    if all(different):
+        raise InputError(
+            "holds some of its parameters a second time, as a view that its constructor made or tied by `.data` "
+            f"({different[1]} differ): make views in forward, and one parameter of two"
+        )
+    fresh = _build(net, {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start})
+    lost = ", ".join(_changed(plain, fresh)) or "something"
+    if what := _difference(follow(plain), follow(fresh)):
+        raise InputError(
+            f"changes {lost} in training, which its state_dict does not hold or which is frozen ({what} differ): keep "
+            "what changes in a buffer"
+        )
+    return not different[0]
+
+
+def _build(net: Net, tensors: Params) -> nn.Module:
+    """Return a module of the net as PyTorch builds and fills it."""
+    with construct_with(torch.Generator()):
+        module = net.build()
+    module.load_state_dict({**frozen(module), **tensors})
+    return module
+
+
+def _move(tensor: Tensor, draws: torch.Generator) -> Tensor:
+    """Return other numbers than a constructor's, which a copy may hold in secret: a scale of one, a bias of zero."""
+    noise = torch.rand(tensor.shape, generator=draws) / 5
+    return tensor * (1 + noise) + noise / 20 if tensor.is_floating_point() else tensor
+
+
+def _examples(module: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Return numbers from 0 to 1; zeros where a module takes whole ones."""
+    x, first = blank(module, EXAMPLES, shape), 0
+    if x.is_floating_point():
+        x = torch.rand(x.shape, generator=torch.Generator())
+        for one in getattr(module, "several", ()):
+            x[:, first : first + one.size] *= not one.whole
+            first += one.size
+    return x
+
+
+def _follow(module: nn.Module, x: Tensor, outputs: tuple[int, ...]) -> Params:
+    """Predict, then take a training step, twice; returns outputs, gradients and the tensors at the end."""
+    seed_all(0)
+    seen: Params = {}
+    for number in range(2):
+        seen[f"predictions {number}"] = _predict(module.eval(), x, outputs)
+        train(module)
+        module.zero_grad()
+        logits = _logits(module, x, outputs)
+        seen[f"outputs in training {number}"] = logits.detach()
+        torch.autograd.backward((logits * torch.linspace(-1, 2, logits.numel()).view_as(logits)).sum())
+        gradients = {name: (part, part.grad) for name, part in module.named_parameters() if part.grad is not None}
+        largest = max((float(gradient.abs().max()) for _, gradient in gradients.values()), default=1.0)
+        for name, (parameter, gradient) in gradients.items():
+            seen[f"gradients of {name} {number}"] = gradient.clone()
+            parameter.data.sub_(gradient, alpha=0.05 / max(1.0, largest))
+    return seen | {f"values of {name}": tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def _logits(module: nn.Module, x: Tensor, outputs: tuple[int, ...]) -> Tensor:
+    logits = module(x.clone())
+    if not isinstance(logits, Tensor) or logits.shape != (len(x), *outputs) or not logits.is_floating_point():
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        mode = "training" if module.training else "evaluation"
+        raise InputError(f"returns {got} in {mode}, but logits must be real, {(len(x), *outputs)}")
+    return logits.float()
+
+
+@torch.no_grad()
+def _predict(module: nn.Module, x: Tensor, outputs: tuple[int, ...]) -> Tensor:
+    """Return the logits; refuses a module whose examples depend on one another, unless it draws random numbers."""
+    logits = _logits(module, x, outputs)
+    try:
+        alone = _close(_logits(module, x[:1], outputs), logits[:1])
+    except ValueError:  # of a norm that needs two examples
+        alone = False
+    if not alone and _close(logits, _logits(module, x, outputs)):
+        raise InputError(
+            "predicts an example otherwise alone than beside others (a batch norm with track_running_stats=False?); in "
+            "evaluation, examples must not depend on one another"
+        )
+    return logits
+
+
+def _difference(one: Params, other: Params) -> str:
+    """Return what of two modules differs first; "" if nothing does."""
+    for name in {**one, **other}:
+        if name not in one or name not in other or not _close(one[name], other[name]):
+            return name.rstrip(" 01")
+    return ""
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    largest = float(one.double().nan_to_num(0, 0, 0).abs().max()) if one.numel() else 0.0
+    return torch.allclose(one.double(), other.double(), rtol=0, atol=1e-3 * largest + 1e-6, equal_nan=True)
+
+
+def _changed(module: nn.Module, fresh: nn.Module) -> Iterator[str]:
+    """Yield the attributes, buffers and parameters that two modules do not have in common."""
+    for (path, layer), (_, other) in zip(module.named_modules(), fresh.named_modules(), strict=False):
+        own, others = ({**vars(part), **part._buffers, **part._parameters} for part in (layer, other))
+        for name, value in own.items():
+            if not name.startswith("_") and name != "training" and _bytes(value) != _bytes(others.get(name)):
+                yield f"{path}.{name}".lstrip(".")
+
+
+def _bytes(value: object) -> bytes:
+    """Return a value as bytes; none for what cannot be pickled."""
+    try:
+        return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)
+    except Exception:
+        return b""

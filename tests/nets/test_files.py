@@ -1,0 +1,99 @@
+"""A net's key covers the files that a user's constructor reads, and what its tensors are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedcore import nets
+from fedcore.nets.files import digest_of, files_read
+from fedcore.pipeline.cache.keys import Digest
+
+
+class Reader(nn.Module):
+    """Reads its width from one file and its frozen layer from another, and writes a third."""
+
+    def __init__(self, shape, classes, folder: str):
+        super().__init__()
+        place = Path(folder)
+        width = json.loads((place / "settings.json").read_text())["width"]
+        self.base = nn.Linear(shape[0], 4)
+        self.base.load_state_dict(torch.load(place / "base.pt"))
+        self.base.requires_grad_(False)
+        self.last = nn.Linear(4, classes)
+        self.factor = 1.0 if width else 2.0
+        (place / "log.txt").write_text(str(len(list(place.iterdir()))))
+
+    def forward(self, x):
+        return self.factor * self.last(self.base(x).relu())
+
+
+def key_of(folder: Path) -> tuple[str, bytes]:
+    net = nets.net(f"{__name__}:Reader", shape=(3,), classes=2, folder=str(folder))
+    return Digest().of(net), nets.key(net)
+
+
+def write(folder: Path, width: int, seed: int) -> None:
+    (folder / "settings.json").write_text(json.dumps({"width": width}))
+    torch.save(nn.Linear(3, 4).requires_grad_(False).state_dict() | _drawn(seed), folder / "base.pt")
+
+
+def _drawn(seed: int):
+    draws = torch.Generator().manual_seed(seed)
+    return {"weight": torch.randn(4, 3, generator=draws), "bias": torch.randn(4, generator=draws)}
+
+
+def test_a_file_that_a_constructor_reads_is_part_of_the_key(tmp_path: Path):
+    write(tmp_path, 1, 0)
+    first = key_of(tmp_path)
+    assert key_of(tmp_path) == first
+    write(tmp_path, 1, 1)
+    second = key_of(tmp_path)
+    write(tmp_path, 2, 1)
+    third = key_of(tmp_path)
+    write(tmp_path, 1, 0)
+    assert key_of(tmp_path) == first
+    assert len({first, second, third}) == len({key for _, key in (first, second, third)}) == 3
+
+
+def test_a_module_with_a_file_that_changed_is_built_again_in_the_same_process(tmp_path: Path):
+    """Its copies are kept for each key."""
+    write(tmp_path, 1, 0)
+    old = nets.net(f"{__name__}:Reader", shape=(3,), classes=2, folder=str(tmp_path))
+    before = nets.copies.load(old, nets.init(old, torch.Generator())).base.weight.clone()
+    write(tmp_path, 1, 1)
+    new = nets.net(f"{__name__}:Reader", shape=(3,), classes=2, folder=str(tmp_path))
+    after = nets.copies.load(new, nets.init(new, torch.Generator())).base.weight
+    assert torch.equal(before, _drawn(0)["weight"])
+    assert torch.equal(after, _drawn(1)["weight"])
+
+
+def test_programs_count_as_source_and_what_is_written_does_not_count(tmp_path: Path):
+    module = nn.Linear(2, 2)
+    (tmp_path / "program.py").write_text("x = 1")
+    with files_read() as files:
+        (tmp_path / "program.py").read_text()
+        (tmp_path / "new.txt").write_text("new")
+        (tmp_path / "folder").mkdir()
+        Path(torch.__file__).with_name("version.py").read_bytes()
+        Path(nn.__file__).read_bytes()
+    (tmp_path / "after.txt").write_text("")
+    assert str(tmp_path / "program.py") in files
+    assert str(tmp_path / "new.txt") not in files
+    assert digest_of(module, files) == digest_of(module, ())
+
+
+def test_tensors_count_wherever_a_module_keeps_them():
+    """PyTorch's readers of safetensors and Parquet open files unseen."""
+    module = nn.Linear(2, 2)
+    digests = [digest_of(module, ())]
+    module.kept = torch.zeros(2)
+    digests.append(digest_of(module, ()))
+    module.kept[0] = 1
+    digests.append(digest_of(module, ()))
+    module.register_buffer("fixed", torch.ones(1), persistent=False)
+    digests.append(digest_of(module, ()))
+    assert len({*digests}) == 4
