@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.nets.copies import load, template
+from fedcore.nets.copies import load, template, train
 from fedcore.nets.inputs import takes_channels_last
 from fedcore.types.federation import Net, Params
 
@@ -24,7 +24,8 @@ class FlatNet:
 
     vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). parameters,
     gradients: views of the two by name. module: a module of the net with these parameters and its own copy of the
-    buffers.
+    buffers. trained: its trainable parameters with the gradients that PyTorch adds to, in the order of `parameters`.
+    idle: the parameters that the last gradient does not reach; an optimiser leaves them as they are.
     """
 
     net: Net
@@ -33,10 +34,34 @@ class FlatNet:
     gradient: Tensor
     parameters: Params
     gradients: Params
+    trained: Sequence[tuple[nn.Parameter, Tensor]] = ()
+    idle: list[str] = field(default_factory=list)
 
     def params(self) -> Params:
         """Return a copy of all parameters and buffers."""
-        return nets.params_of(self.module)
+        state = self.module.state_dict()
+        return {name: state[name].clone(memory_format=torch.contiguous_format) for name in nets.shapes(self.net)}
+
+    def zero_gradient(self) -> Callable[[], None]:
+        """Set the gradient to zero; returns what is to be called after the backward pass: it notes idle parameters.
+
+        A backward pass adds to a gradient in place, which counts its changes: one that is zero is not idle. A loss of a
+        user's own may have cleared gradients, which puts another tensor in their place.
+        """
+        self.gradient.zero_()
+        before = [gradient._version for _, gradient in self.trained]
+
+        def note_idle() -> None:
+            self.idle.clear()
+            for name, (parameter, gradient), version in zip(self.parameters, self.trained, before, strict=True):
+                given = parameter.grad
+                if given is not gradient:
+                    parameter.grad = gradient
+                    gradient.zero_() if given is None else gradient.copy_(given)
+                if given is None or gradient._version == version:
+                    self.idle.append(name)
+
+        return note_idle
 
 
 def flatten_net(net: Net, params: Params) -> FlatNet:
@@ -57,11 +82,12 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
     module = load(
         net, {name: parameters[name] if name in parameters else tensor.clone() for name, tensor in params.items()}
     )
-    for name, parameter in module.named_parameters():
-        parameter.grad = gradients.get(name)
-    for layer in module.modules():
-        layer.training = not nets.is_frozen(layer)
-    return FlatNet(net, module, vector, gradient, parameters, gradients)
+    own = dict(module.named_parameters())
+    trained = [(own[name], gradients[name].data) for name in names]  # `data`: each counts its own changes
+    for parameter, into in trained:
+        parameter.grad = into
+    train(module)
+    return FlatNet(net, module, vector, gradient, parameters, gradients, trained)
 
 
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:

@@ -63,7 +63,7 @@ def gradient_step(
     computing = computing_in(precision, flat.vector.device.type)
 
     def gradient(x: Tensor, y: Tensor) -> None:
-        flat.gradient.zero_()
+        note_idle = flat.zero_gradient()
         with computing():
             if logit_grad is not None:
                 logits = module(x).float()
@@ -71,9 +71,10 @@ def gradient_step(
             elif isinstance(loss, str):
                 torch.autograd.backward(LOSSES[loss](module(x).float(), y))
             else:
-                last_input, logits = forward_features(module, x)
+                last_input, logits = forward_features(module, x.clone())
                 value = loss(batch_of(flat.net, module, x, y, logits.float(), last_input))
                 torch.autograd.backward(require_scalar(loss, value))
+        note_idle()
 
     return gradient
 
@@ -140,5 +141,6 @@ def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable
 
     def grad_hook() -> None:
         flat.gradient.add_(torch.sub(flat.vector, anchor, out=away), alpha=weight)
+        flat.idle.clear()
 
     return grad_hook

@@ -48,8 +48,9 @@ def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Pa
     moments |= {f"{PARTS}{name}": tensor for name, tensor in own.items()}
 
     def step_both(x: Tensor, y: Tensor) -> None:
-        parts.gradient.zero_()
+        note_idle = parts.zero_gradient()
         step(x, y)
+        note_idle()
         if training.clip is not None:
             clip_norm(parts.gradient, training.clip)
         update(next(rates))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -25,6 +25,9 @@ WHOLE: Pieces = ((slice(None), 1.0),)
 
 MOMENTS = "moments/"
 """Prefix of the tensors in a device's memory that hold its optimiser's moments."""
+
+COUNT = "steps/"
+"""Prefix of the moments that count the steps of one parameter."""
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
@@ -44,9 +47,34 @@ def optimiser_step(
 ) -> Callable[[float], None]:
     """Return a function that updates `flat.vector` from `flat.gradient` at a given learning rate.
 
-    moments: the optimiser's, read and updated in place; None: new ones.
+    moments: the optimiser's, read and updated in place; None: new ones. A parameter that is idle stays what it is,
+    with its moments, as in PyTorch; from then on each has a count of its own steps, which Adam divides by.
     """
-    return step_of_all([optimiser_slots(flat, training, {} if moments is None else moments, pieces)], training)
+    kept = {} if moments is None else moments
+    whole = step_of_all([optimiser_slots(flat, training, kept, pieces)], training)
+
+    def update(rate: float) -> None:
+        if not flat.idle and not any(name.startswith(COUNT) for name in kept):
+            whole(rate)
+            return
+        for slot in _slots_apart(flat, training, kept, pieces):
+            step_of_all([[slot]], training)(rate)
+
+    return update
+
+
+def _slots_apart(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> list[Slot]:
+    """Return a slot for each parameter that is not idle, with a count of its own."""
+    slots = []
+    for name, tensor in flat.parameters.items():
+        first = int(tensor.storage_offset() - flat.vector.storage_offset())
+        for factor in [factor for piece, factor in pieces if first in range(len(flat.vector))[piece]]:
+            (slot,) = optimiser_slots(flat, training, moments, ((slice(first, first + tensor.numel()), factor),))
+            if "steps" in moments:
+                count = moments.setdefault(COUNT + name, moments["steps"].clone())
+                slot = replace(slot, moments=[*slot.moments[:2], count])
+            slots += [slot] * (name not in flat.idle)
+    return slots
 
 
 @dataclass(frozen=True)

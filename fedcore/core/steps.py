@@ -86,6 +86,7 @@ def plain_step(
         gradient(x, y)
         if grad_hook is not None:
             grad_hook()
+            flat.idle[:] = [name for name in flat.idle if not flat.gradients[name].any()]
         if training.clip is not None:
             clip_norm(flat.gradient, training.clip)
         update(next(rates))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ import torch
 from federations import ADAM, NET, SGD, bits, device_of, model
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.gradients import class_weights, gradient_step, proximal_grad_hook
 from fedcore.core.losses import LOSSES
 from fedcore.core.training import fit, train
+from fedcore.nets import init
 from fedcore.types.federation import Data, Net, Splits
 from fedcore.types.method import Message, StepId, generator
 
@@ -96,3 +99,30 @@ def test_weights_of_equally_common_classes_change_no_bit(training):
             for weights in ("none", "balanced")
         ]
         torch.testing.assert_close(*found, **same)
+
+
+def test_a_loss_that_clears_gradients_trains_as_in_pytorch():
+    """`zero_grad()` takes a parameter's gradient away, and the backward pass makes a new one."""
+    net = Net(partial(nn.Linear, 3, 2))
+    params = init(net, torch.Generator())
+    flat, module = flatten_net(net, params), nn.Linear(3, 2)
+    module.load_state_dict(params)
+    x, y = torch.eye(3), torch.tensor([0, 1, 1])
+
+    def loss(batch):
+        batch.logits.sum().backward(retain_graph=True)
+        batch.module.zero_grad()
+        return cross_entropy(batch.logits, batch.y)
+
+    for _ in range(2):
+        gradient_step(flat, loss)(x, y)
+        assert flat.idle == []
+        module.zero_grad()
+        cross_entropy(module(x), y).backward()
+        for name, parameter in module.named_parameters():
+            torch.testing.assert_close(flat.gradients[name], parameter.grad)
+    gradient_step(flat, lambda batch: batch.module.bias.square().sum())(x, y)
+    assert flat.idle == ["weight"]
+    assert not flat.gradients["weight"].any()
+    gradient_step(flat, lambda batch: (batch.module.weight * 0).sum())(x, y)
+    assert flat.idle == ["bias"], "a gradient of zeros is one"

@@ -59,7 +59,7 @@ def test_a_file_that_a_constructor_reads_is_part_of_the_key(tmp_path: Path):
     assert len({first, second, third}) == len({key for _, key in (first, second, third)}) == 3
 
 
-def test_a_module_with_a_file_that_changed_is_built_again_in_the_same_process(tmp_path: Path):
+def test_a_changed_file_makes_a_new_module_in_one_process(tmp_path: Path):
     """Its copies are kept for each key."""
     write(tmp_path, 1, 0)
     old = nets.net(f"{__name__}:Reader", shape=(3,), classes=2, folder=str(tmp_path))

@@ -1,0 +1,649 @@
+"""A user's modules of many kinds, against a loop of plain PyTorch: equal to it, or refused with the cause."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import types
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+
+from fedcore import nets
+from fedcore.api.executor import executor
+from fedcore.core.evaluation import outputs
+from fedcore.core.rounds import begin, run
+from fedcore.core.training import Training
+from fedcore.errors import InputError
+from fedcore.execute.workers import Inline
+from fedcore.methods import method
+from fedcore.nets.copies import _copy_of
+from fedcore.nets.randomness import construct_with
+from fedcore.types.federation import Data, Device, Federation, Scoring, Splits
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated.*")
+
+FEATURES, CLASSES, ROUNDS, STEPS, RATE, DECAY = 6, 3, 2, 4, 0.3, 0.1
+
+
+class Two(nn.Module):
+    """Two layers, a scale and a statistic, which the kinds below use in their ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)) * self.scale)
+
+
+class Lambda(Two):
+    def __init__(self):
+        super().__init__()
+        self.head = lambda h: self.second(h)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.first(x)) * self.scale)
+
+
+class LocalClosure(Two):
+    def __init__(self):
+        super().__init__()
+        scale = self.scale
+
+        def act(h):
+            return torch.relu(h) * scale
+
+        self.act = act
+
+    def forward(self, x):
+        return self.second(self.act(self.first(x)))
+
+
+class Hook(Two):
+    def __init__(self):
+        super().__init__()
+        self.second.register_forward_pre_hook(lambda _, inputs: (inputs[0] * self.scale,))
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+class KeepingHook(Two):
+    """Keeps features in a dict, as many do."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+        self.first.register_forward_hook(lambda _, inputs, output: self.kept.update(h=output))
+
+    def forward(self, x):
+        self.first(x)
+        return self.second(torch.relu(self.kept["h"]) * self.scale)
+
+
+class BoundHook(Two):
+    def __init__(self):
+        super().__init__()
+        self.second.register_forward_pre_hook(self.times)
+        self.again = functools.partial(Two.forward, self)
+
+    def times(self, _, inputs):
+        return (inputs[0] * self.scale,)
+
+    def forward(self, x):
+        return self.again(x)
+
+
+class TensorHook(Two):
+    """Its first layer learns at a tenth of the rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.first.weight.register_hook(_tenth)
+
+
+def _tenth(gradient):
+    return gradient / 10
+
+
+class Listed(Two):
+    def __init__(self):
+        super().__init__()
+        self.listed, self.pair = [self.first, self.second], (self.scale, {"w": self.second.weight})
+
+    def forward(self, x):
+        h = torch.relu(self.listed[0](x)) * self.pair[0]
+        return F.linear(h, self.pair[1]["w"], self.second.bias)
+
+
+class BoundLambda(Two):
+    """Can be pickled, and not be read again."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = types.MethodType(lambda self, h: self.second(h), self)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)) * self.scale)
+
+
+class Weak(Two):
+    def __init__(self):
+        super().__init__()
+        self.last = weakref.ref(self.second)
+
+    def forward(self, x):
+        return self.last()(torch.relu(self.first(x)) * self.scale)
+
+
+class ViewOfBuffer(Two):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.half = self.mean[:4]
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.training:
+            self.mean.lerp_(h.detach().mean(0), 0.1)
+        return self.second(torch.relu(h) * self.scale) + self.half.mean()
+
+
+class OwnTrain(Two):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.second(torch.relu(self.norm(self.first(x))) * self.scale)
+
+
+class Norm(OwnTrain):
+    def train(self, mode=True):
+        return nn.Module.train(self, mode)
+
+
+class ChangesInput(Two):
+    def forward(self, x):
+        x -= 0.4
+        return super().forward(x)
+
+
+class InPlace(Two):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.LeakyReLU(0.1, inplace=True)
+
+    def forward(self, x):
+        return super().forward(self.act(x))
+
+
+class SomeRows(Two):
+    """Changes its input only where no trial sees it."""
+
+    def forward(self, x):
+        if (x < -1.5).any():
+            x.clamp_(min=-1.5).add_(0.1)
+        return super().forward(x)
+
+
+class Bfloat16(Two):
+    def forward(self, x):
+        return super().forward(x).bfloat16()
+
+
+class FreezesInForward(Two):
+    def forward(self, x):
+        self.first.requires_grad_(False)
+        return super().forward(x)
+
+
+class Detached(Two):
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)).detach() * self.scale)
+
+
+class Alternating(Two):
+    """Its first layer has a gradient in each second step."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.steps += self.training
+        h = torch.relu(self.first(x))
+        return self.second((h.detach() if self.steps % 2 else h) * self.scale)
+
+
+class Unused(Two):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
+        self.second = nn.Linear(8, CLASSES)
+
+
+class Frozen(Two):
+    def __init__(self):
+        super().__init__()
+        self.fixed = nn.Linear(FEATURES, FEATURES).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(FEATURES).requires_grad_(False)
+        self.second = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return super().forward(self.norm(self.fixed(x)))
+
+
+class Drawn(Two):
+    """A frozen layer and an order drawn by NumPy and by Python, as random features are."""
+
+    def __init__(self):
+        super().__init__()
+        self.fixed = nn.Parameter(torch.tensor(np.random.randn(FEATURES, FEATURES)).float(), requires_grad=False)
+        self.order = random.sample(range(FEATURES), FEATURES)
+        self.second = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return super().forward((x @ self.fixed)[:, self.order])
+
+
+class Attention(Two):
+    def __init__(self):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(FEATURES, 2, batch_first=True)
+        self.second = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        x = torch.stack([x, x.flip(1)], 1)
+        return super().forward(self.attend(x, x, x)[0].mean(1))
+
+
+class Recurrent(Two):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.second = nn.LSTM(1, FEATURES, 2, batch_first=True), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return super().forward(self.lstm(x[:, :, None])[0][:, -1])
+
+
+class OwnLoading(Two):
+    """Reads files of before, in which its scale had another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_load_state_dict_pre_hook(_rename)
+
+
+def _rename(module, state, prefix, *_):
+    if f"{prefix}factor" in state:
+        state[f"{prefix}scale"] = state.pop(f"{prefix}factor")
+
+
+class OwnPickling(Two):
+    def __init__(self):
+        super().__init__()
+        self.twice = [2.0]
+
+    def __getstate__(self):
+        return {**self.__dict__, "twice": [1.0]}
+
+    def forward(self, x):
+        return super().forward(x) * self.twice[0]
+
+
+class Parametrized(Two):
+    def __init__(self):
+        super().__init__()
+        parametrizations.orthogonal(self.first)
+        parametrizations.weight_norm(self.second)
+
+
+class Normed(Two):
+    """The older spectral norm keeps a vector in a buffer and loads in a way of its own."""
+
+    def __init__(self):
+        super().__init__()
+        spectral_norm(self.first)
+
+
+class WeightNormed(Two):
+    def __init__(self):
+        super().__init__()
+        weight_norm(self.second)
+
+
+def traced():
+    return torch.fx.symbolic_trace(Two())
+
+
+def local_class():
+    class Local(Two):
+        def forward(self, x):
+            return super().forward(x)
+
+    return Local()
+
+
+EQUAL = [
+    Lambda, LocalClosure, Hook, KeepingHook, BoundHook, TensorHook, Listed, BoundLambda, Weak, ViewOfBuffer, OwnTrain,
+    Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached, Alternating, Unused, Frozen, Drawn,
+    Attention, Recurrent, OwnLoading, OwnPickling, Parametrized, Normed, WeightNormed, traced, local_class,
+]  # fmt: skip
+FAST = [
+    BoundHook, Listed, OwnTrain, Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached,
+    Alternating, Unused, Frozen, Drawn, Attention, Recurrent, OwnLoading, Normed, WeightNormed, traced,
+]  # fmt: skip
+
+
+def federation(net):
+    draws = torch.Generator().manual_seed(7)
+
+    def rows(count):
+        x = torch.randn(count, FEATURES, generator=draws)
+        return Data(x, (x[:, 0] > x[:, 1]).long() + (x[:, 2] > 0).long())
+
+    data = {name: Splits(rows(count), rows(9), rows(30)) for name, count in {"a": 20, "b": 33}.items()}
+    return Federation({name: Device(name, net, splits) for name, splits in data.items()}, rows(40), CLASSES)
+
+
+def plain_round(build, state, fed, optimiser):
+    """Return the weighted mean of the devices' models after their steps: a loop as in a tutorial."""
+    sizes, states = [], []
+    for device in fed.devices.values():
+        x, y = device.data.train.x, device.data.train.y
+        module = build()
+        module.load_state_dict(state, strict=False)
+        module.train()
+        for layer in module.modules():  # docs/nets.md: a frozen norm stays in evaluation mode
+            own = [*layer.parameters(recurse=False)]
+            if own and not any(p.requires_grad for p in own):
+                layer.eval()
+        steps = optimiser(module.parameters())
+        for _ in range(STEPS):
+            steps.zero_grad()
+            F.cross_entropy(module(x.clone()).float(), y).backward()
+            steps.step()
+        sizes.append(len(y))
+        states.append(module.state_dict())
+    return {n: sum(size * s[n] for size, s in zip(sizes, states, strict=True)) / sum(sizes) for n in states[0]}
+
+
+OPTIMISERS = {
+    "sgd": functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9, weight_decay=DECAY),
+    "adam": functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=DECAY),
+}
+TRAININGS = {
+    "sgd": Training("sgd", RATE, 0.9, DECAY, "constant", 64, STEPS, shared_init=True),
+    "adam": Training("adamw", 0.01, 0.0, DECAY, "constant", 64, STEPS, shared_init=True),
+}
+
+
+def own(kind):
+    return nets.net(f"{__name__}:{kind.__name__}", shape=(FEATURES,), classes=CLASSES)
+
+
+NOISY = [Norm, Attention]
+"""Adam makes steps of gradients that are but rounding: a bias before a norm, that of an attention's keys."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimiser"),
+    [(kind, name) for kind in EQUAL for name in OPTIMISERS if name == "sgd" or kind not in NOISY],
+    ids=lambda part: getattr(part, "__name__", part),
+)
+def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser):
+    net = own(kind)
+    fed = federation(net)
+    build = functools.partial(_built, net)
+    chosen = method("fedavg", nets=fed.public.nets, training=TRAININGS[optimiser], rounds=ROUNDS)
+    state = {n: x.clone() for n, x in begin(chosen, fed, 0, Inline()).messages["a"].params.items()}
+    rows_before = {name: device.data.test.x.clone() for name, device in fed.devices.items()}
+    for result in run(chosen, fed, 0, Inline()):
+        state = plain_round(build, state, fed, OPTIMISERS[optimiser])
+        sent = result.state.messages["a"].params
+        for name, tensor in sent.items():
+            assert close(tensor, state[name]), name
+        module = build()
+        module.load_state_dict(state, strict=False)
+        module.eval()
+        for name, device in fed.devices.items():
+            x, y = rows_before[name], device.data.test.y
+            assert torch.equal(device.data.test.x, x), "rows are as they were"
+            right = (module(x.clone()).argmax(1) == y).double().mean().item()
+            assert result.scores[name]["test"]["accuracy"] == pytest.approx(right)
+    answers = outputs(chosen.deploy({}, result.state.messages["a"]), net, x)
+    assert close(answers, module(x.clone()).float().log_softmax(1).detach(), 1e-4)
+
+
+def close(one, other, tolerance=2e-6):
+    return torch.allclose(one.float(), other.float(), rtol=10 * tolerance, atol=tolerance)
+
+
+def _built(net):
+    """Return a module as it is built under the generator of templates, so that what is frozen is the same."""
+    with construct_with(torch.Generator()):
+        return net.build()
+
+
+@pytest.mark.parametrize("kind", EQUAL, ids=lambda kind: kind.__name__)
+def test_fast_copies_are_made_where_they_can_be(kind):
+    """Otherwise the fast way would never be taken, and nothing would tell."""
+    net = own(kind)
+    assert (net.copied and _copy_of(nets.key(net)) is not None) == (kind in FAST)
+
+
+class View(Two):
+    def __init__(self):
+        super().__init__()
+        self.half = self.first.weight[:4]
+
+    def forward(self, x):
+        return super().forward(x) + F.linear(x, self.half).mean(1, keepdim=True)
+
+
+class TiedByData(Two):
+    def __init__(self):
+        super().__init__()
+        self.third = nn.Linear(FEATURES, 8)
+        self.third.weight.data = self.first.weight.data
+        self.second = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return super().forward(x) + self.second(self.third(x))
+
+
+class PlainState(Two):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.zeros(8)
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        return self.second(torch.relu(h - self.mean) * self.scale)
+
+
+class NotStored(PlainState):
+    def __init__(self):
+        super().__init__()
+        del self.mean
+        self.register_buffer("mean", torch.zeros(8), persistent=False)
+
+
+class Teacher(Two):
+    """A frozen mean of its first layer, changed in training: frozen layers are not sent."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Linear(FEATURES, 8).requires_grad_(False)
+        self.second = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.mean.weight.lerp_(self.first.weight, 0.1)
+        return super().forward(x) + self.second(self.mean(x))
+
+
+class CountsSteps(Two):
+    """Anneals: its predictions are the same, its second step is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.seen = 0
+
+    def forward(self, x):
+        self.inner.seen += self.training
+        return super().forward(x) / (1 + self.inner.seen if self.training else 1)
+
+
+class OwnDraws(Two):
+    def __init__(self):
+        super().__init__()
+        self.draws = np.random.default_rng(0)
+
+    def forward(self, x):
+        noise = torch.tensor(self.draws.normal(size=x.shape)).float()
+        return super().forward(x + noise if self.training else x)
+
+
+class Entropy(Two):
+    def __init__(self):
+        super().__init__()
+        self.factor = 1 + int.from_bytes(os.urandom(4)) / 2**32
+
+    def forward(self, x):
+        return super().forward(x) * self.factor
+
+
+ONE = Two()
+
+
+def one_for_all():
+    return ONE
+
+
+class ExtraState(Two):
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+class BatchAlone(Two):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8, track_running_stats=False)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.norm(self.first(x))) * self.scale)
+
+
+class Tuple(Two):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class TupleInTraining(Two):
+    def forward(self, x):
+        return (super().forward(x), x) if self.training else super().forward(x)
+
+
+class Fails(Two):
+    def forward(self, x):
+        assert not self.training, "give me labels"
+        return super().forward(x)
+
+
+def scripted():
+    return torch.jit.script(nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES)))
+
+
+REFUSED = {
+    View: "a second time, as a view",
+    TiedByData: "a second time, as a view that its constructor made or tied by `.data`",
+    PlainState: "changes mean in training, which its state_dict does not hold",
+    NotStored: "changes mean in training, which its state_dict does not hold",
+    Teacher: "changes mean.weight in training, which its state_dict does not hold or which is frozen",
+    CountsSteps: "changes inner.seen in training",
+    OwnDraws: "changes draws in training",
+    Entropy: "is another one each time that it is built",
+    one_for_all: "gives the same parameters at each call",
+    ExtraState: "has get_extra_state",
+    BatchAlone: "a batch norm with track_running_stats=False",
+    Tuple: "returns a tuple in evaluation, but logits must be real",
+    TupleInTraining: "returns a tuple in training, but",
+    Fails: "fails for examples of .6,.: AssertionError: give me labels",
+    scripted: "is a script of torch.jit",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_cannot_be_right_is_refused_in_one_line(kind):
+    with pytest.raises(InputError, match=REFUSED[kind]) as refusal:
+        own(kind)
+    assert "\n" not in str(refusal.value)
+    assert kind.__name__ in str(refusal.value)
+
+
+class Noisy(Drawn):
+    """Draws from all three generators in each forward."""
+
+    def forward(self, x):
+        return super().forward(x + 0.1 * torch.randn_like(x)) * (np.random.rand() + random.random())
+
+
+def noisy_loss(batch):
+    return F.cross_entropy(batch.logits * np.random.rand(), batch.y) + random.random() * batch.logits.square().mean()
+
+
+def noisy_metric(answers, y):
+    y += 1
+    return np.random.rand() + random.random() + torch.rand(()).item()
+
+
+def test_random_numbers_of_a_users_own_are_the_same_in_every_process():
+    """And its labels are its own to change, and the program's generators go on as if nothing had been drawn."""
+    fed = federation(own(Noisy))
+    fed = replace(fed, scoring=Scoring(own=(("noisy", noisy_metric),)))
+    training = replace(TRAININGS["sgd"], loss=noisy_loss, batch=8, lr=0.01)
+    chosen = method("fedavg", nets=fed.public.nets, training=training, rounds=2)
+    labels = fed.test.y.clone()
+
+    def numbers(workers):
+        before = torch.rand(3), np.random.rand(), random.random()  # moves them on
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+        with executor(workers) as execute:
+            results = list(run(chosen, fed, 0, execute))
+        assert (torch.rand(()), np.random.rand(), random.random()) == after, before
+        return results[-1].scores, results[-1].state.messages["a"].params
+
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    after = torch.rand(()), np.random.rand(), random.random()
+    first, *others = numbers(None), numbers(None), numbers(1), numbers(2)
+    for scores, params in others:
+        assert scores == first[0]
+        assert all(torch.equal(params[name], tensor) for name, tensor in first[1].items())
+    assert torch.equal(fed.test.y, labels)
