@@ -53,9 +53,8 @@ def _kind(descent: Descent) -> Any:
     training, sizes = descent.training, tuple(map(len, descent.batches))
     has_gradient = descent.logit_grad is not None or training.loss == "ce"
     changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
-    if (
-        not has_gradient or changed or not sizes or label_kind_of(descent.data.y) is SEQUENCES
-    ):  # a mean over labelled steps
+    steps = label_kind_of(descent.data.y) is SEQUENCES  # a mean over labelled steps
+    if not has_gradient or changed or not sizes or steps:
         return None
     net, shape = descent.flat.net, tuple(descent.data.x.shape[1:])
     if not rows_agree(net, shape):

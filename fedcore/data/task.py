@@ -305,6 +305,5 @@ def count_different(y: Tensor) -> int:
 def require_classes(name: str, what: str) -> None:
     """Refuse `what`, such as "run.positive = 'a':", for data whose labels are no classes. name: of their kind."""
     if not LABEL_KINDS[name].has_classes:
-        raise InputError(
-            f"{what} needs classes; the label of these data is {LABEL_KINDS[name].words} (data.task = {name})"
-        )
+        words = LABEL_KINDS[name].words
+        raise InputError(f"{what} needs classes; the label of these data is {words} (data.task = {name})")

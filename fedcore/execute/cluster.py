@@ -205,9 +205,7 @@ class Cluster(Engine):
             time.sleep(COUNTED)  # a worker has just ended; another takes its place
         expected = remote.survey(self._own, None) | {"check": ""}
         wrong = [
-            f"worker {address}: {difference}"
-            for address, survey in surveys.items()
-            for difference in differences(survey, expected)
+            f"worker {address}: {line}" for address, survey in surveys.items() for line in differences(survey, expected)
         ] + [
             f"worker {address}: has {threads} threads; start it with --nthreads 1"
             for address, threads in self._client.nthreads().items()

@@ -143,9 +143,7 @@ class _Unpickler(pickle.Unpickler):
             return _tensor(self._memory(start, length), 0, *form)
         if start not in self._tables:
             memory, table = self._memory(start, length), pickle.loads(form)
-            self._tables[start] = {
-                key: _tensor(memory, offset - start, *rest) for key, (offset, *rest) in table.items()
-            }
+            self._tables[start] = {key: _tensor(memory, at - start, *rest) for key, (at, *rest) in table.items()}
         return self._tables[start]
 
     def _memory(self, start: int, length: int) -> Bytes:

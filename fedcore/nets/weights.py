@@ -89,9 +89,7 @@ def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *
     module, weights = build(), read_weights(path, digest)
     own = module.state_dict()
     last = last_layer(module)
-    fits = {
-        name: weights[name] for name, tensor in own.items() if name in weights and weights[name].shape == tensor.shape
-    }
+    fits = {name: x for name, x in weights.items() if name in own and own[name].shape == x.shape}
     for name, tensor in own.items():
         if name not in fits and not name.startswith(last):
             there = f"is {tuple(weights[name].shape)} there" if name in weights else "is not there"

@@ -99,10 +99,7 @@ class Criterion:
 
     def require_task(self, name: str, where: str = "run") -> None:
         """Refuse a metric, or the label that it is of, which are not for the labels. name: of their task."""
-        from fedcore.data.task import (  # imports PyTorch, which `fedcore show` does not need
-            LABEL_KINDS,
-            require_classes,
-        )
+        from fedcore.data.task import LABEL_KINDS, require_classes  # imports PyTorch: `fedcore show` needs none
 
         if name not in self.metric.labels and self.metric != ACCURACY:
             key = f"{where}.metric = {self.metric.name!r}:"

@@ -229,9 +229,7 @@ def fit_output(
     solution = closed.ridge(gram, targets, ridge, spread)
     if solution is None:
         sums = {} if sketched or spread else {name: update.extra[GRAM] for name, update in updates.items()}
-        liars = [
-            name for name, tensor in sums.items() if tensor.dtype != torch.int64 and not closed.is_gram(tensor, size)
-        ]
+        liars = [name for name, gram in sums.items() if gram.dtype != torch.int64 and not closed.is_gram(gram, size)]
         if liars:
             raise InputError(
                 f"analytic: {', '.join(liars)} sent sums that no examples have; the server adds sums up, so that no "

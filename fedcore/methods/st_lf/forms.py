@@ -82,9 +82,7 @@ def stack(blocks: Sequence[SparseRows], width: int) -> sp.csr_array:
     """Return the rows of all blocks as one matrix: to build one of each and join them takes ten times as long."""
     first = np.cumsum([0, *(block.count for block in blocks)])
     row = np.concatenate([block.row + at for block, at in zip(blocks, first[:-1], strict=True)])
-    column, value = (
-        np.concatenate(arrays) for arrays in zip(*((block.column, block.value) for block in blocks), strict=True)
-    )
+    column, value = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("column", "value"))
     return sp.csr_array((value, (row, column)), shape=(int(first[-1]), width))
 
 
@@ -185,10 +183,8 @@ def cone(around: Monomials) -> StepSolution:
     groups = int(form.group.max()) + 1
     limits = form.L.tocoo()
     sums = np.concatenate([np.zeros(m0, np.int64), 1 + form.group]), V + 1 + np.arange(m0 + m), np.ones(m0 + m)
-    linear = [
-        SparseRows(len(form.limit), limits.coords[0], limits.coords[1], limits.data),
-        SparseRows(groups + 1, *sums),
-    ]
+    bounds = SparseRows(len(form.limit), limits.coords[0], limits.coords[1], limits.data)
+    linear = [bounds, SparseRows(groups + 1, *sums)]
     costs, rows = exponentials(form.A, form.b, 1, V + 1), exponentials(form.C, form.d, 0, V + 1 + m0)
     matrix = sp.csc_matrix(stack([*linear, costs[0], rows[0]], width))
     right = np.concatenate([form.limit - form.L @ centre, np.ones(groups + 1), costs[1], rows[1]])
