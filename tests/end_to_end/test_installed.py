@@ -72,7 +72,8 @@ def test_a_project_has_what_its_commands_need(installed: Installed):
     assert len((folder / "params.yaml").read_text().splitlines()) < 100
     assert len((folder / "README.md").read_text().splitlines()) <= 20
     stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
-    made = {out.split("$")[0].rstrip("/") for stage in stages.values() for out in stage["outs"]}
+    outs = [out if isinstance(out, str) else next(iter(out)) for stage in stages.values() for out in stage["outs"]]
+    made = {out.split("$")[0].rstrip("/") for out in outs}
     for stage in stages.values():
         for dep in stage["deps"]:
             assert "$" in dep or dep in installed.files or any(dep.startswith(out) for out in made), dep
