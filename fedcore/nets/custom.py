@@ -110,6 +110,8 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     name, output = called[-1]
     if name != last:
         return f"net: {path} declares {last} after {name}, which classifies; declare its layers in the order of forward"
+    if "parametrizations" in last.split("."):
+        return f"net: {path} classifies by a parametrized layer, {last.partition('.param')[0]}; use a plain one"
     by_layers = "" not in owners or (isinstance(output, torch.Tensor) and output.numel() == logits.numel())
     return "" if by_layers else f"net: {path} classifies by a parameter of its own; make it a layer, such as nn.Linear"
 

@@ -108,7 +108,8 @@ def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Con
     layers: dict[str, nn.Linear | nn.Conv1d | nn.Conv2d] = {}
     for name, layer in module.named_modules():
         plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
-        if (isinstance(layer, nn.Linear) or plain) and layer.weight.requires_grad:
+        weight = layer._parameters.get("weight")  # which a parametrization computes from others
+        if (isinstance(layer, nn.Linear) or plain) and weight is not None and weight.requires_grad:
             layers[name] = layer
     return layers
 
@@ -138,7 +139,7 @@ def forward_features(module: nn.Module, x: Tensor) -> tuple[Tensor | None, Tenso
     matrices = [name for name, tensor in module.state_dict(keep_vars=True).items() if tensor.dim() > 1]
     recorded: list[Tensor] = []
     last = module.get_submodule(matrices[-1].rpartition(".")[0])
-    hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
+    hook = last.register_forward_pre_hook(lambda _, inputs: recorded.extend(inputs[:1]))
     try:
         logits: Tensor = module(x)
     finally:

@@ -25,6 +25,7 @@ from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.nets.copies import _copy_of
+from fedcore.nets.inputs import linear_layers
 from fedcore.nets.randomness import construct_with
 from fedcore.types.federation import Data, Device, Federation, Scoring, Splits
 
@@ -602,6 +603,18 @@ def test_what_cannot_be_right_is_refused_in_one_line(kind):
         own(kind)
     assert "\n" not in str(refusal.value)
     assert kind.__name__ in str(refusal.value)
+
+
+def test_parametrized_layers_are_read_by_no_method():
+    """Their weight is computed: it is no tensor that could be merged, and the last layer is not one module."""
+    net = own(Parametrized)
+    fed = federation(net)
+    assert linear_layers(net.build()) == {}
+    with pytest.raises(InputError, match="classifies by a parametrized layer, second; use a plain one"):
+        method("fedper", nets=fed.public.nets, training=TRAININGS["sgd"])
+    for name, loss in (("regmean", "ce"), ("fedavg", lambda batch: F.cross_entropy(batch.logits, batch.y))):
+        chosen = method(name, nets=fed.public.nets, training=replace(TRAININGS["sgd"], loss=loss))
+        assert len(list(run(chosen, fed, 0, Inline()))) == sum(stage.rounds for stage in chosen.stages)
 
 
 class Noisy(Drawn):
