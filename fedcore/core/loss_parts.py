@@ -19,13 +19,7 @@ from fedcore.types.method import Message, StepId
 
 
 def own_parts(
-    flat: FlatNet,
-    device: Device,
-    step_id: StepId,
-    training: Training,
-    memory: Params,
-    message: Message,
-    prefix: str,
+    flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, message: Message, prefix: str
 ) -> FlatNet | None:
     """Return the trainable parts of a loss of one's own, see :func:`fedcore.core.losses.with_parts`; None without."""
     if (make := parts_of(training.loss)) is None:

@@ -19,16 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset
-from fedcore.data.bearings import (
-    CLASSES,
-    DEVICES,
-    LOADS,
-    LOCATIONS,
-    Record,
-    Signal,
-    WindowOptions,
-    examples,
-)
+from fedcore.data.bearings import CLASSES, DEVICES, LOADS, LOCATIONS, Record, Signal, WindowOptions, examples
 from fedcore.data.files import ROOT, damaged_file, one_line
 from fedcore.data.matlab import arrays
 from fedcore.errors import InputError
@@ -56,12 +47,7 @@ PATIENCE = 60
 log = logging.getLogger(__name__)
 
 
-def cwru(
-    root: str | Path = ROOT,
-    download: bool = True,
-    *,
-    windows: WindowOptions,
-) -> Dataset:
+def cwru(root: str | Path = ROOT, download: bool = True, *, windows: WindowOptions) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
     If a file or a sensor is missing, the device lacks that class, which is logged in one line; a device without any

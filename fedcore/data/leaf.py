@@ -94,10 +94,7 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
 
 
 def _letters(
-    inputs: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    device: tuple[str, ...],
-    marks: tuple[str, ...] | None,
+    inputs: NDArray[np.float32], labels: NDArray[np.int64], device: tuple[str, ...], marks: tuple[str, ...] | None
 ) -> Dataset:
     """Return texts as numbers of letters. inputs, labels: their code points."""
     known_letters = {chr(int(point)) for part in (inputs, labels) for point in np.unique(part)}

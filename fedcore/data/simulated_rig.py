@@ -16,16 +16,7 @@ from itertools import count
 import numpy as np
 
 from fedcore.data import Dataset
-from fedcore.data.bearings import (
-    CLASSES,
-    LOADS,
-    LOCATIONS,
-    LONGEST,
-    Record,
-    Signal,
-    WindowOptions,
-    examples,
-)
+from fedcore.data.bearings import CLASSES, LOADS, LOCATIONS, LONGEST, Record, Signal, WindowOptions, examples
 from fedcore.types.method import generator as torch_generator
 
 RATE = 12_000

@@ -21,14 +21,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import (
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    linear,
-    logsigmoid,
-    mse_loss,
-    one_hot,
-)
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear, logsigmoid, mse_loss, one_hot
 
 from fedcore.errors import InputError
 from fedcore.types.federation import Params

@@ -169,11 +169,7 @@ def _call_scheme(
 
 
 def _drop_small(
-    own: Mapping[str, Index],
-    sizes: Mapping[str, int],
-    shared: Index,
-    owners: Sequence[str] | None,
-    min_size: int,
+    own: Mapping[str, Index], sizes: Mapping[str, int], shared: Index, owners: Sequence[str] | None, min_size: int
 ) -> tuple[dict[str, Index], Index]:
     """Return the devices with enough examples, and the shared test set without the others' examples.
 

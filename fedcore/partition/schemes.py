@@ -49,13 +49,7 @@ def dirichlet(labels: Index, devices: int, alpha: float, min_size: int, seed: in
 
 
 def few_classes(
-    labels: Index,
-    devices: int,
-    classes: int,
-    alpha: float,
-    min_size: int,
-    seed: int,
-    followers: Collection[int] = (),
+    labels: Index, devices: int, classes: int, alpha: float, min_size: int, seed: int, followers: Collection[int] = ()
 ) -> dict[str, Index]:
     r"""Label skew: a device has at most `classes` random classes, and of each the share p_ki as in `dirichlet`.
 

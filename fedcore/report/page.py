@@ -241,10 +241,7 @@ def printed_tables(paper: Paper) -> list[Table]:
     """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
     values = [value_cells(figure, value) for figure, value in paper.printed]
     conditions = [condition_cells(condition) for condition in paper.conditions]
-    tables = [
-        ("Printed in the paper, beside ours", VALUE_HEADS, values),
-        ("Conditions", CONDITION_HEADS, conditions),
-    ]
+    tables = [("Printed in the paper, beside ours", VALUE_HEADS, values), ("Conditions", CONDITION_HEADS, conditions)]
     return [
         Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
         for title, heads, lines in tables

@@ -77,10 +77,7 @@ def answers(
 
 
 def answer(
-    table: pd.DataFrame,
-    controls: frozenset[str],
-    criterion: Criterion = Criterion(),
-    budget: float = math.inf,
+    table: pd.DataFrame, controls: frozenset[str], criterion: Criterion = Criterion(), budget: float = math.inf
 ) -> Answer:
     """Return the answer for the one setting of a tidy table.
 

@@ -17,10 +17,7 @@ DECIDED = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "reca
 
 
 def best_threshold(
-    scores: NDArray[np.float32],
-    positive: NDArray[np.bool_],
-    metric: str,
-    costs: tuple[float, float] | None = None,
+    scores: NDArray[np.float32], positive: NDArray[np.bool_], metric: str, costs: tuple[float, float] | None = None
 ) -> float | None:
     """Return the threshold with the best value of a metric on some rows; of several the one that is nearest to .5.
 

@@ -67,10 +67,7 @@ def test_commas_in_texts_are_no_decimal_commas(tmp_path: Path):
 
 AMBIGUOUS = {
     # name: (content, what the line must say)
-    "thousands or decimals": (
-        "u;y\n1,234;p\n12,500;q\n",
-        ["'1,234' in column 'u'", "comma for thousands"],
-    ),
+    "thousands or decimals": ("u;y\n1,234;p\n12,500;q\n", ["'1,234' in column 'u'", "comma for thousands"]),
     "commas and points": ("u;v;y\n1,5;2.5;p\n2,5;1.5;q\n", ["'1,5' in column 'u'", "with a point (column 'v')"]),
     "commas and points in a column": ("u;y\n1,5;p\n2.5;q\n", ["'1,5' in column 'u'", "with a point (column 'u')"]),
     "thousands and decimals": ("u;y\n1.234,5;p\n2,5;q\n", ["'1.234,5' in column 'u' has separated thousands"]),

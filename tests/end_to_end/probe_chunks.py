@@ -200,10 +200,7 @@ def kept(play: Play, plain: Federation) -> dict[str, Any]:
     begun.close()
     play.forget(third)
     rounds = list(play.rounds(chosen, 8))
-    found["gone when going on"] = [
-        play.computed("rounds"),
-        near(rounds, list(library.run(chosen, plain, 8, Inline()))),
-    ]
+    found["gone when going on"] = [play.computed("rounds"), near(rounds, list(library.run(chosen, plain, 8, Inline())))]
 
     made = play.steps(work.bare, "given")
     play.steps.drop(made, keep=())

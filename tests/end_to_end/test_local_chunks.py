@@ -39,8 +39,7 @@ def test_steps_give_the_results_of_the_library(found: dict[str, Any], name: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "evaluated"),
-    [("many rounds", [False, True, False, True, True]), ("few shots", [False, False, True])],
+    ("name", "evaluated"), [("many rounds", [False, True, False, True, True]), ("few shots", [False, False, True])]
 )
 def test_rounds_are_evaluated_at_the_given_interval(found: dict[str, Any], name: str, evaluated: list[bool]):
     """After every second round of a stage, and at the end."""

@@ -45,10 +45,7 @@ def test_a_script_gives_the_accuracies_of_dvc_repro_to_the_last_bit(repro: Repro
 def test_a_method_of_ones_own_does_the_same_by_script(own: Own, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(own.project.folder))
     training = {**TRAINING, "shared_init": True}
-    rows = [
-        fc.method("own_method:median", rounds=2, training=training),
-        fc.fedavg(rounds=2, training=training),
-    ]
+    rows = [fc.method("own_method:median", rounds=2, training=training), fc.fedavg(rounds=2, training=training)]
     found = fc.compare(rows, federation(), seeds=[0])
     assert own.methods.said is not None
     folder = own.project.folder / Path(own.methods.said.out.rpartition("page: ")[2].partition("/report.html")[0])

@@ -118,8 +118,7 @@ def test_parameters_are_counted_as_they_are(net):
 
 
 @pytest.mark.parametrize(
-    ("training", "examples", "count"),
-    [({"epochs": 10, "batch": 4}, 101, 260), ({"epochs": 10, "steps": 300}, 5, 300)],
+    ("training", "examples", "count"), [({"epochs": 10, "batch": 4}, 101, 260), ({"epochs": 10, "steps": 300}, 5, 300)]
 )
 def test_a_round_of_too_many_minibatches_is_refused(training, examples, count):
     plan = changed(training={**PLAN.training, **training})

@@ -14,12 +14,7 @@ from fedcore.nets import net
 from fedcore.nets.copies import Copy, _copy_of, load
 from fedcore.types.federation import Net
 
-PLAIN = {
-    "mlp": {"widths": [6, 4]},
-    "lenet": {},
-    "resnet20": {"width": 0.25},
-    "mobilenet_v2": {"width": 0.1},
-}
+PLAIN = {"mlp": {"widths": [6, 4]}, "lenet": {}, "resnet20": {"width": 0.25}, "mobilenet_v2": {"width": 0.1}}
 
 
 class Odd(nn.Module):

@@ -61,12 +61,7 @@ class SoftTargets:
 @needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
 def dfl(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    soft: SoftTargets,
+    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, soft: SoftTargets
 ) -> Method:
     """Build DFL.
 
@@ -82,12 +77,7 @@ def dfl(
 @control
 @training_defaults(shared_init=True)
 def dfl_diagonal(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    soft: SoftTargets,
+    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, soft: SoftTargets
 ) -> Method:
     """Build DFL's control: every soft target is the table's mean diagonal, evenly spread over the other labels.
 

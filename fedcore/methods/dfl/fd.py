@@ -43,12 +43,7 @@ CHOSEN = "chosen/"
 @needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
 def fd(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    gamma: Amount = 1.0,
+    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, gamma: Amount = 1.0
 ) -> Method:
     """Build FD.
 

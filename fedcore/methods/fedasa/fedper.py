@@ -20,11 +20,7 @@ from fedcore.types.ranges import Positive
 
 @training_defaults(shared_init=True)
 def fedper(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    averaging: Averaging,
-    personal_lr: Positive | None = None,
+    *, nets: Mapping[str, Net], training: Training, averaging: Averaging, personal_lr: Positive | None = None
 ) -> Method:
     """Build FedPer.
 

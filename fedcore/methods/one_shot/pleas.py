@@ -48,11 +48,7 @@ device's memory, the merged net's layers."""
 
 @training_defaults(shared_init=True)
 def pleas(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    align: Literal["none", "exact"] = "none",
-    damping: Amount = 1e-3,
+    *, nets: Mapping[str, Net], training: Training, align: Literal["none", "exact"] = "none", damping: Amount = 1e-3
 ) -> Method:
     """Build the merge by permutations and least squares.
 

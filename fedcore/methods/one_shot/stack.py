@@ -43,11 +43,7 @@ VOTERS = "stack/voters"
 
 @needs_one_label("regresses on the outputs for an example")
 def stack(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    examples: Examples = "training",
-    reg: Positive = 1e-3,
+    *, nets: Mapping[str, Net], training: Training, examples: Examples = "training", reg: Positive = 1e-3
 ) -> Method:
     """Build stacking. Devices' nets may differ; the head then sees log-probabilities in place of logits.
 

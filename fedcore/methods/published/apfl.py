@@ -50,12 +50,7 @@ OWN, ALPHA = "own/", "alpha"
 
 @training_defaults(shared_init=True)
 def apfl(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    averaging: Averaging,
-    alpha: Share = 0.5,
-    alpha_lr: Amount = 0.0,
+    *, nets: Mapping[str, Net], training: Training, averaging: Averaging, alpha: Share = 0.5, alpha_lr: Amount = 0.0
 ) -> Method:
     """Build APFL, twice FedAvg's work.
 

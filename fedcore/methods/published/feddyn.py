@@ -40,12 +40,7 @@ SERVER = "h/"
 
 @training_defaults(shared_init=True)
 def feddyn(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    alpha: Amount = 0.1,
+    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, alpha: Amount = 0.1
 ) -> Method:
     """Build FedDyn. Models are averaged evenly, as in the paper.
 
@@ -90,12 +85,7 @@ def penalty_grad_hook(flat: FlatNet, sent: Tensor, gradient: Tensor, alpha: floa
 
 @step_word("average")
 def correct_mean(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    learnt: tuple[str, ...],
-    alpha: float,
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, learnt: tuple[str, ...], alpha: float
 ) -> tuple[Params, Mapping[str, Message]]:
     """Average the models evenly and correct the mean by h."""
     sent = from_memory(server)

@@ -46,12 +46,7 @@ PROTOTYPES, COUNTS = "prototypes", "counts"
 @needs_classes("averages features by label")
 @training_defaults(shared_init=True)
 def fedproto(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
-    strength: Amount = 1.0,
+    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, strength: Amount = 1.0
 ) -> Method:
     """Build FedProto.
 

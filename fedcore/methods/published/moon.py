@@ -37,12 +37,7 @@ LAST = "last/"
 @needs_one_label("contrasts the features of an example")
 @training_defaults(shared_init=True)
 def moon(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    averaging: Averaging,
-    mu: Amount = 1.0,
-    tau: Positive = 0.5,
+    *, nets: Mapping[str, Net], training: Training, averaging: Averaging, mu: Amount = 1.0, tau: Positive = 0.5
 ) -> Method:
     """Build MOON.
 

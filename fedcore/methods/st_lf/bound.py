@@ -73,13 +73,7 @@ def source_bound(error: Array, sizes: Array, *, delta: float, constants: Constan
 
 
 def target_bound(
-    error: Array,
-    sizes: Array,
-    divergence: Array,
-    *,
-    delta: float,
-    constants: Constants,
-    labelling: Array | None = None,
+    error: Array, sizes: Array, divergence: Array, *, delta: float, constants: Constants, labelling: Array | None = None
 ) -> Array:
     """Return T_ij (N, N), (18), without the noise, which depends on alpha
     (:class:`fedcore.methods.st_lf.problem.Problem` has it).

@@ -139,13 +139,7 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
 
     @needs_classes(BY_WRONG_LABELS)
     @training_defaults(shared_init=True)
-    def build(
-        *,
-        nets: Mapping[str, Net],
-        training: Training,
-        links: DrawnLinks,
-        combine: How = "parameters",
-    ) -> Method:
+    def build(*, nets: Mapping[str, Net], training: Training, links: DrawnLinks, combine: How = "parameters") -> Method:
         """Build a rival that measures nothing over pairs.
 
         Args:
@@ -175,12 +169,7 @@ single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_t
 @needs_classes(BY_WRONG_LABELS)
 @training_defaults(shared_init=True)
 def fada(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    links: ProgramLinks,
-    rounds: Depth = 5,
-    alignment: Alignment,
+    *, nets: Mapping[str, Net], training: Training, links: ProgramLinks, rounds: Depth = 5, alignment: Alignment
 ) -> Method:
     """Build FADA: every source is aligned with every target.
 
@@ -198,12 +187,7 @@ def fada(
 @needs_classes(BY_WRONG_LABELS)
 @training_defaults(shared_init=True)
 def psi_fada(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    links: DrawnLinks,
-    rounds: Depth = 5,
-    alignment: Alignment,
+    *, nets: Mapping[str, Net], training: Training, links: DrawnLinks, rounds: Depth = 5, alignment: Alignment
 ) -> Method:
     """Build psi-FADA, which measures nothing over pairs.
 
@@ -226,12 +210,7 @@ def psi_fada(
 @simulation_only("its links come from test labels, which no server gets")
 @control
 @training_defaults(shared_init=True)
-def best_source(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    links: ProgramLinks,
-) -> Method:
+def best_source(*, nets: Mapping[str, Net], training: Training, links: ProgramLinks) -> Method:
     """Build the ceiling of all single sources: each target runs the one that its test labels say is best.
 
     It is no method, as it sees the labels by which it is judged.

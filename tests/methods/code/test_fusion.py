@@ -158,9 +158,7 @@ def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "transport",
-    [pytest.param(NEWTON, marks=pytest.mark.slow), EXACT, IDENTITY],
-    ids=["newton", "exact", "identity"],
+    "transport", [pytest.param(NEWTON, marks=pytest.mark.slow), EXACT, IDENTITY], ids=["newton", "exact", "identity"]
 )
 @pytest.mark.parametrize("name", NETS)
 def test_identical_networks_are_a_fixed_point(name: str, transport: Transport) -> None:

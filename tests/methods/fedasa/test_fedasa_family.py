@@ -81,10 +81,7 @@ def test_fedasa_under_a_budget_sends_no_more_in_any_round(depth):
 
 # Other data and nets: the digits, by a table of layers and by images
 
-NETS = {
-    "mlp": {"widths": [16, 8]},
-    "cnn": {"maps": [4, 8], "kernel": 3, "padding": "same", "hidden": [16]},
-}
+NETS = {"mlp": {"widths": [16, 8]}, "cnn": {"maps": [4, 8], "kernel": 3, "padding": "same", "hidden": [16]}}
 LAYERS = {"mlp": (1040, 136, 90), "cnn": (40, 296, 528, 170)}
 """Parameters of each layer, by hand: 64 x 16 + 16, 16 x 8 + 8, 8 x 10 + 10; 9 x 4 + 4, 36 x 8 + 8, 32 x 16 + 16, ..."""
 

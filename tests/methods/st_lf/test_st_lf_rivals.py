@@ -266,10 +266,7 @@ def test_without_divergence_and_energy_the_optimum_is_the_control():
     near, far = np.zeros((4, 4)), 2 * (1 - np.eye(4))
     far[2, 3] = far[3, 2] = 0
     found = {}
-    for name, weigh in (
-        ("st_lf", of_program),
-        ("least_error", of_least_error),
-    ):
+    for name, weigh in (("st_lf", of_program), ("least_error", of_least_error)):
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
             bounds = replace(BOUNDS, phi_e=phi_e)
             settings = {"bounds": bounds, "costs": COSTS, "solver": solver, "weights": weigh}
