@@ -189,6 +189,8 @@ class SharedStore(Store):
         marks = {}
         with self._asked() as (files, root):
             for path in files.find(f"{root}/{MARKS}"):
+                if path.endswith(PART):  # being written
+                    continue
                 with suppress(FileNotFoundError, ValueError, TypeError, LookupError):
                     mark = json.loads(files.cat_file(path))
                     marks[path.rpartition("/")[2]] = {"host": str(mark["host"]), "time": float(mark["time"])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -291,6 +292,15 @@ def test_a_damaged_mark_stops_nobody(machine: Machine):
     files, root = shared.file_system(here.url)
     files.pipe_file(f"{root}/{shared.MARKS}/flow-0", b"{}")
     here.prune(set(), 30)
+
+
+def test_a_mark_that_is_being_written_is_none(machine: Machine):
+    here = machine("a")
+    files, root = shared.file_system(here.url)
+    mark = json.dumps({"host": "b", "time": time.time()}).encode()
+    files.pipe_file(f"{root}/{shared.MARKS}/prune-1{shared.PART}", mark)
+    with here.lease("flow"):
+        pass
 
 
 def test_without_a_place_the_store_is_the_projects_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
