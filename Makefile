@@ -31,7 +31,7 @@ check: checkout .venv/test
 
 test: checkout .venv/test
 	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 5 style learning-tests data-tests other-tests pipeline-tests
-	@$(BIN)/python tests/budget.py
+	@$(BIN)/python tests/budget.py --lines
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
 field-test: checkout .venv/test

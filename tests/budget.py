@@ -1,6 +1,7 @@
 """Lines of each room and processor seconds of `make test`, beside their budget: exit code 1 where one is above.
 
 python tests/budget.py             compare
+python tests/budget.py --lines     compare, and let no seconds decide: a slow machine fails no test
 python tests/budget.py --write     make today's numbers the budget
 python tests/budget.py --run WORDS run a command, and note the seconds that it took if it succeeds
 
@@ -23,8 +24,8 @@ from fedcore.pipeline.environment import processor_name
 
 ROOT = Path(__file__).parents[1]
 TREES = "fedcore", "tests"
-ABOVE = 1.1
-"""What seconds may be above those that were measured: the same tests took 876 and 990 on one machine in two hours."""
+ABOVE = 1.25
+"""What seconds may be above those that were measured: the same tests took 876 and 1,094 on one machine in two hours."""
 HEAD = """\
 # What this code may grow to (tests/budget.py): lines of each room of fedcore/ and tests/, seconds of `make test`.
 # A room grows by removing elsewhere in it, or by a commit that raises its line here and says why.
@@ -98,7 +99,7 @@ def main(words: list[str]) -> int:
     print("\n".join([*shown, line]))
     if above or late:
         print("above the budget, remove lines or raise tests/budget.yaml and say why:", *above, *late, sep="\n  ")
-    return bool(above or late)
+    return bool(above or (late and words != ["--lines"]))
 
 
 if __name__ == "__main__":
