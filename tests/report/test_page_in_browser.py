@@ -135,7 +135,7 @@ def test_values_show_on_hover(tab: Tab, page: str):
         ".dispatchEvent(new PointerEvent('pointerenter', {clientX: 300, clientY: 300}))"
     )
     assert tab.run("document.querySelector('.tip').innerText").split("\n") == [
-        "dear", "80.0% ± 0.7", "worst device 40.0%", "sends 100 kB, receives 200 kB", "rank 1, on the front",
+        "dear", "80.0% ± 1.8 (95 %)", "worst device 40.0%", "sends 100 kB, receives 200 kB", "rank 1, on the front",
     ]  # fmt: skip
 
 
