@@ -33,6 +33,9 @@ HOME = tempfile.mkdtemp(prefix="fedcore-tests-")
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 os.environ["FEDCORE_HOME"] = os.path.realpath(HOME)
 os.environ["PREFECT_HOME"] = os.path.join(HOME, ".fedcore", "prefect")
+os.environ["PREFECT_PROFILES_PATH"] = os.path.join(
+    HOME, ".fedcore", "prefect", "profiles.toml"
+)  # before prefect.toml's
 os.mkdir(os.path.join(HOME, ".fedcore"))
 clone_state.refuse()
 

@@ -12,6 +12,7 @@ from simulated_device import KIND, SimulatedDevice
 import fedcore as fc
 from fedcore.api import executor as place
 from fedcore.api.executor import OnAccelerator
+from fedcore.core import together as vectorised
 
 
 @pytest.mark.slow
@@ -58,6 +59,8 @@ def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
 @pytest.mark.slow
 def test_devices_train_together_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(place, "find_accelerator", lambda wanted: "cpu")
+    run, groups = vectorised.run_on_together, []
+    monkeypatch.setattr(vectorised, "run_on_together", lambda *args: groups.append(len(args) - 2) or run(*args))
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(4), examples=100)
     config = fc.fedavg(rounds=2, training={"epochs": 1})
     plain = fc.run(config, fed, progress=False).rounds[-1].state.messages["device-00"].params
@@ -67,5 +70,5 @@ def test_devices_train_together_where_it_is_asked_for(monkeypatch: pytest.Monkey
         .state.messages["device-00"]
         .params
     )
-    assert bits(plain) != bits(together)
+    assert set(groups) == {1, 2}  # whether their last digits differ depends on the processor
     assert all(torch.allclose(plain[name], together[name], atol=1e-5) for name in plain)
