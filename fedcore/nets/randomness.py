@@ -11,9 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from fedcore.types.method import seed_all
+from fedcore.types.method import GLOBAL_RANDOMNESS, seed_all
 
-_GLOBAL_RANDOMNESS = threading.RLock()
 _HELD = threading.local()
 
 
@@ -24,7 +23,7 @@ def use_generator(generator: torch.Generator) -> Iterator[None]:
     The global generator's state is restored at the end; threads take turns.
     """
     everyones = torch.default_generator
-    with _GLOBAL_RANDOMNESS:
+    with GLOBAL_RANDOMNESS:
         before = everyones.get_state()
         everyones.set_state(generator.get_state())
         outer, _HELD.here = holds_generator(), True

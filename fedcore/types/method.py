@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
@@ -165,11 +166,16 @@ def generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
+GLOBAL_RANDOMNESS = threading.RLock()
+"""Whoever replaces the state of the global generators holds it, so that threads take turns."""
+
+
 def seed_all(seed: int) -> None:
     """Seed the global generators, which a user's loss, net or metric may draw from. seed: from 0, below 2^63."""
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    with GLOBAL_RANDOMNESS:
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
 
 
 @dataclass(frozen=True)
