@@ -244,8 +244,8 @@ def test_answers_that_cannot_be_combined_end_the_run_in_one_line(name: str, part
 
 def test_a_device_that_is_still_joining_is_asked_again(tmp_path: Path):
     field, link = field_of(once("fedavg"), tmp_path)
-    busy = [pack({"reply": "working"})]
-    link.change = lambda name, call, answer: busy.pop() if busy and unpack(call, "call")[0]["ask"] == "join" else answer
+    busy = iter([pack({"reply": "working"})])  # a device of a thread each takes the one there is
+    link.change = lambda name, call, answer: (unpack(call, "call")[0]["ask"] == "join" and next(busy, None)) or answer
     (turn,) = run_in_field(field, 0)  # nobody has joined yet
     assert turn.absent == ()
 
