@@ -3,6 +3,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
+from threading import Thread
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from torch import nn
 from fedcore import nets
 from fedcore.errors import InputError
 from fedcore.nets.mlp import MLP, mlp
+from fedcore.nets.randomness import construct_with
 from fedcore.pickling import dumps
 from fedcore.types.federation import Net
+from fedcore.types.method import seed_all
 
 WIDTHS = [[], [5], [7, 3], [4, 4, 4]]
 
@@ -190,3 +193,13 @@ def test_a_key_is_made_once_and_travels_with_its_net(monkeypatch: pytest.MonkeyP
     assert type(again.build()) is type(pickle.loads(dumps(net)).build())
     assert nets.shapes(again) == {"weight": (3, 2), "bias": (3,)}
     assert dumps(Net(partial(normed))) == dumps(Net(partial(normed)))
+
+
+def test_no_step_is_seeded_while_another_thread_builds_a_module():
+    with construct_with(torch.Generator()):
+        before, other = torch.get_rng_state(), Thread(target=seed_all, args=(7,))
+        other.start()
+        other.join(0.1)
+        assert other.is_alive()
+        assert torch.equal(torch.get_rng_state(), before)
+    other.join()
