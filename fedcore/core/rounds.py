@@ -172,8 +172,8 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     up, down, delivered = count_traffic(stage, round_info, state, updates, absent)
     server, messages, report = state.server, state.messages, Report()
     if stage.combine is not None:
-        combine = before_combine(stage, fed.threats, state.messages, updates)
-        wanted = {n: messages[n] for unit in updates for n in members(unit)} if takes(stage.combine, "sent") else None
+        combine = before_combine(stage, fed.threats)
+        wanted = {n: messages[n] for unit in updates for n in members(unit)} if takes(combine, "sent") else None
         more = () if wanted is None else (wanted,)
         server, sent, report = execute(receive, combine, server, updates, round_info, fed.public.nets, *more)
         messages, delivered = {**messages, **sent}, delivered - sent.keys()
@@ -313,6 +313,7 @@ def receive(
     Raises InputError, naming the device, for an update or a message that cannot be used, and naming the function for a
     result that is none.
     """
+    updates = {unit: updates[unit] for unit in round_info.units if unit in updates}  # whoever answered first
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
     combined = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))

@@ -65,13 +65,16 @@ def from_integers(total: Tensor) -> Tensor:
     return total.double() / SCALE
 
 
-def require_everyone(present: Collection[str], names: Collection[str]) -> None:
-    """Refuse a masked sum without a device: its masks would stay in the sum, which were then random numbers."""
+MASKED = "and masks cancel in the sum over all devices alone; use secure_aggregation: false"
+"""Why a masked sum needs every device: else masks stay in the sum, which are then random numbers."""
+
+
+def require_everyone(
+    present: Collection[str], names: Collection[str], step: str = "secure_aggregation = true", why: str = MASKED
+) -> None:
+    """Refuse a step of the server that needs the updates of all devices, where one has sent nothing."""
     if missing := sorted({*(ROSTER.get() or names)} - {*present}):
-        raise InputError(
-            f"secure_aggregation = true: {', '.join(missing)} sent nothing, and masks cancel in the sum over all "
-            "devices alone; use secure_aggregation: false"
-        )
+        raise InputError(f"{step}: {', '.join(missing)} sent nothing, {why}")
 
 
 def mask(values: Tensor, tensor_name: str, name: str, names: Collection[str], seed: int) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fedcore.builders import takes
 from fedcore.errors import InputError
 from fedcore.types.federation import Federation, Handle, Params, Threats
 from fedcore.types.method import (
@@ -102,17 +103,11 @@ def after_local(
     return {name: false.get(name, update) for name, update in updates.items() if name not in dropped}, replays
 
 
-def before_combine(
-    stage: Stage | PairStage,
-    threats: Threats | None,
-    messages: Mapping[str, Message | Handle],
-    updates: Mapping[Any, Update | Handle],
-) -> Any:
+def before_combine(stage: Stage | PairStage, threats: Threats | None) -> Any:
     """Return the server's step: the stage's own, or one that first leaves out what is late or beyond the bound."""
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
         return stage.combine
-    sent: Any = {name: messages[name] for name in updates}
-    return partial(admit, stage.combine, threats, sent, stage.sends)
+    return partial(admit, stage.combine, threats, stage.sends)
 
 
 @step_word("attack")
@@ -152,24 +147,24 @@ def origin(message: Message, sends: Sends) -> Params:
 def admit(
     combine: Combine,
     threats: Threats,
-    messages: Mapping[str, Message],
     sends: Sends,
     server: Params,
     updates: Mapping[str, Update],
     round_info: RoundInfo,
-    **more: Any,
+    *,
+    sent: Mapping[str, Message],
 ) -> Sent:
     """Combine the updates that are in time and within the bound, and report by name which are not.
 
-    messages: what each device was sent. more: of `combine`. Raises InputError if no update is within the bound.
+    sent: what each device was sent. Raises InputError if no update is within the bound.
     """
     late_devices = find_late(threats, updates, round_info)
     in_time = {name: update for name, update in updates.items() if name not in late_devices}
     beyond: set[str] = set()
     if threats.bound is not None:
-        beyond = {name for name, update in in_time.items() if norm(update, messages[name], sends) > threats.bound}
+        beyond = {name for name, update in in_time.items() if norm(update, sent[name], sends) > threats.bound}
     if threats.bound is not None and threats.beyond == "clip":
-        admitted = in_time | {name: clip(in_time[name], messages[name], sends, threats.bound) for name in beyond}
+        admitted = in_time | {name: clip(in_time[name], sent[name], sends, threats.bound) for name in beyond}
     else:
         admitted = {name: update for name, update in in_time.items() if name not in beyond}
     if not admitted:
@@ -188,7 +183,7 @@ def admit(
         name: {event: float(name in who) for event, (setting, who) in events.items() if setting}
         for name in round_info.names
     }
-    combined = combine(server, admitted, round_info, **more)
+    combined = combine(server, admitted, round_info, **({"sent": sent} if takes(combine, "sent") else {}))
     report = combined[2] if len(combined) == 3 else Report()
     texts = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
     return combined[0], combined[1], replace(report, counts={CONDUCT: counts}, words=texts)

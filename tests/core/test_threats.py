@@ -15,6 +15,7 @@ from fedcore.core.threats import clip, corrupt, dropouts, find_late, hostile_dev
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
+from fedcore.pipeline.cache.store import Store
 from fedcore.results import reports
 from fedcore.types.federation import Threats
 from fedcore.types.method import Message, RoundInfo, StepId, Update, generator
@@ -201,6 +202,27 @@ def test_a_clipped_update_has_the_length_of_the_bound_and_its_direction(sends):
 def test_a_bound_that_refuses_everyone_ends_the_run_with_one_line():
     with pytest.raises(InputError, match=r"^federation\.bound = 1e-09: every update of round 1 is beyond it; raise it"):
         last(fedavg(), under(Threats(bound=1e-9, beyond="refuse")))
+
+
+class Stored(Inline):
+    """Keeps what steps return in a store and hands out references, as the pipeline does."""
+
+    def __init__(self, folder):
+        self.store = Store(folder)
+
+    def __call__(self, fn, *args):
+        return self.store.put(super().__call__(fn, *self.store.get(args)))
+
+
+@pytest.mark.parametrize("beyond", ["clip", "refuse"])
+@pytest.mark.parametrize("upload", ["model", "delta"])
+def test_a_bound_has_the_same_bits_where_messages_are_references(tmp_path, beyond, upload):
+    fed, stored = under(Threats(bound=5.0, beyond=beyond, deadline=2.0, hostile=0.2)), Stored(tmp_path)
+    turns = run(fedavg(2, upload=upload), fed, 0, stored)
+    by_reference = [stored.store.get(one.state.messages) for one in turns]
+    assert [bits(of) for of in by_reference] == [
+        bits(one.state.messages) for one in run(fedavg(2, upload=upload), fed, 0, Inline())
+    ]
 
 
 # Bits, and methods

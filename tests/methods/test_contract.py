@@ -311,6 +311,34 @@ def test_a_method_with_rounds_takes_a_fraction_of_the_devices(name: str):
         require_whole(model, device.net, [name_])
 
 
+NEED_ALL = {
+    "pleas": "pleas", **dict.fromkeys(("rnd_psi", "psi_fedavg", "psi_fada", "single_match"), "links"),
+}  # fmt: skip
+"""Methods whose devices each need what all others sent, and the word before their refusal."""
+
+
+@pytest.mark.parametrize("strikes", [Threats(drop=0.5), Threats(deadline=0.3)], ids=["dropped", "late"])
+def test_a_method_combines_whoever_is_there_or_says_whom_it_lacks(row, strikes):
+    built, fed = row.build(NETS), replace(FED, threats=strikes)
+    if any(not isinstance(stage, Stage) for stage in built.stages):
+        return  # steps of pairs take no such settings
+    if row.name in NEED_ALL:
+        with pytest.raises(InputError, match=rf"^{NEED_ALL[row.name]}: [a-d, ]+ sent nothing, and "):
+            list(run(built, fed, 0, Inline(), every=AT_THE_END))
+        return
+    *_, one = run(built, fed, 0, Inline(), every=AT_THE_END)
+    for name, device in FED.devices.items():
+        model = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
+        require_whole(model, device.net, [name])
+
+
+def test_a_rescaled_layer_needs_everybody():
+    row = ROWS["regmean"]
+    built = replace(row, settings={**row.settings, "repair": True}).build(NETS)
+    with pytest.raises(InputError, match=r"^regmean\.repair = true: [a-d, ]+ sent nothing, and each device builds"):
+        list(run(built, replace(FED, threats=Threats(drop=0.9)), 0, Inline()))
+
+
 @pytest.mark.parametrize("name", ["fedavg", "analytic"])
 def test_masked_sums_of_devices_of_which_one_drops_out_are_refused(name):
     row = ROWS[name]

@@ -30,6 +30,9 @@ about the precision of the sums, relative to the largest of them."""
 RIDGES = tuple(10 ** (step / 4) for step in range(8, -25, -1))
 """Candidates for a ridge, relative to the mean of the diagonal: from 100 down to 1e-6."""
 
+EVERYONE = "and each device builds the merged net layer by layer: without one of them its layers do not fit"
+"""Why an exchange for each layer needs all devices."""
+
 TURNS = 8
 """Steps by which the axes of a sketch turn; on MNIST's random features more than four change nothing."""
 

@@ -63,7 +63,7 @@ def send_all(
     personal: bool,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models and their weights."""
-    extra = pack_ensemble(updates, round_info, weights, nets)
+    extra = pack_ensemble(updates, weights, nets)
     if personal:
-        extra[COUNTS] = gather_counts(updates, round_info).sum(0)
+        extra[COUNTS] = gather_counts(updates).sum(0)
     return server, to_everyone(round_info.names, Message(extra=extra))

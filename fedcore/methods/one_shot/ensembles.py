@@ -30,7 +30,7 @@ from fedcore.core.prediction import predict
 from fedcore.data.task import label_kind_of
 from fedcore.nets import key
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Deploy, Message, Model, RoundInfo, StepId, Update, step_word
+from fedcore.types.method import Deploy, Message, Model, StepId, Update, step_word
 
 Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 
@@ -141,9 +141,9 @@ def kinds_of(nets: Mapping[str, Net]) -> tuple[Net, ...]:
 # steps of the server
 
 
-def gather_counts(updates: Mapping[str, Update], round_info: RoundInfo) -> Tensor:
-    """Return the devices' counts of labels in the order of their names, (C, K)."""
-    return torch.stack([updates[name].extra[COUNTS] for name in round_info.names])
+def gather_counts(updates: Mapping[str, Update]) -> Tensor:
+    """Return the counts of labels of the devices that sent theirs, in their order, (C, K)."""
+    return torch.stack([update.extra[COUNTS] for update in updates.values()])
 
 
 def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
@@ -173,18 +173,16 @@ def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
     return torch.where(total > 0, weight / total.clamp(min=1e-300), voters / voters.sum())
 
 
-def elect(updates: Mapping[str, Update], round_info: RoundInfo, voting: Voting) -> tuple[list[str], Tensor]:
+def elect(updates: Mapping[str, Update], voting: Voting) -> tuple[list[str], Tensor]:
     """Return the names of the devices whose vote counts, and their weights (M,) or (M, K) float32."""
-    weights = voting_weights(gather_counts(updates, round_info), voting).float()
+    weights = voting_weights(gather_counts(updates), voting).float()
     votes = weights.reshape(len(weights), -1).any(1)
-    return [round_info.names[i] for i in votes.nonzero()[:, 0].tolist()], weights[votes]
+    return [name for name, counts in zip(updates, votes, strict=True) if counts], weights[votes]
 
 
-def pack_ensemble(
-    updates: Mapping[str, Update], round_info: RoundInfo, voting: Voting, nets: Mapping[str, Net]
-) -> Params:
+def pack_ensemble(updates: Mapping[str, Update], voting: Voting, nets: Mapping[str, Net]) -> Params:
     """Return the voters' models, their weights and, where nets differ, their kinds, for a message."""
-    voters, weights = elect(updates, round_info, voting)
+    voters, weights = elect(updates, voting)
     packed = pack_models([updates[name].params for name in voters], weights)
     keys = [key(net) for net in kinds_of(nets)]
     return packed | ({KINDS: torch.tensor([keys.index(key(nets[name])) for name in voters])} if keys else {})

@@ -114,13 +114,10 @@ def distil(
     personal: bool,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Draw examples, ask the ensemble and train a fresh net of each architecture; one Gaussian is needed."""
-    gaussians, counts = (
-        {name: read_sketch(updates[name].extra) for name in round_info.names},
-        gather_counts(updates, round_info),
-    )
-    check_sizes(dict(zip(round_info.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
+    gaussians, counts = {name: read_sketch(update.extra) for name, update in updates.items()}, gather_counts(updates)
+    check_sizes(dict(zip(updates, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
     x, y = draw(gaussians, counts, sketches.draws, round_info.generator("draws"))
-    voters, votes = elect(updates, round_info, weights)
+    voters, votes = elect(updates, weights)
     parts = [
         [predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters]
         for part in torch.split(x, CHUNK)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedcore.builders import training_defaults
 from fedcore.core.messages import initial_messages, to_everyone
+from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry
@@ -85,8 +86,9 @@ def match(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, axes: Axes
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send each device the order of its units."""
-    models = {name: updates[name].params for name in round_info.names}
-    reference = max(round_info.names, key=lambda name: updates[name].size)
+    require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
+    models = {name: update.params for name, update in updates.items()}
+    reference = max(models, key=lambda name: updates[name].size)
     sent = {}
     for name, model in models.items():
         plans = align_units(model, models[reference], axes)
@@ -148,6 +150,7 @@ def solve_layer(
     damping: float,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the layer that fits the sums of all devices."""
+    require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
     layer, like = layers[round_info.round], {name: torch.empty(shape) for name, shape in shapes(net).items()}
     outputs, inputs = len(like[f"{layer}.bias"]), like[f"{layer}.weight"][0].numel() + 1
     total = {}

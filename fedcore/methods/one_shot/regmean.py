@@ -32,6 +32,7 @@ from torch import Tensor
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.methods.code.fusion import ONE_TO_ONE, carry
@@ -192,6 +193,7 @@ def repair_layer(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, layers: Sequence[str]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone a layer whose outputs have the goal's means and deviations."""
+    require_everyone(updates, round_info.names, "regmean.repair = true", closed.EVERYONE)
     layer = layers[round_info.round]
     weights = closed.matrix(server, layer)
     for name in round_info.names:

@@ -66,7 +66,7 @@ def send_all(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models; until the head comes they vote as an ensemble."""
-    extra = pack_ensemble(updates, round_info, "counts", nets)
+    extra = pack_ensemble(updates, "counts", nets)
     return {**server, VOTERS: torch.tensor(extra[WEIGHTS].shape)}, to_everyone(round_info.names, Message(extra=extra))
 
 
@@ -92,17 +92,17 @@ def solve_head(
         raise InputError(f"stack.examples = {examples}: no device has any")
     models, classes = server[VOTERS].tolist()
     size = models * classes + 1
-    gram = sum_over(updates, round_info, GRAM, (size * (size + 1) // 2,))
-    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, round_info, CROSS, (size, classes)), reg)
+    gram = sum_over(updates, GRAM, (size * (size + 1) // 2,))
+    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, CROSS, (size, classes)), reg)
     head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}
     return server, to_everyone(round_info.names, Message(extra=head))
 
 
-def sum_over(updates: Mapping[str, Update], round_info: RoundInfo, entry: str, shape: tuple[int, ...]) -> Tensor:
+def sum_over(updates: Mapping[str, Update], entry: str, shape: tuple[int, ...]) -> Tensor:
     """Return the sum of the devices' entries of that name, in their order; refuses one of another shape."""
-    for name in round_info.names:
-        closed.require_sums(name, updates[name].extra.get(entry, torch.empty(0)), shape, entry)
-    return torch.stack([updates[name].extra[entry] for name in round_info.names]).sum(0)
+    for name, update in updates.items():
+        closed.require_sums(name, update.extra.get(entry, torch.empty(0)), shape, entry)
+    return torch.stack([update.extra[entry] for update in updates.values()]).sum(0)
 
 
 def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 
+from fedcore.core.secure_sum import require_everyone
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
 from fedcore.methods.st_lf.divergence import matrix
@@ -113,6 +114,7 @@ def gather(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message]]:
     """Store the reports, (N, 3) in the order of the names; raises InputError if no device has a label."""
+    require_everyone(updates, round_info.names, "links", "and the program plans those of all devices at once")
     reports = torch.stack([updates[name].extra[REPORT] for name in round_info.names])
     if not reports[:, 1].any():
         raise InputError("federation.unlabelled: no device has a label; at least one labelled device is needed")
