@@ -1,4 +1,8 @@
-"""The same ten digits from several domains, as one dataset that names the domain of each example.
+"""The same ten digits: scikit-learn's, those of MNIST-M, and several domains as one dataset.
+
+`digits` are scikit-learn's 1,797 images, without an official test set. `mnist_m` are digits over photographs
+(Ganin et al. 2016, sec. 5.2.4); the crops of the published images were never recorded, so this dataset is of the same
+kind but has other pixels. `domains` names the domain of each example.
 
 Published sets (read or downloaded), all 3 x 28 x 28: mnist, usps (scaled up, or with a border of zeros), mnist_m.
 Domains made from scikit-learn's digits without any file, all 3 x 16 x 16:
@@ -16,19 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
-from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
+from fedcore.data.images import SIDE as MNIST_SIDE
 from fedcore.data.images import mnist, usps
-from fedcore.data.mnist_m import mnist_m, photographs
-from fedcore.data.pixels import Scaling, blend, resize, scale, to_gray, to_rgb
+from fedcore.data.pictures import TYPES, picture, pictures
+from fedcore.data.pixels import Picture, Scaling, blend, resize, scale, to_gray, to_rgb
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 from fedcore.types.method import generator
@@ -38,6 +44,84 @@ EMBEDDED = ("digits", "digits_inverted", "digits_photo")
 
 SIDE = 16
 BORDER = 2
+
+
+def digits(scaling: Scaling = "none") -> Dataset:
+    """Return the digits, x (1797, 1, 8, 8) float32 in [0, 1], or standardised.
+
+    The source counts dark pixels in 4 x 4 blocks, 0..16. Sixteenths are exact in float32; uint8 is divided by 255.
+
+    Args:
+        scaling: see :func:`fedcore.data.pixels.scale`.
+    """
+    from sklearn.datasets import load_digits  # here, as it takes most of a second to import
+
+    x, y = load_digits(return_X_y=True)
+    images = torch.from_numpy((x / 16).astype(np.float32)).reshape(-1, 1, 8, 8)
+    everyone = Data(images, torch.from_numpy(y.astype(np.int64)))
+    return scale(Dataset(everyone, None, tuple("0123456789")), scaling)
+
+
+def enlarge(size: int) -> Data:
+    """Return the digits, resized by :func:`pixels.resize`, x (1797, 1, size, size) uint8."""
+    small = digits().train
+    return Data(resize(small.x * 255, size), small.y)
+
+
+def mnist_m(
+    root: str | Path = ROOT,
+    download: bool = True,
+    base: str = "mnist",
+    photos: str | Path | None = None,
+    seed: int = 0,
+    scaling: Scaling = "none",
+) -> Dataset:
+    """Return digits over photographs, x (N, 3, 28, 28) uint8: |crop - digit| for each channel.
+
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        base: "mnist": MNIST's digits with its official test set; "digits": scikit-learn's 1,797, scaled up from 8 x 8
+            (bilinear), without a test set.
+        photos: see :func:`photographs`; training and test digits share them.
+        seed: of the crops, which depend on the names of the photographs as well.
+        scaling: see :func:`fedcore.data.pixels.scale`.
+    """
+    if base not in ("mnist", "digits"):
+        raise unknown_value("data.base", base, ("mnist", "digits"))
+    plain = mnist(root, download) if base == "mnist" else Dataset(enlarge(MNIST_SIDE), None, tuple("0123456789"))
+    train, test = plain.train, plain.test
+    x = train.x if test is None else torch.cat([train.x, test.x])
+    colours = blend(x, photographs(photos, MNIST_SIDE), generator(seed, "mnist_m"))
+    blended = Dataset(
+        Data(colours[: len(train)], train.y),
+        None if test is None else Data(colours[len(train) :], test.y),
+        plain.classes,
+    )
+    return scale(blended, scaling)
+
+
+def photographs(folder: str | Path | None, least: int) -> Sequence[Callable[[], Picture]]:
+    """Return a reader for each photograph below `folder`, at any depth, by name; None: scikit-learn's two samples.
+
+    Each photograph needs at least `least` pixels a side.
+    """
+    if folder is None:
+        from sklearn.datasets import load_sample_images  # here, as it takes most of a second to import
+
+        return [partial(np.asarray, image) for image in load_sample_images().images]
+    files = pictures(Path(folder).rglob("*"))
+    if not files:
+        raise InputError(f"data.photos = {folder}: no photograph ({', '.join(TYPES)}) there; null: scikit-learn's two")
+    return [partial(photograph, file, least) for file in files]
+
+
+def photograph(file: Path, least: int) -> Picture:
+    """Read one photograph. Raises InputError if a side has fewer than `least` pixels."""
+    photo = np.asarray(picture("data.photos", file))
+    if min(photo.shape[:2]) < least:
+        raise InputError(f"data.photos = {file}: {photo.shape[1]} x {photo.shape[0]} pixels; at least {least} a side")
+    return photo
 
 
 def domains(

@@ -11,12 +11,12 @@ from fedcore.data.dataset import Dataset
 from fedcore.errors import InputError
 
 DATASETS: dict[str, str] = {
-    "digits": "fedcore.data.digits:digits",
+    "digits": "fedcore.data.domains:digits",
     "mnist": "fedcore.data.images:mnist",
     "fashion_mnist": "fedcore.data.images:fashion_mnist",
     "emnist": "fedcore.data.images:emnist",
     "usps": "fedcore.data.images:usps",
-    "mnist_m": "fedcore.data.mnist_m:mnist_m",
+    "mnist_m": "fedcore.data.domains:mnist_m",
     "cifar10": "fedcore.data.cifar:cifar10",
     "cifar100": "fedcore.data.cifar:cifar100",
     "domains": "fedcore.data.domains:domains",

@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 from sklearn.linear_model import RidgeClassifier
 
 from fedcore.data import load
-from fedcore.data.digits import enlarge
+from fedcore.data.domains import enlarge
 from fedcore.data.pixels import blend
 from fedcore.types.method import generator
 
