@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedcore.core.flat_nets import FlatNet
 from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient, parts_of, require_scalar
-from fedcore.core.precision import Precision, computing_in
-from fedcore.core.training_settings import Training
+from fedcore.core.training_settings import Precision, Training, computing_in
 from fedcore.data.task import cross_entropy_grad
 from fedcore.errors import InputError
 from fedcore.nets.inputs import forward_features

@@ -23,8 +23,7 @@ from fedcore.core.flat_nets import FlatNet
 from fedcore.core.gradients import LogitGrad, Step, clip_norm
 from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import optimiser_slots, step_of_all
-from fedcore.core.steps import in_place, plain_step
-from fedcore.core.training import Descent
+from fedcore.core.training import Descent, in_place, plain_step
 from fedcore.data.task import SEQUENCES, LabelKind, label_kind_of
 from fedcore.nets.copies import template
 from fedcore.nets.mlp import LARGE, MLP

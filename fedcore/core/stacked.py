@@ -22,8 +22,8 @@ from fedcore.core.flat_nets import flatten_net
 from fedcore.core.gradients import PerExample
 from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import learning_rates, optimiser_step
-from fedcore.core.precision import computing_in
 from fedcore.core.training import Descent
+from fedcore.core.training_settings import computing_in
 from fedcore.data.task import SEQUENCES, label_kind_of
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import generator

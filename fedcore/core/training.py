@@ -1,12 +1,13 @@
 """Training one device's model: minibatch descent on a net whose parameters are laid out as one vector.
 
 `train` is a stage's local step. Methods that need another loss or corrected gradients compose the same pieces:
-`starting_params`, `flatten_net`, `fit`, or below it `minibatches`, `gradient_step`, `optimiser_step`, `descend`. Each
-piece has its module; a method imports it from here.
+`starting_params`, `flatten_net`, `fit`, or below it `minibatches`, `gradient_step`, `optimiser_step`, `descend`. A
+method imports all of them from here. A round that stops early and a loss with trainable parts of its own are below.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.early_stopping import descend_until_best, refuse_patience
 from fedcore.core.flat_nets import FlatNet, flatten_net, to_params, to_vector
 from fedcore.core.gradients import (
     LogitGrad,
@@ -25,16 +25,17 @@ from fedcore.core.gradients import (
     balanced_grad,
     clip_norm,
     gradient_step,
+    manual_step,
     proximal_grad_hook,
 )
-from fedcore.core.loss_parts import both, own_parts, parts_prefix, refuse_parts
-from fedcore.core.losses import Batch, OwnLoss
+from fedcore.core.losses import PARTS, Batch, OwnLoss, loss_name, own_gradient, own_loss, parts_of
 from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
-from fedcore.core.steps import count_steps, descend, minibatches, plain_step
 from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
-from fedcore.types.federation import Data, Device, Params
+from fedcore.errors import InputError
+from fedcore.nets.mlp import ManualGradients
+from fedcore.types.federation import Data, Device, Net, Params
 from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
@@ -177,3 +178,172 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
     if any(name not in params for name in names):
         params = {**nets.init(device.net, replace(step_id, stage=0, round=0).generator("init")), **params}
     return {name: params[name] for name in names}
+
+
+def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
+    """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
+
+    If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
+    """
+    least = least_batch(flat)
+    usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
+    epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
+    orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]
+    batches = [batch for order in orders for batch in torch.split(order, training.batch) if len(batch) >= least]
+    return batches[: training.steps]
+
+
+def count_steps(flat: FlatNet, count: int, training: Training) -> int:
+    """Return the number of minibatches that `minibatches` draws, S."""
+    least = least_batch(flat)
+    usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
+    return usable * training.epochs if training.steps is None else training.steps * (usable > 0)
+
+
+def least_batch(flat: FlatNet) -> int:
+    """Return the fewest examples of a minibatch."""
+    return 2 if any(True for _ in flat.module.buffers()) else 1
+
+
+def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
+    """Take a step on each minibatch."""
+    x, y = data.inputs(), data.y
+    for index in batches:
+        step(x.index_select(0, index), y.index_select(0, index))
+
+
+def plain_step(
+    flat: FlatNet,
+    training: Training,
+    steps: int,
+    moments: Params | None = None,
+    *,
+    grad_hook: Callable[[], None] | None = None,
+    pieces: Pieces = WHOLE,
+    logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch,
+    update: Callable[[float], None] | None = None,
+) -> Step:
+    """Return the step that minimises the mean loss.
+
+    moments: the optimiser's, updated by each step; an empty one is filled. grad_hook: changes `flat.gradient` before
+    the optimiser uses it. pieces: parts of the vector with their own learning rates. logit_grad: of a loss that
+    replaces `training.loss`. batch_of: makes the `Batch` for a loss of one's own. update: what updates the vector at a
+    learning rate, if there is an optimiser already.
+    """
+    rates = iter(learning_rates(training, steps))
+    at_logits = logit_grad or (own_gradient if training.loss == "ce" else None)
+    if isinstance(flat.module, ManualGradients) and at_logits is not None and in_place(training, grad_hook, pieces):
+        module = flat.module
+
+        def fused(x: Tensor, y: Tensor) -> None:
+            rate = next(rates)
+            keep = 1 - rate * training.weight_decay
+            manual_step(module, flat.parameters, x, y, flat.parameters, keep=keep, scale=-rate, logit_grad=at_logits)
+
+        return fused
+    gradient = gradient_step(flat, training.loss, logit_grad, batch_of, training.precision)
+    update = update or optimiser_step(flat, training, moments, pieces)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        gradient(x, y)
+        if grad_hook is not None:
+            grad_hook()
+            flat.idle[:] = [name for name in flat.idle if not flat.gradients[name].any()]
+        if training.clip is not None:
+            clip_norm(flat.gradient, training.clip)
+        update(next(rates))
+
+    return step
+
+
+def in_place(training: Training, grad_hook: Callable[[], None] | None, pieces: Pieces) -> bool:
+    """Tell whether a step of a net with `ManualGradients` adds the gradient to the parameters as it is computed."""
+    plain = training.optimiser == "sgd" and training.momentum == 0 and training.clip is None
+    return plain and grad_hook is None and len(pieces) == 1 and training.precision == "float32"
+
+
+def descend_until_best(
+    flat: FlatNet,
+    training: Training,
+    batches: Sequence[Tensor],
+    descend: Callable[[Sequence[Tensor]], None],
+    held_out: Data,
+    state: Sequence[Tensor],
+) -> None:
+    """Take a step on each minibatch; keep the model after the epoch with the least loss on held-out examples.
+
+    After `training.patience` epochs without a lower loss no further one follows. descend: takes a step on each of some
+    minibatches. state: all tensors that a step changes: the model, the optimiser's moments, the parts of a loss.
+    """
+    epoch = len(batches) // training.epochs
+    best, best_state, waited = math.inf, [tensor.clone() for tensor in state], 0
+    for first in range(0, len(batches), epoch):
+        descend(batches[first : first + epoch])
+        loss = validation_loss(flat, held_out)
+        if not loss < best:
+            waited += 1
+        else:
+            best, best_state, waited = loss, [tensor.clone() for tensor in state], 0
+        if waited == training.patience:
+            break
+    if best < math.inf:
+        for tensor, value in zip(state, best_state, strict=True):
+            tensor.copy_(value)
+
+
+def validation_loss(flat: FlatNet, data: Data) -> float:
+    """Return the mean loss of a model, of classes in nats; its own batch statistics stay as they are."""
+    return own_loss(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
+
+
+def refuse_patience(name: str, training: Training) -> None:
+    """Refuse early stopping where a method counts on all steps of a round."""
+    if training.patience is not None:
+        raise InputError(
+            f"training.patience = {training.patience}: {name} needs all steps of a round; leave it out, or set "
+            f"{name}.training.patience=null"
+        )
+
+
+def own_parts(
+    flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, message: Message, prefix: str
+) -> FlatNet | None:
+    """Return the trainable parts of a loss of one's own, see :func:`fedcore.core.losses.with_parts`; None without."""
+    if (make := parts_of(training.loss)) is None:
+        return None
+    net = Net(partial(make, flat.net))
+    fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
+    tensors = {**memory, **message.extra}
+    return flatten_net(net, {name: tensors.get(parts_prefix(prefix) + name, tensor) for name, tensor in fresh.items()})
+
+
+def parts_prefix(prefix: str) -> str:
+    """Return the prefix of a loss's parts in memory, where that of the moments is `prefix`."""
+    return PARTS + prefix.removeprefix(MOMENTS)
+
+
+def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Params) -> Step:
+    """Return a step that trains a loss's parts as well, at the same rates; a gradient's norm is clipped apart."""
+    own = {name.removeprefix(PARTS): tensor for name, tensor in moments.items() if name.startswith(PARTS)}
+    update, rates = optimiser_step(parts, training, own), iter(learning_rates(training, steps))
+    moments |= {f"{PARTS}{name}": tensor for name, tensor in own.items()}
+
+    def step_both(x: Tensor, y: Tensor) -> None:
+        note_idle = parts.zero_gradient()
+        step(x, y)
+        note_idle()
+        if training.clip is not None:
+            clip_norm(parts.gradient, training.clip)
+        update(next(rates))
+
+    return step_both
+
+
+def refuse_parts(name: str, training: Training) -> None:
+    """Refuse a loss with trainable parts of its own where a method does not train them."""
+    if parts_of(training.loss) is not None:
+        raise InputError(
+            f"training.loss = {loss_name(training.loss)}: {name} does not train a loss's own parts; "
+            "use a loss without them"
+        )

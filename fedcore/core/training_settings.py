@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
+import torch
 from annotated_types import Ge, Lt
 
 from fedcore.core.losses import OwnLoss, find_loss, loss_name
-from fedcore.core.precision import Precision
 from fedcore.errors import InputError
+from fedcore.execute.accelerator import using_tf32
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
 Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
+"""Of a net's products: float32, or fewer bits of the mantissa where the hardware is faster with them."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +119,30 @@ def refuse_kept_state(name: str, training: Training) -> None:
     """Refuse an optimiser that remembers, where a method starts a new one in each round."""
     if training.optimiser_state == "keep":
         raise InputError(f"training.optimiser_state = keep: {name} starts a new optimiser in each round; use fresh")
+
+
+def computing_in(precision: Precision, kind: str) -> Callable[[], AbstractContextManager[None]]:
+    """Return what makes the context in which products have a precision.
+
+    kind: of the device that computes, as PyTorch names it. Raises InputError where it has no such products.
+    """
+    if precision == "float32":
+        return nullcontext
+    if precision == "tf32":
+        if kind != "cuda":
+            raise InputError(f"training.precision = 'tf32': is for NVIDIA's accelerators, not for {_called(kind)}")
+        return partial(using_tf32, True)
+    if kind == "cpu" and not has_bfloat16():
+        raise InputError(
+            "training.precision = 'bfloat16': this processor has neither AVX-512 BF16 nor AMX; use float32"
+        )
+    return partial(torch.autocast, kind, torch.bfloat16)
+
+
+def has_bfloat16() -> bool:
+    """Tell whether this processor multiplies bfloat16 numbers faster than float32 ones."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def _called(kind: str) -> str:
+    return "a processor" if kind == "cpu" else kind

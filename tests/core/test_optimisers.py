@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.gradients import gradient_step
 from fedcore.core.optimisers import MOMENTS, optimiser_step
-from fedcore.core.steps import minibatches
-from fedcore.core.training import train
+from fedcore.core.training import minibatches, train
 from fedcore.methods.fedasa.sharing import cut_pieces
 from fedcore.nets.parts import names_up_to
 from fedcore.types.federation import Net

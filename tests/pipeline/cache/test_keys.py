@@ -352,7 +352,7 @@ def test_shared_parts_are_digested_once_and_never_mixed_up():
 
 EDITS = (
     "fedcore/methods/code/fusion.py:code", "fedcore/methods/code/fusion.py:lmf",
-    "fedcore/methods/code/transport.py:newton", "fedcore/core/steps.py:plain_step", "fedcore/core/steps.py:#",
+    "fedcore/methods/code/transport.py:newton", "fedcore/core/training.py:plain_step", "fedcore/core/training.py:#",
     "fedcore/core/aggregation.py:mean", "fedcore/core/evaluation.py:metrics", "fedcore/report/figures/drawing.py:png",
 )  # fmt: skip
 IN_ROUNDS = (
@@ -447,8 +447,8 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 7, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
-    assert moved(found, "fedcore/core/steps.py:plain_step") == expected | pairs | others | DISTILLED | TUNED
-    assert moved(found, "fedcore/core/steps.py:#") == set()
+    assert moved(found, "fedcore/core/training.py:plain_step") == expected | pairs | others | DISTILLED | TUNED
+    assert moved(found, "fedcore/core/training.py:#") == set()
 
 
 @pytest.mark.slow
