@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,8 @@ CLASSES = ("normal", *(f"{part}_{size}" for part in PARTS for size in SIZES))
 """In the order of the paper's table IV."""
 
 SCALINGS = ("none", "rms")
+
+Reading: TypeAlias = Literal["magnitude", "divided", "normalised"]
 
 Signal: TypeAlias = NDArray[np.float64]
 
@@ -77,6 +79,8 @@ class WindowOptions:
         server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
             the training windows; no device has them.
         locations: those whose devices take part; None: all.
+        spectrum: "magnitude", eq. (7) as printed; "divided", by the samples of a window, as public loaders do;
+            "normalised", each window's magnitudes brought to [-1, 1], as they go on.
     """
 
     window: Annotated[int, Ge(2), Le(LONGEST), MultipleOf(2)] = 1024
@@ -87,6 +91,7 @@ class WindowOptions:
     seed: int = 0
     server: Windows = 16
     locations: Annotated[list[Literal["A", "B", "C"]], MinLen(1)] | None = None
+    spectrum: Reading = "magnitude"
 
     @property
     def used_locations(self) -> Sequence[str]:
@@ -102,6 +107,8 @@ class WindowOptions:
             raise InputError(f"data.test = {self.test}: must be at least 0")
         if self.scaling not in SCALINGS:
             raise unknown_value("data.scaling", self.scaling, SCALINGS)
+        if self.spectrum not in get_args(Reading):
+            raise unknown_value("data.spectrum", self.spectrum, get_args(Reading))
         if self.server < 0:
             raise InputError(f"data.server = {self.server}: must be at least 0")
         for location in self.used_locations or ("",):
@@ -119,7 +126,7 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
     spectra, others = {}, {}
     for record in records:
         at, count = (DEVICES.index(record.device), CLASSES.index(record.kind)), server_windows(record, cut)
-        spectra_of = spectrum(windows(record, cut))
+        spectra_of = spectrum(windows(record, cut), cut.spectrum)
         if record.device[0] in cut.used_locations:
             spectra[at] = np.delete(spectra_of, np.s_[cut.train : cut.train + count], axis=0)
         if count:
@@ -178,9 +185,19 @@ def windows(record: Record, cut: WindowOptions) -> Signal:
     return np.concatenate([whole[:first], whole[count - cut.test :]])
 
 
-def spectrum(windows: Signal) -> Signal:
-    """Return |X_d|, d = 0..S/2 - 1, of windows (..., S): the first half of eq. (7), which the other half mirrors."""
-    return np.abs(np.fft.rfft(windows))[..., :-1]
+def spectrum(windows: Signal, reading: Reading = "magnitude") -> Signal:
+    """Return |X_d|, d = 0..S/2 - 1, of windows (..., S): the first half of eq. (7), which the other half mirrors.
+
+    reading: as in :class:`WindowOptions`; a window of equal magnitudes is brought to -1.
+    """
+    sizes = np.abs(np.fft.rfft(windows))[..., :-1]
+    if reading == "magnitude":
+        return sizes
+    if reading == "divided":
+        return sizes / windows.shape[-1]
+    sizes = sizes - sizes.min(-1, keepdims=True)
+    most = sizes.max(-1, keepdims=True)
+    return 2 * sizes / np.where(most > 0, most, 1) - 1
 
 
 def scale_spectra(

@@ -15,7 +15,7 @@ from sklearn.linear_model import RidgeClassifier
 
 from fedcore.data import Dataset, cwru, load
 from fedcore.data import simulated_rig as rig
-from fedcore.data.bearings import CLASSES, DEVICES, Record, WindowOptions, examples, similarity, windows
+from fedcore.data.bearings import CLASSES, DEVICES, Record, WindowOptions, examples, similarity, spectrum, windows
 from fedcore.errors import InputError
 from fedcore.partition import partition
 from fedcore.types.federation import Data
@@ -111,6 +111,28 @@ def test_every_number_is_the_spectrum_of_its_window(tmp_path):
         signal = record(number, device[0])
         expected = [magnitude(signal[start : start + 8]) for start in starts]
         torch.testing.assert_close(at(data, device, kind), torch.tensor(expected, dtype=torch.float32))
+
+
+def test_the_readings_of_a_spectrum_by_hand():
+    """A cosine of amplitude 2 at bin 1 of eight samples beside a mean of 1: magnitudes 8, 8, 0, 0."""
+    window = 1 + 2 * np.cos(np.pi / 4 * np.arange(8))
+    for reading, wanted in {
+        "magnitude": [8, 8, 0, 0],
+        "divided": [1, 1, 0, 0],
+        "normalised": [1, 1, -1, -1],
+    }.items():
+        np.testing.assert_allclose(spectrum(window[None], reading), [wanted], atol=1e-12)
+    np.testing.assert_array_equal(spectrum(np.zeros((1, 8)), "normalised"), -np.ones((1, 4)))
+
+
+def test_a_reading_that_scales_all_windows_alike_leaves_rms_as_it_is():
+    signal = np.random.default_rng(0).normal(size=(2, 40))
+    records = [Record(device, "normal", own, "it") for device, own in zip(("A0", "B1"), signal, strict=True)]
+    cut = WindowOptions(8, 3, 2, "rms", server=0)
+    plain, divided = (examples(records, replace(cut, spectrum=reading)) for reading in ("magnitude", "divided"))
+    torch.testing.assert_close(divided.train.x, plain.train.x)
+    with pytest.raises(InputError, match=r"^data.spectrum = 'power': .*magnitude, divided, normalised"):
+        WindowOptions(spectrum="power")
 
 
 def test_test_windows_are_the_last_ones_and_stay_when_training_has_fewer():
