@@ -69,7 +69,7 @@ _METHODS = {
     "gram targets axes residual": "analytic",
     "report model": "rnd_psi psi_fedavg single_match",
     "report model features attention": "psi_fada",
-    _PAIRS: "st_lf avg_degree rnd_alpha fedavg_alpha least_error most_similar",
+    _PAIRS: "st_lf avg_degree rnd_alpha fedavg_alpha least_bound least_error most_similar",
     f"{_PAIRS} features attention": "fada",
     "": "local_only majority_per_device best_source",
 }

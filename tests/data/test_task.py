@@ -33,8 +33,8 @@ NUMBERS, LABELS, STEPS = "regression", "multilabel", "sequence_labelling"
 LENGTH, WORDS, CLASSES = 5, 7, 3
 NEED_CLASSES = {
     "avg_degree", "best_source", "dfl", "dfl_diagonal", "fada", "fd", "fedavg_alpha", "fedgen", "fedproto",
-    "gaussian_distillation", "label_smoothing", "least_error", "most_similar", "personal_distillation", "psi_fada",
-    "psi_fedavg", "rnd_alpha", "rnd_psi", "single_match", "st_lf",
+    "gaussian_distillation", "label_smoothing", "least_bound", "least_error", "most_similar", "personal_distillation",
+    "psi_fada", "psi_fedavg", "rnd_alpha", "rnd_psi", "single_match", "st_lf",
 }  # fmt: skip
 NEED_ANOTHER_NET = {"fedasa", "fixed_depth"}
 WITHOUT_LABELS = {

@@ -62,7 +62,10 @@ def one_source(psi: Array, error: Array) -> Array:
 
 
 def nearest_source(psi: Array, divergence: Array) -> Array:
-    """Link every target to the source of least divergence from it (the first, if tied), with weight one."""
+    """Link every target to the source of least divergence from it (the first, if tied), with weight one.
+
+    divergence: (N, N), rows of sources: a divergence, or any other measure of which the least is best.
+    """
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
     alpha = np.zeros_like(divergence)
     alpha[sources[divergence[np.ix_(sources, targets)].argmin(0)], targets] = 1

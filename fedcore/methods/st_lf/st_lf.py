@@ -4,6 +4,7 @@
 st_lf          of the program (P)           of the program
 least_error    of the program               one: the source of least empirical error; ST-LF's control
 most_similar   of the program               one: the source of least divergence; ST-LF's other control
+least_bound    of the program               one: the source of least error + divergence / 2; the third control
 best_source    of the program               one: the source most accurate on the target's test data; a ceiling
 rnd_alpha      of the program               at random                                               (i)
 fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
@@ -15,7 +16,8 @@ psi_fada       at random                    dynamic attention, after adversarial
 single_match   those with labels, or half   a source for each target, so that the links cost least  (viii)
 
 The first control is ST-LF with its divergences and energies taken out of the choice of links, the second has its
-divergences alone: what ST-LF adds to each is what the rest is worth. `best_source` sees the labels of test data: no one
+divergences alone: what ST-LF adds to each is what the rest is worth. The third has both, the terms of Theorem 2 that
+depend on the source, and weights from no program. `best_source` sees the labels of test data: no one
 source can serve the targets better. Of single matching, SM, the paper says no more than that one source is matched with
 one target. (v) to (viii) draw sources among the devices with labels, as the authors' public code does; `sources: all`
 is the text, where untrained models are sent. Departures from the paper are listed in docs/methods/st_lf.md; what all
@@ -51,8 +53,8 @@ from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, Step
 from fedcore.types.ranges import Depth
 
 __all__ = [
-    "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "most_similar", "psi_fada", "psi_fedavg",
-    "rnd_alpha", "rnd_psi", "single_match", "st_lf",
+    "avg_degree", "best_source", "fada", "fedavg_alpha", "least_bound", "least_error", "most_similar", "psi_fada",
+    "psi_fedavg", "rnd_alpha", "rnd_psi", "single_match", "st_lf",
 ]  # fmt: skip
 
 BY_WRONG_LABELS = "links devices by shares of wrong labels"
@@ -72,6 +74,11 @@ def of_least_error(inputs: LinkInputs, round_info: RoundInfo) -> Array:
 def of_least_divergence(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     assert inputs.divergence is not None
     return heuristics.nearest_source(inputs.psi, inputs.divergence)
+
+
+def of_least_bound(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    assert inputs.divergence is not None
+    return heuristics.nearest_source(inputs.psi, inputs.error[:, None] + inputs.divergence / 2)
 
 
 def at_random(inputs: LinkInputs, round_info: RoundInfo) -> Array:
@@ -158,6 +165,7 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
 st_lf = _with_program("st_lf", of_program)
 least_error = control(_with_program("least_error", of_least_error))
 most_similar = control(_with_program("most_similar", of_least_divergence))
+least_bound = control(_with_program("least_bound", of_least_bound))
 rnd_alpha = _with_program("rnd_alpha", at_random)
 fedavg_alpha = _with_program("fedavg_alpha", by_size)
 avg_degree = _with_program("avg_degree", of_equal_degree)

@@ -15,6 +15,7 @@ from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import builder, method
+from fedcore.methods.st_lf.bound import theorem_2
 from fedcore.methods.st_lf.heuristics import (
     average_degree,
     match_sources,
@@ -31,6 +32,7 @@ from fedcore.methods.st_lf.st_lf import (
     at_random,
     by_size,
     of_equal_degree,
+    of_least_bound,
     of_least_divergence,
     of_least_error,
     of_program,
@@ -43,7 +45,7 @@ DRAWN = {
     name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")
 }
 WITHOUT_CHOICE = {name: GIVEN[name] for name in GIVEN if name != "combine"}
-WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error", "most_similar")
+WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error", "most_similar", "least_bound")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])
 
@@ -118,6 +120,24 @@ def test_no_source_is_nearer_to_a_target_than_the_one_it_takes():
                 wanted[best, j] = 1
         assert nearest_source(psi, divergence).tolist() == wanted.tolist()
     assert ties > 50
+
+
+def test_the_least_bound_is_the_least_of_theorem_2_over_all_single_sources():
+    """By trying all; with equal errors it is the most similar source, without divergences that of least error."""
+    rng, differ = np.random.default_rng(0), 0
+    for n in [*range(2, 8)] * 20:
+        psi, error, divergence = rng.integers(0, 2, n).astype(float), rng.random(n), 2 * rng.random((n, n))
+        psi[rng.integers(n)] = 0
+        inputs = LinkInputs(psi, error, np.ones(n), np.ones((n, n)), None, divergence)
+        alpha = of_least_bound(inputs, ROUND_INFO)
+        feasible(psi, alpha)
+        each = np.stack([theorem_2(np.eye(n)[i][:, None] * psi, error, divergence) for i in np.flatnonzero(psi == 0)])
+        np.testing.assert_allclose(theorem_2(alpha, error, divergence), each.min(0))
+        even, alone = replace(inputs, error=np.full(n, 0.3)), replace(inputs, divergence=np.zeros((n, n)))
+        assert of_least_bound(even, ROUND_INFO).tolist() == of_least_divergence(inputs, ROUND_INFO).tolist()
+        assert of_least_bound(alone, ROUND_INFO).tolist() == of_least_error(inputs, ROUND_INFO).tolist()
+        differ += alpha.tolist() != of_least_divergence(inputs, ROUND_INFO).tolist()
+    assert differ > 20
 
 
 @pytest.mark.parametrize("count", [3, 6, 9])

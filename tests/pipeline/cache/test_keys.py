@@ -366,8 +366,8 @@ UNAVERAGED = {"fd", "fedproto"}
 TUNED = {"fedbabu local 1", "perfedavg local 1"}
 """The last stage of methods whose devices tune the model in the end."""
 TRANSFERS = {
-    "st_lf", "least_error", "most_similar", "best_source", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi",
-    "psi_fedavg", "single_match",
+    "st_lf", "least_bound", "least_error", "most_similar", "best_source", "rnd_alpha", "fedavg_alpha", "avg_degree",
+    "rnd_psi", "psi_fedavg", "single_match",
 }  # fmt: skip
 """Methods of several stages: who trains first, then reports, then sends."""
 ALIGNED = {"fada": 3, "psi_fada": 2}
@@ -445,7 +445,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     trained = {name for name in found[""] if name.split(" ")[-1] in ("train", "chunk")}
     expected = trained - {f"{name} {step}" for name in UNTRAINED for step in ("train", "chunk")}
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
-    assert len(pairs) == 7, "those that train a classifier for each pair of devices"
+    assert len(pairs) == 8, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
     assert moved(found, "fedcore/core/training.py:plain_step") == expected | pairs | others | DISTILLED | TUNED
     assert moved(found, "fedcore/core/training.py:#") == set()
