@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import fedcore as fc
-from fedcore.methods.code.report import partners
-from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
+from fedcore.methods.code.transport import Plan, Transport, cost, partners, solve_transport, uniform
 from fedcore.report.figures import png
 from fedcore.report.figures.code import shares_of_mass
 

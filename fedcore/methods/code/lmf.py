@@ -7,10 +7,9 @@ from functools import partial
 
 from fedcore.core.training import Training
 from fedcore.methods.code import fusion
+from fedcore.methods.code.fusion import common_axes, fit_widths
 from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
-from fedcore.methods.code.report import FIGURES, report_plans
-from fedcore.methods.code.transport import Transport
-from fedcore.methods.code.widths import common_axes, fit_widths
+from fedcore.methods.code.transport import FIGURES, Transport, report_plans
 from fedcore.nets import require_equal
 from fedcore.types.federation import Axes, Net, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Update

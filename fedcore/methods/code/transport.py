@@ -13,12 +13,15 @@ sinkhorn    the paper's Algorithm 2
 exact       lambda = 0, by a network simplex
 identity    unit i goes to unit i, whatever the cost
 
+`report_plans` tells the plans and how they were computed.
+
 Reference: "CODE", Algorithm 2 and Section V; Dvurechensky, Gasnikov, Kroshnin 2018 for the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import inf, log, nan
 from typing import Literal, TypeAlias
@@ -27,9 +30,13 @@ import torch
 from torch import Tensor
 
 from fedcore.errors import InputError
+from fedcore.types.method import Report
 from fedcore.types.ranges import Count, Positive
 
 Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
+
+FIGURES = ("fedcore.report.figures.code:transport_plans",)
+"""Of a method that reports plans."""
 
 GAP, NOISE = 1e-6, 1e-13
 """An exact plan may cost more than the least by this share of its cost, or by this share of the greatest cost, which is
@@ -275,3 +282,51 @@ def _plan(plan: Tensor, iterations: int, cost: Tensor, a: Tensor, b: Tensor, set
     violation = marginal_error(plan.sum(1), a) + marginal_error(plan.sum(0), b)
     limit = bound(cost, a, b, settings.reg, settings.tol)
     return Plan(plan.contiguous(), iterations, violation, violation <= settings.tol, limit)
+
+
+def report_plans(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
+    """Report plans and how they were computed.
+
+    folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a matrix
+    "plan/<fold>/<label>" (n, m) float32. "solver/<number>" (F,) float64 holds the number of each plan, in the same
+    order; topic "transport" has them by fold, over its labels: sums of iterations and bounds, means of the rest. The
+    numbers are those of NUMBERS that the solver gives.
+    """
+    flat = {f"{fold}/{label}": plan for fold, labels in folds.items() for label, plan in labels.items()}
+    matrices = {f"plan/{name}": plan.plan.float() for name, plan in flat.items()}
+    numbers = _numbers(flat.values())
+    matrices |= {f"solver/{name}": torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
+    devices = {fold: _over(labels) for fold, labels in folds.items() if labels}
+    return Report(devices={"transport": devices} if devices else {}, matrices=matrices if flat else {})
+
+
+def _over(plans: Mapping[str, Plan]) -> dict[str, float]:
+    """Return the numbers of a fold."""
+    values = _numbers(plans.values())
+    return {name: sum(of) / (1 if name in ("iterations", "bound") else len(of)) for name, of in values.items()}
+
+
+def _numbers(plans: Collection[Plan]) -> dict[str, list[float]]:
+    """Return each number of every plan, but for those that are not a number for any."""
+    values = {name: [float(read(plan)) for plan in plans] for name, read in NUMBERS.items()}
+    return {name: of for name, of in values.items() if not all(map(math.isnan, of))}
+
+
+def partners(plan: Plan) -> float:
+    """Return the effective number of units that receive a unit's mass: mean over rows of exp(entropy of the shares).
+
+    1: a permutation; m: the mass is spread evenly.
+    """
+    shares = plan.plan / plan.plan.sum(1, keepdim=True)
+    return float(torch.special.entr(shares).sum(1).exp().mean())
+
+
+NUMBERS: dict[str, Callable[[Plan], float]] = {
+    "iterations": lambda plan: plan.iterations,
+    "violation": lambda plan: plan.violation,
+    "bound": lambda plan: plan.bound,
+    "partners": partners,
+    "excess": lambda plan: plan.excess,
+}
+"""Iterations, marginal violation, Theorem 2's bound on the iterations of Algorithm 2, `partners`, and the excess of
+cost (Definition 1)."""

@@ -29,8 +29,7 @@ from fedcore.core.messages import initial_messages, to_everyone
 from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
-from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry
-from fedcore.methods.code.widths import common_axes
+from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry, common_axes
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import load

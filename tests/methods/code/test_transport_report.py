@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedcore.methods.code.report import partners, report_plans
-from fedcore.methods.code.transport import Plan
+from fedcore.methods.code.transport import Plan, partners, report_plans
 from fedcore.report.figures.code import last_fold
 from fedcore.types.method import Report
 

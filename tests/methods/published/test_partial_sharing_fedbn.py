@@ -12,7 +12,7 @@ from plain_loops import CHAIN, NORMED, close, descend_by_hand, mean_by_size, mod
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.methods.published.fedbn import batch_norms
+from fedcore.methods.published.partial_sharing import batch_norms
 
 FED = federation("abcd", NORMED)
 OWN = ("1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked")
