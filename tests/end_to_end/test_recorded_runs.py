@@ -24,7 +24,7 @@ from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.record.metrics import read_device_table
+from fedcore.pipeline.record.contents import read_device_table
 
 FUSED = ("lmf", "code_ot")
 CANDIDATES = {"local_only", "fedavg_3", "lmf", "code_ot"}

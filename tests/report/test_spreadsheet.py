@@ -80,7 +80,7 @@ def test_a_strange_name_is_one_plain_file_name(name: str):
 @pytest.mark.parametrize("name", STRANGE)
 @pytest.mark.slow
 def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str):
-    from fedcore.pipeline.record.metrics import device_table, read_device_table, safe_name  # it imports MLflow
+    from fedcore.pipeline.record.contents import device_table, read_device_table, safe_name  # it imports MLflow
 
     assert safe_name(name).isascii()
     assert safe_name(name).isprintable()
@@ -93,6 +93,6 @@ def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str)
 
 @pytest.mark.slow
 def test_different_strange_names_have_different_metrics():
-    from fedcore.pipeline.record.metrics import safe_name
+    from fedcore.pipeline.record.contents import safe_name
 
     assert len({safe_name(name) for name in STRANGE}) == len(STRANGE)

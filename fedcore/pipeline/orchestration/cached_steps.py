@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -11,17 +12,24 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.transactions import IsolationLevel, get_transaction
 
+from fedcore.core.together import SideBySide, accelerate_all, bounded_shares, is_worth_it
+from fedcore.execute.accelerator import accelerate
 from fedcore.execute.workers import Engine
-from fedcore.pipeline.cache.calls import call_save, load_call_save, load_calls_save
+from fedcore.pipeline.cache.calls import call_save, load_call, load_call_save, load_calls_save, load_calls_vectorised
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatten
-from fedcore.pipeline.orchestration.in_memory import InMemory
-from fedcore.pipeline.orchestration.locks import StepLocks
-from fedcore.pipeline.orchestration.records import look_up, require_written
-from fedcore.pipeline.orchestration.shards import is_vectorised, label_of, nested_on, place_calls, word_of
-from fedcore.pipeline.orchestration.shared_work import SharedWork
+from fedcore.pipeline.orchestration.records import StepLocks, look_up, require_written
+from fedcore.pipeline.orchestration.shards import (
+    SMALL,
+    into_shards,
+    is_vectorised,
+    label_of,
+    nested_on,
+    place_calls,
+    word_of,
+)
 from fedcore.pipeline.orchestration.steps import BY_KEY, Job, in_order_of_completion, step, submit, wait_for
 
 
@@ -255,3 +263,92 @@ def _heaviest_first(calls: Mapping[Any, tuple[Any, ...]]) -> Callable[[Any], int
 
 def _name(kind: str, unit: Any) -> str:
     return f"{kind} {label_of(unit)}".strip()
+
+
+class SharedWork:
+    """Steps of a map that a worker does side by side, though each is a task and a record of its own.
+
+    The first task that runs has its whole part done, the others take what that has brought. Where there is nothing to
+    take, as a call failed, a worker died or a step is tried again, a task does its step alone and says what is wrong.
+    """
+
+    def __init__(self, store: Store, workers: Engine, fn: Callable[..., Any]) -> None:
+        self.store, self.workers, self.fn = store, workers, fn
+        self._parts: dict[str, _Part] = {}
+
+    def prepare(self, due: dict[str, tuple[Any, ...]]) -> None:
+        """Divide the calls of steps that are to be done, by name, among the workers, if that may be faster.
+
+        A part refers to SMALL bytes at most: a run that is killed loses it.
+        """
+        if len(due) < 2 or not all(is_worth_it(self.fn, args) for args in due.values()):
+            return
+        size = sum(ref.nbytes for args in due.values() for ref in refs(args))
+        capacity = 1
+        with suppress(Exception):  # a cluster that is lost: the steps say so
+            capacity = self.workers.capacity()
+        for names in bounded_shares(due, max(capacity, -(-size // SMALL))):
+            part = _Part({name: due[name] for name in names}, self._run)
+            self._parts |= dict.fromkeys(names if len(names) > 1 else (), part)
+
+    def take(self, name: str) -> Any:
+        """Return what a step stored and the seconds it took, once; None if the step is to be done alone."""
+        part = self._parts.pop(name, None)
+        return None if part is None else part.take(name)
+
+    def _run(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        work = partial(self.workers.call, load_calls_vectorised, self.store, self.fn, calls)
+        return with_blobs(self.store, tuple(calls), work)
+
+
+class _Part:
+    """Calls by the names of their steps, and what they brought."""
+
+    def __init__(
+        self, calls: Mapping[str, tuple[Any, ...]], run: Callable[[Sequence[tuple[Any, ...]]], list[Any]]
+    ) -> None:
+        self.calls, self._run = calls, run
+        self._lock = Lock()
+        self._done: dict[str, Any] | None = None
+
+    def take(self, name: str) -> Any:
+        with self._lock:
+            if self._done is None:
+                self._done = {}
+                with suppress(Exception):
+                    self._done = dict(zip(self.calls, self._run([*self.calls.values()]), strict=True))
+        return self._done.get(name)
+
+
+class InMemory:
+    """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
+
+    def __init__(
+        self, store: Store, workers: Engine, advance: Callable[[int], None], accelerator: str | None, together: int = 1
+    ) -> None:
+        self.store = store
+        self.workers = workers
+        self.advance = advance
+        self.accelerator = accelerator
+        self.together = together
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self.workers(fn, *self.store.get(args))
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        if not is_vectorised(fn, self.together):
+            return self._run_in_workers(accelerate(fn, self.accelerator), calls, word_of(fn))
+        shards = into_shards(fn, calls, self.together)
+        sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
+        values = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, word_of(fn))
+        return {unit: result for label in shards for unit, result in zip(shards[label], values[label], strict=True)}
+
+    def _run_in_workers(
+        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], name: str
+    ) -> dict[Any, Any]:
+        loaded = {unit: (self.store, fn, args) for unit, args in calls.items()}
+        if self.accelerator is None:
+            call = partial(SideBySide(self.workers).map, load_call, loaded, name=name, step=fn)
+        else:
+            call = partial(self.workers.map, load_call, loaded, name=name, accelerator=self.accelerator)
+        return with_blobs(self.store, tuple(calls.values()), call)

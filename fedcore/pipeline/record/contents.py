@@ -1,24 +1,116 @@
-"""What a run holds and says besides its metrics: parameters, files and descriptions."""
+"""What a run holds: metrics, parameters, files and descriptions.
+
+A few headline numbers sort first; the means of everything else are below `topic/`:
+
+accuracy, accuracy_std, accuracy_worst     of devices' own test data: mean over the devices that count in the answer,
+                                           spread and the worst of them
+shared_accuracy, ...                       on the shared test set
+validation_accuracy, ...                   on the devices' validation data
+                                           (accuracy stands for the metric that decides; if it is another one, the
+                                           other scores are below topic/test., topic/shared. and topic/val.)
+bytes_up, bytes_down                       of all devices, in all rounds so far
+prepare_up, prepare_down                   of all devices, before the first round, if they exchange anything then
+seconds, seconds_cpu                       of all steps
+
+The numbers of single devices are rows of two artifacts: the table of all rounds, and a table of the last one.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from mlflow.entities import Metric
 
 from fedcore import __version__
+from fedcore.core.metrics import ACCURACY
+from fedcore.core.metrics import Metric as Decider
+from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SETTING
 from fedcore.pipeline.record import origin
 from fedcore.pipeline.record.result import Result
+from fedcore.results import tidy
+from fedcore.results.criterion import Criterion, measured
+from fedcore.results.summary import groups
+
+PREFIX = {"test": "", "shared": "shared_", "val": "validation_"}
+"""split -> the prefix of its metrics"""
+DEVICES = "devices.json"
+"""The artifact with the last numbers of each device, in the format of MLflow's tables."""
 
 NOTE = 8000
 """The most characters that MLflow keeps of a run's description."""
 
-
 REST = "The rest is on the page, among the artifacts."
+
+
+def metrics(
+    table: pd.DataFrame, seconds: pd.DataFrame, start: int, decides: Criterion = Criterion()
+) -> Iterator[Metric]:
+    """Yield a run's metrics over its turns, counted from 1. decides: the metric that decides, and which devices count.
+
+    If devices are in several groups, also the decider's mean in each, e.g. accuracy_in_A. Times are the run's start
+    plus the step, so that writing twice gives one point.
+    """
+    turns = {
+        round_info: i for i, round_info in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
+    }
+    members = groups(table).drop_duplicates("device").set_index("device")["group"]
+    decider, weights = decides.metric, measured(table, decides).weights
+    sent: dict[str, float] = {}
+    rows = table[table["value"].notna()]
+    for (stage, number, split, metric), part in rows.groupby(["stage", "round", "split", "metric"], sort=True):
+        step, name = turns[stage, number], safe_name(str(metric))
+        own = split == "test" and metric == decider.column
+        counted = part[part["device"].isin(weights)] if own else part
+        if counted.empty:
+            continue
+        means = tidy.over_devices(counted, members, weights if own else None)
+        if split == "traffic":
+            sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
+            named = {name: sent[name]}
+        elif split in PREFIX and metric == decider.column:
+            key = f"{PREFIX[split]}{decider.name}"
+            named = {key: means.pop("mean"), **{f"{key}_{safe_name(word)}": value for word, value in means.items()}}
+        elif split in PREFIX and decider == ACCURACY:
+            named = {f"{PREFIX[split]}{name}": means["mean"]}
+        else:
+            named = {f"topic/{split}.{name}": means["mean"]}
+        for key, value in named.items():
+            yield Metric(key, float(value), start + step, step)
+    for column, key in {"wall": "seconds", "cpu": "seconds_cpu"}.items():
+        yield Metric(key, float(seconds[column].sum()), start, 0)
+        for kind, value in zip(seconds["kind"], seconds[column], strict=True):
+            yield Metric(f"topic/seconds.{kind}.{column}", float(value), start, 0)
+
+
+def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
+    """Return the last numbers of each device as a table of MLflow: a row per device, a column per split and metric.
+
+    decider: the metric that decides, whose columns come first.
+    """
+    last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
+    order = dict.fromkeys([*last["column"][last["metric"] == decider.column], *last["column"]])
+    wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
+    cells_of = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
+    return json.dumps({"columns": list(cells_of), "data": cells_of.to_numpy().tolist()}).encode()
+
+
+def read_device_table(content: bytes) -> pd.DataFrame:
+    """Return what :func:`device_table` wrote, indexed by device."""
+    parts = json.loads(content)
+    return pd.DataFrame(parts["data"], columns=parts["columns"]).set_index("device")
+
+
+def safe_name(name: str) -> str:
+    """Return a name that MLflow accepts; a name that had to change ends in a digest, so that names stay distinct."""
+    plain = re.sub(r"^[.]+|[^A-Za-z0-9_. :-]", "_", name)[:100]
+    return plain if plain == name else f"{plain}-{digest_of(name.encode())[:6]}"
 
 
 def describe_final_fit(result: Result) -> str:

@@ -27,7 +27,7 @@ from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import challenge, models, registry, seals
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
-from fedcore.pipeline.record.metrics import DEVICES, read_device_table
+from fedcore.pipeline.record.contents import DEVICES, read_device_table
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.proposals import AGAINST as AGAINST
 from fedcore.pipeline.record.proposals import BETTER as BETTER

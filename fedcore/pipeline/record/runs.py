@@ -55,17 +55,20 @@ from fedcore.pipeline.files import SCHEMA, TABLE, TRAINED
 from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.challenge import trained_keys
 from fedcore.pipeline.record.contents import (
+    DEVICES,
     cut_value,
     describe_final_fit,
+    device_table,
+    metrics,
     origin_files,
     params_of,
+    safe_name,
     shorten_note,
     to_npy,
     to_parquet,
 )
 from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
 from fedcore.pipeline.record.figures import draw
-from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Notice, PreparedData, PromotionCandidate, Result, Rule, StudyOnData

@@ -149,7 +149,7 @@ def compute_chunk(
     receive any, as thousands may do neither.
 
     checkpoints: the starts of the stage's chunks, `checkpoint` last. execute: InMemory of
-    fedcore.pipeline.orchestration.in_memory. The signature does not name this type: a step's key covers the source
+    fedcore.pipeline.orchestration.cached_steps. The signature does not name this type: a step's key covers the source
     that its function uses, and the result does not depend on how a chunk is run.
     """
     state = restore(execute, method, fed, seed, checkpoints)

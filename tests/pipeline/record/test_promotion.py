@@ -28,8 +28,8 @@ from fedcore.field.session import FieldRun
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
+from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, record
-from fedcore.pipeline.record.metrics import DEVICES, device_table
 from fedcore.types.method import Model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own

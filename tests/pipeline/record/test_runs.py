@@ -25,7 +25,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
-from fedcore.pipeline.record.metrics import safe_name
+from fedcore.pipeline.record.contents import safe_name
 from fedcore.pipeline.record.result import Notice, PreparedData, StudyOnData
 from fedcore.types.federation import Data
 from fedcore.types.method import Model, Threshold

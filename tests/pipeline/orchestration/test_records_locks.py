@@ -18,13 +18,13 @@ from prefect.results import ResultStore
 from prefect.transactions import IsolationLevel, transaction
 from project import ROOT
 
-from fedcore.pipeline.orchestration.locks import StepLocks
+from fedcore.pipeline.orchestration.records import StepLocks
 
 ASK = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
-from test_locks import compute
+from test_records_locks import compute
 print(compute(Path({folder!r}), sys.argv[1]))
 """
 

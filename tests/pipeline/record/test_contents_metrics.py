@@ -9,7 +9,7 @@ import pytest
 from tables import NO_SECONDS, frame, grouped, rows
 
 from fedcore.core.metrics import METRICS
-from fedcore.pipeline.record.metrics import device_table, metrics, read_device_table, safe_name
+from fedcore.pipeline.record.contents import device_table, metrics, read_device_table, safe_name
 from fedcore.results.criterion import Criterion
 
 SECONDS = pd.DataFrame(

@@ -20,9 +20,8 @@ from fedcore.types.method import Message, StepId
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
-from fedcore.pipeline.orchestration import shared_work
-from fedcore.pipeline.orchestration.in_memory import InMemory
-from fedcore.pipeline.orchestration.shared_work import SharedWork
+from fedcore.pipeline.orchestration import cached_steps
+from fedcore.pipeline.orchestration.cached_steps import InMemory, SharedWork
 
 FED = federation("abcd")
 TRAIN = partial(train, training=SGD)
@@ -80,7 +79,9 @@ def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
 
 
 def test_parts_are_as_large_as_a_kill_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shared_work, "SMALL", sum(args[2].data.nbytes for args in calls(Store(tmp_path)).values()) // 4)
+    monkeypatch.setattr(
+        cached_steps, "SMALL", sum(args[2].data.nbytes for args in calls(Store(tmp_path)).values()) // 4
+    )
     work = SharedWork(Store(tmp_path), Counting(1), TRAIN)
     work.prepare(calls(Store(tmp_path)))
     assert [work.take(name) is None for name in calls(Store(tmp_path))] == [True] * 4

@@ -18,7 +18,7 @@ from fedcore.pipeline.cache.store import Store
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
-from fedcore.pipeline.orchestration.in_memory import InMemory
+from fedcore.pipeline.orchestration.cached_steps import InMemory
 from fedcore.pipeline.orchestration.shards import nested_on, word_of
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
