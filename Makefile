@@ -10,15 +10,14 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
-# tests that import neither Prefect nor MLflow, in two processes; all others but the scenarios are a third
-LEARNING := $(addprefix tests/,api config core methods nets partition)
-DATA := $(addprefix tests/,data execute report results test_docs.py test_front_door.py test_judge_anew.py test_results_page.py)
+# the tests but the scenarios, in two processes that take as long as each other: a third would import PyTorch once more
+LEARNING := $(addprefix tests/,api config core methods nets partition field)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests learning-tests data-tests other-tests quick-learning-tests quick-data-tests quick-other-tests
+.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests learning-tests other-tests quick-learning-tests quick-other-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -26,11 +25,11 @@ run: checkout .venv/run
 	@$(BIN)/fedcore show --brief
 
 check: checkout .venv/test
-	@$(MAKE) --no-print-directory --jobs 4 style quick-learning-tests quick-data-tests quick-other-tests
+	@$(MAKE) --no-print-directory --jobs 3 style quick-learning-tests quick-other-tests
 	@$(BIN)/python tests/budget.py
 
 test: checkout .venv/test
-	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 5 style learning-tests data-tests other-tests pipeline-tests
+	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 4 style learning-tests other-tests pipeline-tests
 	@$(BIN)/python tests/budget.py --lines
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
@@ -59,16 +58,13 @@ style:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick-learning-tests quick-data-tests quick-other-tests: MARK := -m 'not slow'
+quick-learning-tests quick-other-tests: MARK := -m 'not slow'
 
 learning-tests quick-learning-tests:
 	$(BIN)/pytest $(MARK) $(LEARNING)
 
-data-tests quick-data-tests:
-	$(BIN)/pytest $(MARK) $(DATA)
-
 other-tests quick-other-tests:
-	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore %,$(LEARNING) $(DATA))
+	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore %,$(LEARNING))
 
 # fills what the others leave of the cores, three scenarios at a time
 pipeline-tests:

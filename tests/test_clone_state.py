@@ -42,6 +42,7 @@ def test_a_use_of_the_clones_state_is_refused_and_noted(use: str, monkeypatch: p
     assert len(noted) == 1  # so that a test fails which catches it
 
 
+@pytest.mark.slow
 def test_forks_refuse_it_too(tmp_path: Path):
     program = tmp_path / "read.py"
     program.write_text(f"open({str(ROOT / '.fedcore' / 'journal.jsonl')!r})")

@@ -95,6 +95,7 @@ FIRST = ROOT / "docs" / "results" / "first-answer.csv"
 CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "majority", "majority_per_device"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_answer_that_a_page_begins_with_is_that_of_make_run(page: str):
     """Its words and numbers by today's rules, on numbers that the next test computes anew."""

@@ -106,6 +106,7 @@ def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc
         np.testing.assert_allclose(deployed.probabilities(x), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
 def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
     config = fc.method(name, training={"epochs": 1}, **({"features": 64} if name == "analytic" else {}))

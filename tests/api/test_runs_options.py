@@ -19,6 +19,7 @@ def fed() -> Any:
     return fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(6), examples=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "fedrep"])
 def test_a_run_that_goes_on_is_one_that_never_stopped(fed: Any, name: str):
     def of(rounds: int) -> Any:

@@ -93,6 +93,7 @@ def test_an_mlp_by_hand_and_by_a_loss_of_ones_own_agree():
     torch.testing.assert_close(own.params, known.params, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in METHODS if name in ("fedavg", "fedprox", "fedper", "ditto", "scaffold")]
 )
@@ -335,6 +336,7 @@ def test_moon(monkeypatch: pytest.MonkeyPatch):
     close(state.messages["a"].params, model)
 
 
+@pytest.mark.slow
 def test_moon_with_its_projection(monkeypatch: pytest.MonkeyPatch):
     """The head is trained beside the net by the same optimiser, stays on its device and is not counted."""
     fed = federation("abc", Net(chain))

@@ -166,6 +166,7 @@ def test_where_products_of_some_numbers_differ_these_train_one_by_one(
     assert trained == groups(fed, ADAM, [5, 5, 5])
 
 
+@pytest.mark.slow
 def test_products_are_tried_out_once(monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[int, float]] = []
     real = side_by_side.same_bits

@@ -43,6 +43,7 @@ def turn_of(number, names=NAMES):
 # Reductions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upload", ["model", "delta"])
 def test_threats_that_never_strike_change_no_bit(upload):
     built = fedavg(3, upload=upload)

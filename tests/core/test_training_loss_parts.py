@@ -47,6 +47,7 @@ def near_prototypes(batch: Batch, weight: float = 0.5) -> Tensor:
     return cross_entropy(batch.logits, batch.y) + weight * apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", KINDS, ids=["sgd", "momentum", "adam"])
 def test_a_losss_parts_are_trained_as_parameters_of_the_net_would_be(settings):
     """Against PyTorch's optimiser over both, in two rounds; what Adam keeps is kept for both."""

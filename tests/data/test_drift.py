@@ -77,6 +77,7 @@ def test_one_side_of_the_distance_is_that_of_scipy(distance: float, size: int):
     assert drift.one_sided(distance, size) == pytest.approx(stats.ksone.sf(distance, size), rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_tests_of_counts_are_those_of_scipy():
     """Rare and empty cells, and rows of different sizes; fractions of rows for chi squared."""
     rng = np.random.default_rng(1)
@@ -100,6 +101,7 @@ def test_ten_bins_hold_a_tenth_each():
     assert (sum(ones.counts), max(ones.counts), ones.gaps) == (101, 101, 0)
 
 
+@pytest.mark.slow
 def test_a_reference_is_bounded():
     """Of 2,000 devices with 10 columns those with most rows are kept: 5,000 columns of devices, about a megabyte."""
     columns = tuple(Column(f"sensor {i}", "number") for i in range(10))

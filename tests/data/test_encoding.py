@@ -64,6 +64,7 @@ def known(made: Made, scale: str) -> Schema:
     return from_json(to_json(fit_schema(data, training(parts), scale)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["none", "device", "common"])
 def test_inputs_from_a_frame_are_those_of_training_bit_for_bit(made: Made, scale: str):
     frame, data, parts = made

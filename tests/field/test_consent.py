@@ -157,6 +157,7 @@ def test_a_step_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
 # What leaves.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "kind", "agreed"),
     [("code_ot", "class_hits", ["model"]), ("dfl", "soft", ["model"]), ("st_lf", "classifier", ["report", "model"])],
@@ -175,6 +176,7 @@ def test_what_the_owner_has_not_agreed_to_does_not_leave(row, kind, agreed, tmp_
     assert not [1 for name, _, answer in link.sent if name == "b" and f'"{kind}' in answer[:3000].decode("latin1")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "settings"),
     [

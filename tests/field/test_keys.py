@@ -118,6 +118,7 @@ def test_a_server_rebuilds_updates_of_the_simulation_alone(tmp_path):
     assert len(own) == 4
 
 
+@pytest.mark.slow
 def test_no_secret_key_and_no_mask_of_a_pair_travels(tmp_path):
     field, link = masked_field(tmp_path, masked(rounds=1))
     field.join()
@@ -337,6 +338,7 @@ def test_too_few_for_a_sum_that_hides_anything_end_the_run(tmp_path):
     assert "a refuses: round 1 of stage 1: a masked sum of 2 devices, a wants 3" in said
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_before_the_last_mask_goes_on(tmp_path):
     said = []
     field, link = masked_field(tmp_path / "one", masked(rounds=1), said)

@@ -23,6 +23,7 @@ from fedcore.types.federation import nbytes
 TABLE = Schema((2,), "float32", ("a", "b"), (Column("x", "number"), Column("y", "boolean")), "label")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "scale", "hold_out", "split"),
     [

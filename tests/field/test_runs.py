@@ -66,6 +66,7 @@ def test_another_method_under_the_name_of_a_run_is_refused(play):
         list(play("whole", ROWS["fedavg"]))
 
 
+@pytest.mark.slow
 def test_a_name_is_free_again_where_devices_refused(tables, tmp_path):
     _, setup, link = tables
     link.start("west", ["numbers", "fedavg"])
@@ -103,6 +104,7 @@ def tables(tmp_path):
     return on_devices(tmp_path)
 
 
+@pytest.mark.slow
 def test_devices_with_tables_have_the_bits_of_the_study(tables, tmp_path):
     fed, setup, link = tables
     row = method("fedavg", rounds=2, training={"epochs": 1})
@@ -145,6 +147,7 @@ def test_a_device_whose_owner_has_not_allowed_numbers_sends_none(tables, tmp_pat
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "seed", "said"),
     [

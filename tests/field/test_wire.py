@@ -17,6 +17,7 @@ from fedcore.field.wire import digest, pack, unpack
 TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(TYPES), st.lists(st.integers(0, 3), max_size=3)), max_size=5))
 def test_what_is_packed_comes_back_to_the_bit(kinds):
     draws = torch.Generator().manual_seed(len(kinds))

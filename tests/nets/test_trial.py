@@ -402,6 +402,7 @@ NOISY = [Norm, Attention]
 """Adam makes steps of gradients that are but rounding: a bias before a norm, that of an attention's keys."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "optimiser"),
     [(kind, name) for kind in EQUAL for name in OPTIMISERS if name == "sgd" or kind not in NOISY],
@@ -441,6 +442,7 @@ def _built(net):
         return net.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EQUAL, ids=lambda kind: kind.__name__)
 def test_fast_copies_are_made_where_they_can_be(kind):
     """Otherwise the fast way would never be taken, and nothing would tell."""
@@ -638,6 +640,7 @@ def noisy_metric(answers, y):
     return np.random.rand() + random.random() + torch.rand(()).item()
 
 
+@pytest.mark.slow
 def test_random_numbers_of_a_users_own_are_the_same_in_every_process():
     """And its labels are its own to change, and the program's generators go on as if nothing had been drawn."""
     fed = federation(own(Noisy))

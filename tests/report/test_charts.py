@@ -6,6 +6,7 @@ import json
 import math
 
 import pandas as pd
+import pytest
 from comparisons import summary
 from scipy import stats
 from tables import NO_SECONDS, frame, rows
@@ -36,6 +37,7 @@ def made() -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 def test_the_front_is_the_rows_that_none_beats_for_fewer_bytes():
     found = summarise(made(), NO_SECONDS, frozenset({"control"}))
     assert front(found, "test") == ["local_only", "good"]
@@ -44,6 +46,7 @@ def test_the_front_is_the_rows_that_none_beats_for_fewer_bytes():
     assert front(summary(made()), "test") == ["local_only", "control"]
 
 
+@pytest.mark.slow
 def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     table = made()
     found = summarise(table, NO_SECONDS, frozenset({"control"}))

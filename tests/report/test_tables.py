@@ -15,6 +15,7 @@ from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import COLUMNS, NO_SECONDS, summarise
 
 
+@pytest.mark.slow
 def test_csv_reads_back():
     summary = comparison()[1]
     text = csv(summary)
@@ -59,6 +60,7 @@ def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():
     assert [lines[1][cost].text for cost in ("nets_run", "macs")] == ["1", "52,544"]
 
 
+@pytest.mark.slow
 def test_one_device_has_no_spread_over_devices_and_no_worst():
     one, two = (
         cells(summarise(frame(rows({"a": own, "b": own})), NO_SECONDS, frozenset()))[0]

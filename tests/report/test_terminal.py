@@ -138,6 +138,7 @@ def test_claims_are_printed():
     assert out.getvalue() == ""
 
 
+@pytest.mark.slow
 def test_a_study_of_many_settings_is_printed_as_one_table():
     found = summarise(sweep(4), NO_SECONDS, frozenset(["half_best"]))
     text = printed(found, 100)

@@ -165,6 +165,7 @@ def with_sizes(made: pd.DataFrame, sizes: dict[str, int], classes: dict[str, int
     return pd.concat([made, *parts], ignore_index=True)
 
 
+@pytest.mark.slow
 def test_a_tiny_device_does_not_outvote_the_others():
     """d00 has 400 test rows and gains; d01 has 2, loses, and is left out of the mean, by name."""
     made = with_sizes(table({"local_only": ALONE, "code": [[0.75, 0.1]] * 3}), {"d00": 400, "d01": 2})

@@ -24,6 +24,7 @@ def with_losses(made: pd.DataFrame, losses: Mapping[str, float]) -> pd.DataFrame
     return made.assign(value=made["value"].where(~known, made["method"].map(losses)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "cause"),
     [(1.1, Cause.TOO_FAR), (math.nan, Cause.TOO_FAR), (0.71, Cause.TOO_LITTLE), (0.5, Cause.COMMONEST)],

@@ -205,6 +205,7 @@ def test_claims_on_numbers_are_those_on_accuracies(rule, metric):
         assert (one.difference, one.margin) == pytest.approx((other.difference, other.margin), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "word"), [("fair > good", "holds"), ("good > fair", "contradicted")])
 @pytest.mark.parametrize("metric", ["shared.rmse", "worst of shared.rmse"])
 def test_an_error_that_is_named_is_compared_as_it_is(rule, word, metric):

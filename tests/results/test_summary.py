@@ -39,6 +39,7 @@ def by_method(summary: pd.DataFrame) -> pd.DataFrame:
     return summary.set_index("method")
 
 
+@pytest.mark.slow
 def test_the_numbers_of_two_devices_and_two_seeds():
     best_is_earlier = {method: [[1.0, 1.0], [1.0, 1.0]] for method in ACCURACY}
     table = frame(rows(best_is_earlier, at=1), rows(ACCURACY, at=2, shared=0.25))

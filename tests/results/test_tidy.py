@@ -94,6 +94,7 @@ def test_bytes_are_listed_of_the_devices_that_took_part():
     assert down[3].drop(list(present[3])).eq(model).all()
 
 
+@pytest.mark.slow
 def test_the_traffic_before_the_first_round_has_rows_of_its_own():
     """So that training alone still is what sends nothing, and its seconds are those of the preparation."""
     fed = plainly("abc")

@@ -37,6 +37,7 @@ RISING = {1: 0.1, 9: 0.5, 10: 0.52}
 LEVEL_OFF = {1: 0.1, 8: 0.595, 10: 0.6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "a", "b", "word"),
     [("b > a", RISING, LEVEL_OFF, "not tested"), ("a > b", LEVEL_OFF, RISING, "not tested"),
@@ -161,6 +162,7 @@ def gated(gates, rows=None, **words):
     return judge(Claim("said", **{"rule": "good > fair"} | words), rows, POINTS, closed(gates, rows, POINTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", ["good > fair", "fair > good", "good ~ fair within 1", "good falls with federation.alpha",
              "good falls with federation.alpha pairwise", "good rises with round", "good > absent", "single > 0.1"],

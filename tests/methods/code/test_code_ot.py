@@ -76,6 +76,7 @@ def test_identical_devices_are_a_fixed_point(settings, count):
 # Reductions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank_by", ["validation", "test"])
 @pytest.mark.parametrize("names", ["a", "ab", "abcde"])
 def test_without_alignment_it_is_the_geometric_weighting_to_the_bit(rank_by, names):

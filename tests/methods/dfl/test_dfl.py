@@ -65,6 +65,7 @@ def test_with_threshold_1_it_is_fedavg_bit_by_bit(training, fraction):
     assert bits(last(dfl(**changes), FED, 2).state.messages["a"].params) != bits(two.state.messages["a"].params)
 
 
+@pytest.mark.slow
 def test_with_batch_norm_as_well():
     """Buffers travel with the rest; a count of batches is not averaged, a lone last example is left out."""
     fed, known = federation("abc", NORMED), dict.fromkeys("abc", NORMED)
@@ -76,6 +77,7 @@ def test_with_batch_norm_as_well():
     assert counted.item() == 4 * a_round
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["size", "even"])
 def test_changes_and_models_average_to_the_same_but_for_rounding(weights):
     one, two = (last(fedavg(upload=upload, weights=weights), FED, 1) for upload in ("delta", "model"))

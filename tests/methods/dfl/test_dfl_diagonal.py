@@ -48,6 +48,7 @@ def test_at_temperature_1_it_is_pytorchs_smoothing_by_the_mean_diagonal():
     assert shares[1] > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_with_threshold_1_it_is_dfl_and_below_it_is_not(temperature):
     fed = federation("abcd")

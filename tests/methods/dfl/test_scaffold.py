@@ -128,6 +128,7 @@ def test_the_servers_variate_stays_the_mean_of_the_devices_own():
     assert one.state.server["fc3.bias"].abs().max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_init", [True, False])
 def test_its_traffic_is_twice_fedavgs_both_ways(shared_init):
     changes = {"rounds": 3, "shared_init": shared_init}

@@ -36,6 +36,7 @@ def test_the_global_model_is_fedavgs(training, fraction):
     assert one.up["a"] in (0, NBYTES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, ADAM, KEPT], ids=["sgd", "adam", "kept"])
 def test_without_a_tie_the_personal_model_is_local_training(training):
     one = last(ditto(training=training, strength=0.0), federation(), 2)

@@ -424,6 +424,7 @@ def test_budgets_that_do_not_fit_the_devices_are_refused(budget, words):
         fedasa(budget=budget)
 
 
+@pytest.mark.slow
 def test_the_papers_shares():
     """10.46 K to 59.87 K parameters in every round, and 81.49 % less than the whole."""
     fed = signals("ab", WHOLE, (1, 512))

@@ -93,6 +93,7 @@ def test_personal_layers_and_moments_never_travel():
     assert all([*update.params] == BODY and not update.extra for update in updates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, KEPT], ids=["sgd", "kept"])
 @pytest.mark.parametrize("shared_init", [True, False])
 def test_with_nothing_personal_it_is_fedavg(training, shared_init):

@@ -184,6 +184,7 @@ def test_with_noise_there_is_a_solution_and_less_noise_is_nearer():
     assert all(bool(one.isfinite()) for one in far)
 
 
+@pytest.mark.slow
 def test_many_features_and_much_noise_leave_a_solution_for_every_seed():
     """Of few examples G has most of its eigenvalues at zero, from where noise makes them negative."""
     fed = divided([10] * 6)

@@ -98,6 +98,7 @@ def test_a_device_with_one_class_decides_on_it_alone():
     assert evaluate(found, NET, fed.test)["loss"] < np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["counts", "size", "even", "entropy"])
 def test_devices_without_labels_have_no_vote_but_get_the_ensemble(weights):
     there = FED.devices["b"]

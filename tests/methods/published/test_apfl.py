@@ -23,6 +23,7 @@ GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds"
 apfl = partial(method, "apfl", **GIVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_a_plain_loop(rate: float):
     """Deng et al. 2020, Algorithm 1, with half of the devices in each round; autograd finds the chain rule's alpha."""
@@ -64,6 +65,7 @@ def test_a_plain_loop(rate: float):
     assert len(set(alpha.values())) == (1 if rate == 0 else 1 + len(own))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
 def test_with_no_share_of_its_own_it_is_fedavg_bit_by_bit(training):
     one, two = (last(built, FED) for built in (apfl(alpha=0.0, training=training), fedavg(training=training)))

@@ -23,6 +23,7 @@ fedala = partial(method, "fedala", **GIVEN)
 LAYERS = ("2.weight", "2.bias"), ("0.weight", "0.bias")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top", [1, 2])
 def test_a_plain_loop(top: int):
     """Zhang et al. 2023, Algorithm 1, with three of four devices in each round."""
@@ -62,6 +63,7 @@ def test_a_plain_loop(top: int):
     assert any(float(w["2.weight"].min()) < 1 for w in learnt.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
 def test_where_all_is_taken_it_sends_what_fedavg_does_bit_by_bit(training):
     one, two = (last(built, FED) for built in (fedala(weights_lr=0.0, training=training), fedavg(training=training)))

@@ -51,6 +51,7 @@ def test_a_plain_loop_on_the_printed_objective(training):
         close(memory, gradients[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, optimiser_state="keep")], ids=["sgd", "adam", "kept"])
 def test_without_a_penalty_it_is_fedavg_bit_by_bit(training):
     one = last(feddyn(alpha=0.0, training=training), FED)

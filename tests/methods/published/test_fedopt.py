@@ -21,6 +21,7 @@ GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds"
 fedopt = partial(method, "fedopt", **GIVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["momentum", "adam", "yogi", "adagrad"])
 def test_a_rule_is_that_of_the_paper(rule):
     built = fedopt(rule=rule, server_lr=0.05, beta1=0.7, beta2=0.9, tau=0.01, fraction=0.75)

@@ -59,6 +59,7 @@ def test_a_plain_loop(fraction):
     assert len(one.state.memories) == 4 or fraction < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
 def test_without_a_pull_it_is_local_training_bit_by_bit(training):
     models = {}

@@ -43,6 +43,7 @@ def test_a_plain_loop_leaves_batch_norms_out():
                 assert not memory or key not in one.state.messages[name].params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, replace(ADAM, optimiser_state="keep")], ids=["sgd", "kept"])
 def test_without_a_batch_norm_it_is_fedavg_bit_by_bit(training):
     fed = federation("abcd", CHAIN)

@@ -24,6 +24,7 @@ GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds"
 fedrep = partial(method, "fedrep", **GIVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training", [SGD, replace(SGD, momentum=0.8, weight_decay=0.1)], ids=["sgd", "momentum and decay"]
 )

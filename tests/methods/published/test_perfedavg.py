@@ -23,6 +23,7 @@ GIVEN = {"nets": FED.public.nets, "training": SGD, "shared_init": True, "rounds"
 perfedavg = partial(method, "perfedavg", **GIVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.3, 1e-12], ids=["ahead", "fedavg on every other minibatch"])
 @pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5, weight_decay=0.1)], ids=["sgd", "momentum"])
 def test_a_plain_loop(training, alpha):

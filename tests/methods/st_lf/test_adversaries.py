@@ -289,6 +289,7 @@ def aligned(built):
     return [(unit, memory, sent) for unit, (memory, sent) in of]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rival"), [("fada", "fedavg_alpha"), ("psi_fada", "psi_fedavg")])
 def test_without_alignment_it_is_fedavg_of_devices_of_equal_size(name, rival):
     fed, seed = half(EVEN, "fg") if name == "fada" else federation(EVEN), 3
@@ -312,6 +313,7 @@ def test_without_alignment_a_target_runs_the_even_mean_of_the_sources():
         assert bits(deployed) == bits(Model((expected,)))
 
 
+@pytest.mark.slow
 def test_with_weight_zero_a_copy_is_the_source_trained_further():
     """Full batches, so that which examples are drawn when does not matter: steps of the gradient, written out."""
     built, fed = fada(weight=0.0, batch=100), half(unknown="bcd")

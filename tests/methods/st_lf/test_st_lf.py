@@ -31,6 +31,7 @@ NONE = data(0)
 # reductions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["exact", "successive", "cvxpy", "repaired"])
 def test_free_sources_are_all_sources_and_keep_local_training_exactly(solver):
     built, fed = st_lf(phi_s=0.0, solver=solver), federation("abcd")
@@ -121,6 +122,7 @@ def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
 # the authors' public code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 3}])
 def test_pretraining_is_federated_averaging_and_then_local_training(length: dict[str, int]):
     """Averages of the labelled devices' models by their examples; all devices then start from the last one."""

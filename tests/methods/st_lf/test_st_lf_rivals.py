@@ -237,6 +237,7 @@ def test_sources_targets_and_energies_are_st_lfs(name):
     feasible(mine["psi"].numpy(), mine["alpha"].numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALONE)
 def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
     built = method(name, **DRAWN, sources="all")

@@ -42,6 +42,7 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_chunks_key_knows_how_many_train_together():
     steps = [nested_on(compute_chunk, kind, most) for kind, most in ((None, 1), ("cpu", 1), ("cpu", 2), ("cpu", 3))]
     assert len({Digest().of(step) for step in steps}) == 4

@@ -88,6 +88,7 @@ def test_a_database_elsewhere_is_not_made(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statements",
     [

@@ -85,6 +85,7 @@ def test_a_process_that_is_no_server_of_this_project_is_not_ended(state: Path):
         assert not (state / "server.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lease", [True, False])
 def test_a_server_ends_when_nobody_has_used_it_or_its_folder_is_gone(
     lease: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -106,6 +106,7 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     refresh_global_settings_context()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_server")
 @pytest.mark.parametrize(
     ("asked", "seconds"),

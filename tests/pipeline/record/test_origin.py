@@ -33,6 +33,7 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: str(changes.get("data.name", len(changes))))
 def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
     (setting,) = grid_points(read(ROOT), "code", "small", changes, list(METHODS))

@@ -178,6 +178,7 @@ def test_along_a_key_of_names_keeps_their_order():
     assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["mlp", "cnn"]
 
 
+@pytest.mark.slow
 def test_along_alpha_an_even_partition_stands_beside_the_others():
     """Neither 0.1 and 1 beside 1e20 nor powers of ten from 0.1 to 1e20 could be told apart."""
     grid = {f"alpha={alpha:g}": {"federation.alpha": alpha} for alpha in (1e20, 1.0, 0.1)}

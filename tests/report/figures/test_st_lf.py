@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fedcore.report.figures import png
 from fedcore.report.figures.st_lf import descent, divergences, link_graph, link_weights
@@ -13,6 +14,7 @@ ALPHA = np.zeros((4, 4))
 ALPHA[0, 1], ALPHA[2, 1], ALPHA[2, 3] = 0.25, 0.75, 1.0
 
 
+@pytest.mark.slow
 def test_the_heat_map_has_a_row_per_source_and_a_column_per_target() -> None:
     figure = link_weights(NAMES, PSI, ALPHA)
     panel = figure.axes[0]
