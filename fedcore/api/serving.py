@@ -14,7 +14,7 @@ module and of those that it imports (fedcore.pipeline.record.models).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,9 @@ from fedcore.types.federation import Net
 from fedcore.types.method import Model, Threshold
 
 SCHEMA, MODELS, ONE_FILE = "schema.json", "models.json", "models.safetensors"
-LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
+LABEL, PROBABILITY, THRESHOLD, PREDICTED_AS = "label", "probability", "threshold", "predicted_as"
+DEVICE, NEW_DEVICE = "device", "a new device"
+"""The column of each row's device where the training data's is not there; in PREDICTED_AS: of no known device."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ServedModels:
     threshold: Threshold | None = None
 
     def predict(
-        self, rows: pd.DataFrame | NDArray[Any], device: str | None = None, every_class: bool = False
+        self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None = None, every_class: bool = False
     ) -> pd.DataFrame:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
@@ -63,11 +65,12 @@ class ServedModels:
         other column. Where there are several, the columns are `label_NAME`, 0 or 1, and `probability_NAME` of each;
         where each step has one, `label_STEP`, its most probable class, and `probability_STEP`, steps counted from 0.
         With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
+        If a row is of no known device, `predicted_as` says for whom each one is, unless that changes nothing.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
-        model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
-        rows have it. A row without a known device is prepared as one of no device, by the model that all devices share.
-        every_class: also columns `probability_CLASS`.
+        model predicts and prepares the rows, or a name for each row; None: of each row the device in the column of
+        :meth:`device_column`, if the rows have it. A row without a known device is prepared as one of a new device, by
+        the model that all devices share. every_class: also columns `probability_CLASS`.
 
         Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
         models of their own and a row does not say whose.
@@ -80,7 +83,12 @@ class ServedModels:
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
             answers[torch.from_numpy(own_rows)] = self._outputs(part, owner)
-        index = getattr(rows, "index", None)
+        predictions = self._frame(answers, getattr(rows, "index", None), every_class)
+        if None not in owners or not names_devices(self.schema):
+            return predictions
+        return predictions.assign(**{PREDICTED_AS: [NEW_DEVICE if owner is None else owner for owner in owners]})
+
+    def _frame(self, answers: Tensor, index: Any, every_class: bool) -> pd.DataFrame:
         if self.task.standardised:
             return pd.DataFrame({LABEL: answers[:, 0].numpy()}, index=index)
         if not self.task.has_classes:
@@ -123,7 +131,7 @@ class ServedModels:
 
     @property
     def output_columns(self) -> list[str]:
-        """The columns of a prediction with every class."""
+        """The columns of a prediction with every class; PREDICTED_AS may follow."""
         if self.task.standardised:
             return [LABEL]
         if not self.task.has_classes:
@@ -147,10 +155,15 @@ class ServedModels:
 
     def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
         """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
-        column = self.schema.device
-        if column is None or not isinstance(rows, pd.DataFrame) or column not in rows:
+        column = self.device_column(rows)
+        return column_texts(rows, column) if isinstance(rows, pd.DataFrame) and column is not None else None
+
+    def device_column(self, rows: Any) -> str | None:
+        """Return the column that says each row's device: the training data's, or `device`, if it is nothing else."""
+        if not isinstance(rows, pd.DataFrame):
             return None
-        return column_texts(rows, column)
+        columns = {*(column.name for column in self.schema.columns), *self.schema.left_out, self.schema.label}
+        return next((of for of in (self.schema.device, *({DEVICE} - columns)) if of is not None and of in rows), None)
 
     def _decide(self, log_probabilities: Tensor) -> Tensor:
         """Return the predicted class of each row, (N,)."""
@@ -168,18 +181,25 @@ class ServedModels:
         with one_thread():
             return in_unit(outputs(model, net, x, self.task), self.schema)
 
-    def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | None) -> list[str | None]:
-        """Return whose model predicts each row; None: the model of all."""
-        named = self.devices_of(rows) if device is None else None
-        owners: list[str] = [device or ""] * len(rows) if named is None else named.tolist()
+    def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str | None]:
+        """Return whose model predicts each row; None: a new device's."""
         devices = ", ".join(self.devices)
+        if isinstance(device, str) and device not in self.devices:
+            raise InputError(f"device = {device!r}: no such device; the model knows: {devices}")
+        named = self.devices_of(rows) if device is None else device
+        owners = [named or ""] * len(rows) if named is None or isinstance(named, str) else [*map(str, named)]
+        if len(owners) != len(rows):
+            raise InputError(f"device: {len(owners)} names for {len(rows)} rows; give one for all, or one for each")
         for number, owner in enumerate(owners, 1):
-            if owner not in self.devices and device is not None:
-                raise InputError(f"device = {owner!r}: no such device; the model knows: {devices}")
             if owner not in self.devices and len(self.models) > 1:
                 where = f"row {number}: {owner!r}" if owner else "device"
                 raise InputError(f"{where}: each device has a model of its own, so name one of: {devices}")
         return [owner if owner in self.devices else None for owner in owners]
+
+
+def names_devices(schema: Schema) -> bool:
+    """Tell whether a prediction says for whom it is: not where all devices prepare the same arrays alike."""
+    return bool(schema.columns) or any(fit != schema.shared for fit in schema.devices.values())
 
 
 def several_columns(what: str, schema: Schema) -> list[str]:

@@ -31,7 +31,7 @@ ALL = "all"
 
 @click.command()
 @click.argument("rows", type=click.Path(path_type=Path))
-@click.option("--device", help="Whose model predicts, and whose scales prepare the rows.")
+@click.option("--device", help="Whose rows they all are; by default those of their column, or of their file's name.")
 @click.option("--out", type=click.Path(path_type=Path), help="A CSV file to write; the terminal by default.")
 @click.option(
     "--model",
@@ -48,13 +48,15 @@ def predict(
     \b
     fedcore predict new.csv                                      with the champion, to the terminal as CSV
     fedcore predict new.csv --device plant_A --out labels.csv    as one device
+    fedcore predict sites/                                       a folder with a file, or pictures, of each device
     fedcore predict new.csv --keep id,time                       with two columns of the table beside the labels
     fedcore predict pictures/ --model shapes@previous            a folder of pictures; another version
     fedcore predict new.npy --model digits/3                     an array (N, *shape)
 
-    A table has the columns of the training data; if it has that of the devices, each row is its device's. The output
-    has the number of each row (or a picture's file), its device, label, and the probability of each class. A line tells
-    each column that is no longer as in training.
+    A table has the columns of the training data. Each row is its device's, by the column of the devices, a column
+    `device`, or the name of a file or folder; without any it is a new device's. The output has the number of each row
+    (or a picture's file), its device, label, and the probability of each class; `predicted_as` says whose rows were
+    taken for a new device's. A line tells each column that is no longer as in training.
     """
     from fedcore.cli.project import enter_project
 
@@ -65,9 +67,9 @@ def predict(
     model_name, served, reference = load(model)
     from fedcore.report import spreadsheet
 
-    examples, index = read_rows(rows, served.schema, model_name)
-    predicted, examples, lines = label(examples, index, served, device, keep)
-    drift = compare(examples, predicted, served, reference, device)
+    examples, index, owners = read_rows(rows, served, model_name, device)
+    predicted, examples, lines = label(examples, index, served, owners, keep)
+    drift = compare(examples, predicted, served, reference, owners)
     for line in lines + drift.lines:
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
@@ -111,18 +113,19 @@ def own_files(model_name: str, number: str) -> Path | None:
 
 
 def label(
-    rows: Any, index: pd.Index, served: ServedModels, device: str | None, keep: str | None
+    rows: Any, index: pd.Index, served: ServedModels, owners: pd.Series | None, keep: str | None
 ) -> tuple[pd.DataFrame, Any, list[str]]:
     """Return the columns to keep and the predictions of rows, the rows that were predicted, and lines about them."""
     from fedcore.data.encoding import unknown_texts
 
-    columns = kept_columns(rows, index, served, device, keep)
-    rows, columns, lines = leave_out_unknown(rows, columns, served, device)
+    columns = kept_columns(rows, index, served, owners, keep)
+    rows, columns, lines = leave_out_unknown(rows, columns, served, owners)
     lines += unknown_texts(rows, served.schema) if served.schema.columns else []
     if served.threshold is not None:
         name, value = served.threshold.label, served.threshold.value
         lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
-    return columns.join(served.predict(rows, device, every_class=True).set_index(columns.index)), rows, lines
+    whose = None if owners is None else owners[columns.index].tolist()
+    return columns.join(served.predict(rows, whose, every_class=True).set_index(columns.index)), rows, lines
 
 
 class Drift(NamedTuple):
@@ -133,7 +136,7 @@ class Drift(NamedTuple):
 
 
 def compare(
-    rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, device: str | None
+    rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, owners: pd.Series | None
 ) -> Drift:
     """Compare rows and their predictions with those of training."""
     import numpy as np
@@ -151,22 +154,23 @@ def compare(
     x = np.empty((len(rows), 0), dtype=np.float32)
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns).numpy()
-    named = served.devices_of(rows) if device is None else None
-    owners = [device or ""] * len(rows) if named is None else named.tolist()
+    whose = [""] * len(rows) if owners is None else owners[predicted.index].tolist()
     answers: Any = predicted[served.label_columns].to_numpy()
     if served.task.has_classes:
         answers = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
     elif served.task.standardised:
         answers = predicted[LABEL].to_numpy(np.float32)
-    changes = drift.compare(reference, schema, x, owners, answers)
+    changes = drift.compare(reference, schema, x, whose, answers)
     return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
 
 
 def kept_columns(
-    rows: Any, index: pd.Index, served: ServedModels, device: str | None, keep: str | None
+    rows: Any, index: pd.Index, served: ServedModels, owners: pd.Series | None, keep: str | None
 ) -> pd.DataFrame:
     """Return the columns to write before the predictions: those of `keep`, and each row's device, if it is known."""
     import pandas as pd
+
+    from fedcore.api.serving import DEVICE, PREDICTED_AS
 
     names: list[str] = []
     if keep is not None:
@@ -176,34 +180,31 @@ def kept_columns(
     for name in names:
         if name not in rows:
             raise InputError(f"--keep = {keep}: no column {name!r}; the table has: {', '.join(map(str, rows))}")
-        if name in (index.name, *served.output_columns):
+        if name in (*index.names, *served.output_columns, PREDICTED_AS):
             raise InputError(
                 f"--keep = {keep}: the predictions have a column {name!r} of their own; rename the table's"
             )
-    column = served.schema.device or "device"
+    column = served.device_column(rows) or served.schema.device or DEVICE
     columns = rows[[*dict.fromkeys(names)]] if names else pd.DataFrame(index=index)
-    if device is not None:
-        return columns.assign(**{column: device})
-    whose = served.devices_of(rows)
-    return (
-        columns
-        if whose is None or column in columns or column in served.output_columns
-        else columns.assign(**{column: whose})
-    )
+    return columns if owners is None or column in served.output_columns else columns.assign(**{column: owners})
 
 
 def leave_out_unknown(
-    rows: Any, columns: pd.DataFrame, served: ServedModels, device: str | None
+    rows: Any, columns: pd.DataFrame, served: ServedModels, owners: pd.Series | None
 ) -> tuple[Any, pd.DataFrame, list[str]]:
     """Leave out rows of devices that the models do not know, unless one model serves all; also returns a line on them.
 
     If no row is of a known device, all stay, and the models refuse them by name.
     """
-    import numpy as np
+    from fedcore.api.serving import DEVICE, names_devices
 
-    owners = served.devices_of(rows) if device is None else None
-    is_known = np.isin(owners, [*served.devices]) if owners is not None else np.full(len(columns), True)
-    if owners is None or is_known.all():
+    if owners is None:
+        if len(served.models) > 1 or not names_devices(served.schema):
+            return rows, columns, []
+        how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
+        return rows, columns, [f"no device given: {len(columns)} rows predicted as those of a new device; {how}"]
+    is_known = owners.isin([*served.devices]).to_numpy()
+    if is_known.all():
         return rows, columns, []
     named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(owners[~is_known].tolist())]
     examples = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
@@ -228,36 +229,74 @@ def require_writable(out: Path | None) -> None:
         raise InputError(f"--out = {out}: you may not write there")
 
 
-def read_rows(path: Path, schema: Schema, model_name: str) -> tuple[Any, pd.Index]:
-    """Return the examples at a path, and an index of them: their files, or their numbers from 1, as messages call them.
+def read_rows(
+    path: Path, served: ServedModels, model_name: str, device: str | None = None
+) -> tuple[Any, pd.Index, pd.Series | None]:
+    """Return the examples at a path, an index of them, and whose each is, None if nothing says it.
 
-    model_name: the name of the model, for messages.
+    The index has their files, or their numbers from 1, as messages call them. Each device has a file, or pictures, of
+    its name in a folder; one file's name counts if it is a device's. model_name: for messages. device: of them all.
     """
     import numpy as np
     import pandas as pd
 
-    from fedcore.data import readers
     from fedcore.data.encoding import ROW
 
+    if device is not None and device not in served.devices:
+        raise InputError(f"--device = {device}: no such device; the model knows: {', '.join(served.devices)}")
+    rows: Any
+    schema, several = served.schema, False
     if schema.columns:
-        frame = readers.read(path, schema.missing_values, schema.label).frame
-        index = pd.RangeIndex(1, len(frame) + 1, name=ROW)
-        return frame.set_axis(index), index
-    from fedcore.data import pictures
-
-    if path.suffix == ".npy":
+        rows, index, names = read_tables(path, schema)
+        several = path.is_dir()
+    elif path.suffix == ".npy":
         try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)  # no more memory than the file has bytes
-            if not isinstance(array, np.ndarray) or not array.ndim:
+            rows = np.load(path, mmap_mode="r", allow_pickle=False)  # no more memory than the file has bytes
+            if not isinstance(rows, np.ndarray) or not rows.ndim:
                 raise ValueError("it holds no array (N, ...)")
         except (OSError, ValueError, EOFError, OverflowError) as error:
             raise InputError(f"{path}: cannot be read as an array: {error}") from None
-        return array, pd.RangeIndex(1, len(array) + 1, name=ROW)
-    if path.suffix.lower() in TABLES:
+        index, names = pd.RangeIndex(1, len(rows) + 1, name=ROW), [path.stem] * len(rows)
+    elif path.suffix.lower() in TABLES:
         what = "pictures" if len(schema.shape) == 3 else "arrays (.npy)"
         raise InputError(f"{model_name} predicts {what}; {path} is a table")
-    files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
-    if not files:
-        raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")
-    channels, size = schema.shape[0], schema.shape[-1]
-    return np.stack([pictures.square(f, size, channels == 1) for f in files]), pd.Index(map(str, files), name="file")
+    else:
+        from fedcore.data import pictures
+
+        files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
+        if several := path.is_dir() and not files:
+            files = [file for inner in pictures.subfolders(path) for file in pictures.pictures(inner.iterdir())]
+        if not files:
+            raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")
+        channels, size = schema.shape[0], schema.shape[-1]
+        rows = np.stack([pictures.square(f, size, channels == 1) for f in files])
+        index, names = pd.Index(map(str, files), name="file"), [file.resolve().parent.name for file in files]
+    named: Any = [device] * len(index) if device is not None else served.devices_of(rows)
+    if named is None and (several or {*names} <= {*served.devices}):
+        named = names
+    return rows, index, None if named is None else pd.Series(named, index)
+
+
+def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, list[str]]:
+    """Return the rows of a file, or of each file in a folder; an index of them, and the name of each row's file."""
+    import pandas as pd
+
+    from fedcore.data import folders, readers
+    from fedcore.data.encoding import ROW, encode
+
+    frames = {}
+    for file in folders.listing(path) if path.is_dir() else [path]:
+        frame = readers.read(file, schema.missing_values, schema.label).frame
+        frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
+        if path.is_dir():
+            try:
+                encode(frames[file], schema)
+            except InputError as error:
+                raise InputError(f"{file}: {error}") from None
+    if not frames:
+        raise InputError(f"{path}: the folder is empty; it needs a table for each device")
+    names = [file.stem for file, frame in frames.items() for _ in range(len(frame))]
+    if not path.is_dir():
+        return frames[path], frames[path].index, names
+    rows = pd.concat({file.name: frame for file, frame in frames.items()}, names=["file"])
+    return rows, rows.index, names

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from project_params import ROOT
 
 from fedcore import nets
@@ -80,19 +83,20 @@ ROWS = "id,site,heat,force,label\n=7,A,1.5,2,x\n8,C,0.5,1,y\n9,B,2.5,0,x\n,,1.0,
 def labelled(folder: Path, served: ServedModels, keep: str | None = None, device: str | None = None, text: str = ROWS):
     """Return the predictions of a CSV file and the lines about them."""
     (folder / "new.csv").write_text(text)
-    rows, index = predict.read_rows(folder / "new.csv", served.schema, "machines")
-    found, _, lines = predict.label(rows, index, served, device, keep)
+    rows, index, owners = predict.read_rows(folder / "new.csv", served, "machines", device)
+    found, _, lines = predict.label(rows, index, served, owners, keep)
     return found, lines
 
 
 def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):
     decided = ServedModels(SCHEMA, MODELS[:1], {"A": 0, "B": 0}, Threshold("bad", 0.5))
     found, _ = labelled(tmp_path, decided, "id")
-    assert [*found] == ["id", "site", "label", "probability", "probability_bad", "probability_good", "threshold"]
+    each = ["probability_bad", "probability_good"]
+    assert [*found] == ["id", "site", "label", "probability", *each, "threshold", "predicted_as"]
     assert found["site"].tolist() == ["A", "C", "B", ""]
     assert found.index.tolist() == [1, 2, 3, 4]
     assert found.index.name == "row"
-    each = found[["probability_bad", "probability_good"]].to_numpy()
+    each = found[each].to_numpy()
     np.testing.assert_allclose(each.sum(1), 1, rtol=1e-6)
     assert np.array_equal(found["probability"], each[np.arange(4), (found["label"] == "good").to_numpy().astype(int)])
     assert [*labelled(tmp_path, SHARED)[0]][:3] == ["site", "label", "probability"]
@@ -138,6 +142,90 @@ def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
         labelled(tmp_path, OWN, text="site,heat,force\nX,1,2\nY,1,2\n")
 
 
+# for whom
+
+SITES = {"A": 0.0, "B": 4.0, "C": -4.0, "D": 1.0}
+"""The devices, and what fills a missing cell of each."""
+FITS = {"shared": Fit((0.25, 0.0)), "devices": {name: Fit((heat, 0.0)) for name, heat in SITES.items()}}
+FILLED = ServedModels(replace(SCHEMA, device=None, missing="median", **FITS), MODELS[:1], dict.fromkeys(SITES, 0))
+"""Models of a folder with a file for each of four sites: no column names them."""
+NEW = "no device given: 24 rows predicted as those of a new device; a column 'device', or --device, says whose they are"
+
+
+def site_rows(site: str, count: int = 24) -> pd.DataFrame:
+    """Return rows of a site, of which a share of its own has no heat."""
+    rng = np.random.default_rng(ord(site))
+    rows = pd.DataFrame(rng.normal(size=(count, 2)).round(3), columns=["heat", "force"])
+    return rows.assign(heat=rows["heat"].mask(rng.random(count) < 0.2 * ("ABCD".index(site) + 1)))
+
+
+def run(folder: Path, rows: pd.DataFrame | None, device: str | None = None, name: str = "new.csv"):
+    """Return the predictions of rows in a file, or of all that is in the folder, and the lines about them."""
+    if rows is not None:
+        rows.to_csv(folder / name, index=False)
+    found, index, owners = predict.read_rows(folder / name if rows is not None else folder, FILLED, "machines", device)
+    labels, _, lines = predict.label(found, index, FILLED, owners, None)
+    return labels.reset_index(drop=True), lines
+
+
+def test_rows_are_predicted_as_those_of_their_site_however_it_is_said(tmp_path: Path):
+    """By --device, a column `device`, one file with rows of all sites, and the names of files, alone or in a folder."""
+    (tmp_path / "sites").mkdir()
+    wanted = {site: run(tmp_path, site_rows(site), site) for site in SITES}
+    assert all(not lines for _, lines in wanted.values())
+    for site, (labels, _) in wanted.items():
+        for found, lines in (
+            run(tmp_path, site_rows(site).assign(device=site)),
+            run(tmp_path / "sites", site_rows(site), name=f"{site}.csv"),
+        ):
+            pd.testing.assert_frame_equal(found, labels)
+            assert not lines
+        found, lines = run(tmp_path, site_rows(site))
+        assert lines == [NEW]
+        assert set(found["predicted_as"]) == {"a new device"}
+        assert "device" not in found
+        gaps = site_rows(site)["heat"].isna()
+        assert (found["probability_bad"] != labels["probability_bad"]).tolist() == gaps.tolist()
+    together = pd.concat([labels for labels, _ in wanted.values()], ignore_index=True)
+    mixed = pd.concat([site_rows(site).assign(device=site) for site in SITES])
+    for found, lines in (run(tmp_path, mixed), run(tmp_path / "sites", None)):
+        pd.testing.assert_frame_equal(found, together)
+        assert not lines
+
+
+def test_a_row_of_no_known_device_is_told_from_the_others(tmp_path: Path):
+    found, (line,) = run(tmp_path, site_rows("A", 4).assign(device=["A", "X", None, "B"]))
+    assert line.startswith("2 of 4 rows are of devices unknown in training ('X', no device): predicted by")
+    assert found["predicted_as"].tolist() == ["A", "a new device", "a new device", "B"]
+
+
+def test_a_folder_names_the_file_of_a_wrong_row(tmp_path: Path):
+    site_rows("A").to_csv(tmp_path / "A.csv", index=False)
+    site_rows("B").rename(columns={"heat": "hat"}).to_csv(tmp_path / "B.csv", index=False)
+    with pytest.raises(InputError, match=r"B\.csv: column 'heat' is not there"):
+        run(tmp_path, None)
+    with pytest.raises(InputError, match="--device = E: no such device; the model knows: A, B, C, D"):
+        run(tmp_path, site_rows("A"), "E")
+
+
+def test_pictures_are_their_folders(tmp_path: Path):
+    """By folders of devices, one of which may be given alone; scales of each device make a difference."""
+    schema = Schema((1, 2, 2), "uint8", ("a", "b"), devices={"A": Fit((), (1.0,) * 4, (2.0,) * 4), "B": Fit()})
+    net = nets.net("mlp", shape=(1, 2, 2), classes=2, widths=[16])
+    model = Model((nets.init(net, torch.Generator().manual_seed(0)),))
+    served = ServedModels(schema, ((model, net),), {"A": 0, "B": 0})
+    for site in "ABX":
+        (tmp_path / "all" / site).mkdir(parents=True)
+        Image.new("L", (2, 2), 90).save(tmp_path / "all" / site / "1.png")
+    rows, index, owners = predict.read_rows(tmp_path / "all", served, "m")
+    found, _, (line,) = predict.label(rows, index, served, owners, None)
+    assert line.startswith("1 of 3 rows are of devices unknown in training ('X')")
+    assert found["predicted_as"].tolist() == ["A", "B", "a new device"]
+    assert found["probability_a"].nunique() == 2
+    assert predict.read_rows(tmp_path / "all" / "A", served, "m")[2].tolist() == ["A"]
+    assert predict.read_rows(tmp_path / "all" / "X", served, "m")[2] is None
+
+
 # drift
 
 
@@ -146,9 +234,9 @@ def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 
     rng = np.random.default_rng(1)
     lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
     (folder / "new.csv").write_text("\n".join(["site,heat,force", *lines]))
-    new, index = predict.read_rows(folder / "new.csv", SCHEMA, "machines")
-    predicted, new, _ = predict.label(new, index, SHARED, None, None)
-    return predict.compare(new, predicted, SHARED, reference, None)
+    new, index, owners = predict.read_rows(folder / "new.csv", SHARED, "machines")
+    predicted, new, _ = predict.label(new, index, SHARED, owners, None)
+    return predict.compare(new, predicted, SHARED, reference, owners)
 
 
 def test_rows_are_compared_with_those_of_training(tmp_path: Path):

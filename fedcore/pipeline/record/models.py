@@ -163,7 +163,9 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
 
     if schema.columns:
         input_columns = [ColSpec(AnyType(), column.name) for column in schema.columns]
-        inputs = Columns(input_columns + ([ColSpec(AnyType(), schema.device, required=False)] if schema.device else []))
+        taken = {column.name for column in schema.columns} | {None}
+        named = [name for name in dict.fromkeys((schema.device, serving.DEVICE)) if name not in taken]
+        inputs = Columns(input_columns + [ColSpec(AnyType(), str(name), required=False) for name in named])
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]

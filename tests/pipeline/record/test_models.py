@@ -83,7 +83,7 @@ def test_each_devices_rows_are_predicted_by_its_model_with_the_same_bits(tmp_pat
 def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
     model = Model((member(0, 5),))
     served = saved(tmp_path, [(model, 0)], {"A": 0, "B": 0})
-    known = expected(model, NETS[0], ROWS, None)
+    known = expected(model, NETS[0], ROWS, None).assign(predicted_as="a new device")
     pd.testing.assert_frame_equal(served.predict(ROWS.drop(columns="site")), known, check_exact=True)
     pd.testing.assert_frame_equal(served.predict(ROWS.assign(site="elsewhere")), known, check_exact=True)
 
@@ -95,6 +95,7 @@ def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
         (ROWS.assign(force=["1", "2", "x", "3"]), None, "column 'force', row 3: 'x' is not a finite number"),
         (ROWS, "C", "device = 'C': no such device; the model knows: A, B"),
         (ROWS.assign(site=["A", "C", "B", "A"]), None, "row 2: 'C': each device has a model of its own"),
+        (ROWS.drop(columns="site"), ["A", "B"], "device: 2 names for 4 rows; give one for all, or one for each"),
         (ROWS.drop(columns="site"), None, "device: each device has a model of its own, so name one of: A, B"),
         (np.zeros((2, 4), np.float32), "A", "has no column names"),
     ],
@@ -119,6 +120,7 @@ model = mlflow.pyfunc.load_model(sys.argv[1])
 rows = pd.read_json(sys.argv[2], orient="split")
 print(model.predict(rows).to_json(orient="split", double_precision=15))
 print(model.predict(rows.drop(columns="site"), params={"device": "B"}).to_json(orient="split", double_precision=15))
+print(model.predict(rows.rename(columns={"site": "device"})).to_json(orient="split", double_precision=15))
 try:
     model.predict(rows.rename(columns={"force": "forces"}))
 except Exception as error:
@@ -146,8 +148,12 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
     call = [sys.executable, "-W", "ignore", "-c", BARE, str(tmp_path / "model"), str(tmp_path / "rows.json")]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    by_row, as_b, *refused, place = done.stdout.splitlines()
-    for text, known in ((by_row, served.predict(ROWS)), (as_b, served.predict(ROWS, "B"))):
+    by_row, as_b, by_name, *refused, place = done.stdout.splitlines()
+    for text, known in (
+        (by_row, served.predict(ROWS)),
+        (as_b, served.predict(ROWS, "B")),
+        (by_name, served.predict(ROWS)),
+    ):
         said = json.loads(text)
         assert said["columns"] == ["label", "probability"]
         assert [label for label, _ in said["data"]] == known["label"].tolist()
@@ -249,7 +255,7 @@ def test_a_threshold_decides_between_two_classes(tmp_path: Path):
         p = outputs(model, net, encode(ROWS, two, None)).exp()[:, 0].numpy()
     value = float(np.sort(p)[1])  # three rows reach it, one of them exactly
     models.write(tmp_path / "files", two, SECTIONS, [(model, 0)], {}, Threshold("bad", value))
-    found = serving.load(tmp_path / "files").predict(ROWS)
+    found = serving.load(tmp_path / "files").predict(ROWS).drop(columns="predicted_as")
     assert (found["label"] == "bad").tolist() == (p >= value).tolist()
     np.testing.assert_allclose(found["probability"], np.where(p >= value, p, 1 - p), rtol=1e-6)
     assert found["threshold"].tolist() == [value] * 4

@@ -17,6 +17,7 @@ from plant_rows import on_devices, plant
 from tables import frame, rows
 
 from fedcore.api.runs import method
+from fedcore.api.serving import ServedModels
 from fedcore.cli import predict, promote
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
@@ -317,7 +318,7 @@ def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, mon
 @pytest.mark.parametrize("name", ["new.csv", "new.TSV", "new.parquet"])
 def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
     with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
-        predict.read_rows(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
+        predict.read_rows(Path(name), ServedModels(Schema(shape, "float32", ("a", "b")), (), {}), "digits")
 
 
 # on real devices
