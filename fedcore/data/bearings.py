@@ -190,14 +190,15 @@ def spectrum(windows: Signal, reading: Reading = "magnitude") -> Signal:
 
     reading: as in :class:`WindowOptions`; a window of equal magnitudes is brought to -1.
     """
-    sizes = np.abs(np.fft.rfft(windows))[..., :-1]
+    sizes: Signal = np.abs(np.fft.rfft(windows))[..., :-1]
     if reading == "magnitude":
         return sizes
     if reading == "divided":
-        return sizes / windows.shape[-1]
-    sizes = sizes - sizes.min(-1, keepdims=True)
+        sizes /= windows.shape[-1]
+        return sizes
+    sizes -= sizes.min(-1, keepdims=True)
     most = sizes.max(-1, keepdims=True)
-    return 2 * sizes / np.where(most > 0, most, 1) - 1
+    return np.asarray(2 * sizes / np.where(most > 0, most, 1) - 1)
 
 
 def scale_spectra(

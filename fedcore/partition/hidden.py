@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import cycle
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from fedcore.errors import InputError
+from fedcore.partition.held_out import Share
 from fedcore.partition.parts import Partition
 from fedcore.partition.schemes import Index, draws
+from fedcore.types.ranges import Share as Whole
+
+Hidden: TypeAlias = Share | Literal["random"] | list[Whole | Literal["random"]]
+"""The share of labels that is hidden: of every device, or of the devices in turn, 1 for one without labels."""
 
 REDRAWS = 100
 
@@ -18,7 +25,7 @@ def hide_labels(
     shared: Index,
     labels: Index,
     unlabelled: float,
-    hidden: float | str,
+    hidden: Hidden,
     without: Collection[str] | None,
     seed: int,
 ) -> Partition:
@@ -53,16 +60,16 @@ def draw_unlabelled(names: Collection[str], unlabelled: float, seed: int, *again
 
 
 def _hide(
-    devices: Mapping[str, dict[str, Index]], without: Collection[str], hidden: float | str, seed: int, *again: int
+    devices: Mapping[str, dict[str, Index]], without: Collection[str], hidden: Hidden, seed: int, *again: int
 ) -> dict[str, dict[str, Index]]:
     """Move examples of train and val to unlabelled, all of them on the devices `without` labels.
 
     A device's draws depend only on the seed and its name.
     """
-    parts = {}
-    for who, own in devices.items():
+    parts, shares = {}, cycle(hidden if isinstance(hidden, list) else [hidden])
+    for (who, own), share in zip(devices.items(), shares, strict=False):
         rng = draws(seed, "hidden", who, *again)
-        fraction = 1.0 if who in without else rng.random() if isinstance(hidden, str) else hidden
+        fraction = 1.0 if who in without else rng.random() if isinstance(share, str) else share
         most = {"train": len(own["train"]) - (fraction < 1), "val": len(own["val"])}
         taken = {
             part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()

@@ -18,14 +18,14 @@ import numpy as np
 from fedcore.data import Dataset
 from fedcore.errors import InputError
 from fedcore.partition.held_out import Share, hold_out_shared, limit_shared, split_parts
-from fedcore.partition.hidden import draw_unlabelled, hide_labels
+from fedcore.partition.hidden import Hidden, draw_unlabelled, hide_labels
 from fedcore.partition.new_devices import without_new
 from fedcore.partition.parts import Partition
 from fedcore.partition.pools import EVERYONE, FROM_DATA, devices_per_pool, divide_pools, limit_pools, pools_of
 from fedcore.partition.refusals import check_choices, check_held_out, check_labels, check_sizes, check_task
 from fedcore.partition.schemes import AUTO, PARTITIONS, Index, check_devices, device_names
 from fedcore.partition.stable import row_keys, uniform
-from fedcore.types.ranges import Count, Fraction, Positive
+from fedcore.types.ranges import Count, Depth, Fraction, Positive
 
 
 def partition(
@@ -40,13 +40,13 @@ def partition(
     shared_test: Share = 0.2,
     seed: int,
     share: Fraction = 0.8,
-    classes: Count = 4,
+    classes: Count | list[list[Depth]] = 4,
     domains: Literal["mixed", "split"] = "mixed",
     examples: Count | None = None,
     shared_examples: Count | None = None,
     unlabelled: Share = 0.0,
     unlabelled_classes: Literal["own", "shared"] = "own",
-    hidden: Share | Literal["random"] = 0.0,
+    hidden: Hidden = 0.0,
     drop_small: bool = False,
     hold_out: Literal["random", "stable"] = "random",
 ) -> Partition:
@@ -71,6 +71,7 @@ def partition(
         seed: of all draws.
         share: of label_skew: fraction of a device's examples with its main label, in (0, 1].
         classes: of few_classes and device_dirichlet: the most classes that a device has; of shards: a device's shards.
+            Lists of classes, with device_dirichlet: those of each kind of device; consecutive devices are of one kind.
         domains: "mixed" ignores them; "split" assigns devices to the domains in turn, by name, while a domain has
             min_size examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ...
         examples: most examples of all devices, drawn from those not held out, independently of devices and alpha; with
@@ -81,8 +82,9 @@ def partition(
         unlabelled_classes: "shared", with few_classes or device_dirichlet: a device without labels has the classes of a
             labelled one, so that some model knows them all (the public code of ST-LF's authors); "own": its own draw.
         hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
-            example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels. Labels
-            are hidden anew, at most REDRAWS times, while a class has no labelled training example.
+            example; "random": a fraction for each device, uniform in [0, 1); a list of these: for the devices in
+            turn, 1 for a device without labels. Test examples keep their labels. Labels are hidden anew, at most
+            REDRAWS times, while a class has no labelled training example.
         drop_small: leave out a device with fewer than min_size examples, instead of refusing it; with by_device or
             by_domain also its examples in the shared test set.
         hold_out: what decides whether an example trains, validates or tests. "random": a draw stratified by label.
@@ -98,7 +100,7 @@ def partition(
         drawn = "dirichlet" if dataset.task.has_classes else "iid"
         name = drawn if dataset.device is None else "by_device"
     shared_classes = unlabelled_classes == "shared"
-    check_choices(name, domains, unlabelled_classes)
+    check_choices(name, domains, unlabelled_classes, classes)
     check_task(dataset, name, unlabelled, hidden)
     check_held_out(val, test)
 

@@ -10,11 +10,12 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.task import require_classes
 from fedcore.errors import InputError
+from fedcore.partition.hidden import Hidden
 from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import AUTO, BY_CLASS, PARTITIONS
 
 
-def check_choices(name: str, domains: str, unlabelled_classes: str) -> None:
+def check_choices(name: str, domains: str, unlabelled_classes: str, classes: object) -> None:
     """Refuse a partition that is not known, and words that do not go together."""
     if name not in PARTITIONS:
         raise unknown_value("federation.partition", name, [*PARTITIONS, AUTO])
@@ -23,9 +24,14 @@ def check_choices(name: str, domains: str, unlabelled_classes: str) -> None:
             "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes or "
             "device_dirichlet, and federation.domains is mixed"
         )
+    if isinstance(classes, list) and (name != "device_dirichlet" or unlabelled_classes == "shared"):
+        raise InputError(
+            f"federation.classes = {classes}: must be a number unless federation.partition is device_dirichlet and "
+            "federation.unlabelled_classes is own"
+        )
 
 
-def check_task(dataset: Dataset, name: str, unlabelled: float, hidden: float | str) -> None:
+def check_task(dataset: Dataset, name: str, unlabelled: float, hidden: Hidden) -> None:
     """Refuse what is by class, where labels are no classes."""
     if name in BY_CLASS:
         require_classes(dataset.task.name, f"federation.partition = {name!r}:")

@@ -83,7 +83,7 @@ def device_dirichlet(
     labels: Index,
     devices: int,
     alpha: float,
-    classes: int,
+    classes: int | Sequence[Collection[int]],
     min_size: int,
     seed: int,
     examples: int | None = None,
@@ -96,23 +96,33 @@ def device_dirichlet(
     code.) No two devices have the same example, so that the most demanded class limits the size of all devices; other
     examples are left out. Sizes differ by fewer than K.
 
-    examples: of all devices together, at most; None for all. followers: as in `few_classes`.
+    classes: their number, or those of each kind of device; consecutive devices are of one kind. examples: of all
+    devices together, at most; None for all. followers: as in `few_classes`.
     """
     leaders = [device for device in range(devices) if device not in followers]
     _check_alpha(alpha)
     check_devices(devices, len(labels))
     kinds, supply = np.unique(labels, return_counts=True)
-    _check_classes(classes, len(kinds), len(leaders))
+    if isinstance(classes, int):
+        _check_classes(classes, len(kinds), len(leaders))
+    elif {*map(int, kinds)} != {k for own in classes for k in own} or not all(classes) or len(classes) > devices:
+        raise InputError(
+            f"federation.classes = {classes}: must be lists that together hold each class, 0 to {len(kinds) - 1}, for "
+            f"at most {devices} kinds of devices"
+        )
     rng = draws(seed, "device_dirichlet")
     for _ in range(REDRAWS):
         holds = np.zeros((devices, len(kinds)), dtype=bool)
         for device in leaders:
-            holds[device, rng.choice(len(kinds), classes, replace=False)] = True
+            if isinstance(classes, int):
+                holds[device, rng.choice(len(kinds), classes, replace=False)] = True
+            else:
+                holds[device] = np.isin(kinds, list(classes[device * len(classes) // devices]))
         for device in sorted(followers):
             holds[device] = holds[rng.choice(leaders)]
         shares = np.zeros(holds.shape)
         for share, labels_of_device in zip(shares, holds, strict=True):
-            share[labels_of_device] = rng.dirichlet(np.full(classes, alpha))
+            share[labels_of_device] = rng.dirichlet(np.full(labels_of_device.sum(), alpha))
         demand = shares.sum(0)
         size = min(min(examples or len(labels), len(labels)) / devices, (supply[demand > 0] / demand[demand > 0]).min())
         counts = np.floor(shares * size + 1e-9).astype(np.int64)

@@ -47,6 +47,20 @@ def test_a_fixed_part_of_the_labels_is_hidden_and_one_is_kept(hidden):
         assert sum(sizes.values()) == 320
 
 
+def test_devices_hide_in_turn_what_a_list_says():
+    asked = {**SETTINGS, "name": "iid", "devices": 6, "val": 0.0}
+    made, drawn = (partition(dataset(LARGE), **asked, hidden=shares) for shares in ([0.1, 1.0, "random"], "random"))
+    plain = partition(dataset(LARGE), **asked, hidden=0.1)
+    for device, (who, own) in enumerate(made.devices.items()):
+        if device % 3 == 1:
+            assert not len(own["train"])
+        else:
+            other = (plain if device % 3 == 0 else drawn).devices[who]
+            assert own["train"].tolist() == other["train"].tolist()
+    said = refusal(dataset(LARGE), name="iid", classes=[[0], [1]])
+    assert said.startswith("federation.classes = [[0], [1]]: must be a number unless")
+
+
 def test_what_one_device_hides_is_nobody_elses_matter():
     """A device that joins changes no other's draws; which examples are hidden does not depend on their labels."""
     owners = [f"site {'abcd'[i % 4]}" for i in range(4000)]

@@ -185,6 +185,18 @@ def test_a_rare_class_limits_every_device():
     assert [len(index) for index in device_dirichlet(labels, 2, 1e20, 1, 1, 0).values()] == [60, 60]
 
 
+def test_devices_of_a_kind_have_its_classes():
+    kinds, labels = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]], np.arange(6000) % 10
+    for seed in range(3):
+        table = held(labels, device_dirichlet(labels, 12, 1e20, kinds, 1, seed, examples=600))
+        for device, row in enumerate(table):
+            assert np.flatnonzero(row).tolist() == kinds[device // 4]
+            assert (np.abs(row[row > 0] - 50 / 4) < 1).all()
+    for wrong in ([[0, 1, 2]], [[*range(10)], []], [[*range(10)]] * 13, [[*range(11)]]):
+        with pytest.raises(InputError, match=r"^federation.classes = \[\[0, 1.*: must be lists that together"):
+            device_dirichlet(labels, 12, 1.0, wrong, 1, 0)
+
+
 def test_followers_have_the_classes_of_others():
     labels = np.arange(6000) % 10
     for seed in range(5):
