@@ -1,7 +1,5 @@
 """Tidy tables of a few methods, made so that the answer to their comparison is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

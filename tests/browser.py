@@ -1,7 +1,5 @@
 """A page in headless Chromium, driven through its DevTools protocol. Chromium is not installed with the project."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -9,8 +9,6 @@ Lines are all of fedcore/ and tests/, by the folder below them. Seconds are what
 of every process that another one has waited for.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -5,8 +5,6 @@ refuses to open what lies in the clone, also in the forks of this process; a pro
 without FEDCORE_HOME is refused as it starts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

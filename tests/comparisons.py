@@ -1,7 +1,5 @@
 """Small comparisons for tests of the report: tidy tables with their summaries, and verdicts on claims."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

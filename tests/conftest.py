@@ -1,7 +1,5 @@
 """Settings for all tests, made before PyTorch is imported; worker processes are forks (process_forks.py)."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

@@ -1,7 +1,5 @@
 """Small files of every kind of data, and damage to their bytes."""
 
-from __future__ import annotations
-
 import bz2
 import json
 import random

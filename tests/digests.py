@@ -5,8 +5,6 @@ python tests/digests.py BEFORE AFTER
 In each of them `make clean run` has ended, one after the other on the same machine.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@ python tests/dvc_lock.py
 It computes no stage; outputs below pipeline/, which may be of another processor or not here, do not count.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every method of the registry with its settings, but few rounds and epochs: tests play each several times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tiny federations for tests: a few devices with a few examples of four numbers, of three classes."""
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """A link to devices in this process, which carries the same bytes as a network would, and can be disturbed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Instances of the link program for the tests, half of the devices with labels; reports that four devices may send."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from federations import NET, SGD

@@ -1,7 +1,5 @@
 """The registered nets for images, narrow enough for tests, and random images for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Each family's function returns the numbers of a sentence, in its order and as th
 `worth`, and of the notes of lines, "note 0" for the first line. It asserts what the sentences say without a number.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Plain loops in PyTorch, which methods are compared with: no code of the library but its nets and draws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """A plant's rows, which a study has in one table and the field in one for each site."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A new process takes two seconds of a core to import it. This process has threads
 flow's can before its imports, so the template of its workers (fedcore.execute.template) is a program of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Studies asked of the project's own parameters, and the line by which something is refused."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

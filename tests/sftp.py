@@ -1,7 +1,5 @@
 """A folder of this machine behind an SFTP server on loopback, for tests."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Tiny federations of signals: a few devices with a few examples of 32 numbers, of three classes, and the cells net."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -5,8 +5,6 @@ CPU, so that its result can be compared bit by bit. PyTorch's own "meta" stands 
 needs no driver for it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ class DeviceTensor(Tensor):
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> DeviceTensor:
+    def __new__(cls, held: Tensor) -> "DeviceTensor":
         made = Tensor._make_wrapper_subclass(
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=KIND
         )
@@ -50,7 +48,7 @@ class SimulatedDevice(TorchDispatchMode):
         self.count = 0
         self._written = Written()
 
-    def __enter__(self) -> SimulatedDevice:
+    def __enter__(self) -> "SimulatedDevice":
         self._written.__enter__()
         super().__enter__()
         return self

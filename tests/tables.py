@@ -1,7 +1,5 @@
 """Tidy tables for tests, written out or drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

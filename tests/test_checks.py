@@ -1,7 +1,5 @@
 """Scripts that check the tree: what grows above its budget, what differs between two checkouts, an old dvc.lock."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

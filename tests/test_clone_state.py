@@ -1,7 +1,5 @@
 """The guard of tests/clone_state.py sees what would use the clone's own state."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

@@ -4,8 +4,6 @@ A scenario or a test runs it, or, if it needs hours, a cluster or an installatio
 block without a language holds commands; what has no rule here fails. Output is in blocks of language `text`.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """README and docs/ point at things that exist: files, headings, modules, and targets of make; the site is built."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Each example runs, in a process of its own, and says what it should; README begins with one."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

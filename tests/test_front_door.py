@@ -1,7 +1,5 @@
 """`import fedcore as fc`: the same numbers as by hand, every name, clear refusals, and little that is imported."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Imports between modules (import-linter checks those between rooms and packages)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The committed verdicts on the papers' claims are today's: judged again from the numbers that were kept."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from project_params import PARAMS

@@ -1,7 +1,5 @@
 """Names: those of tests fit a line, the pipeline knows no method by its own, and what a docstring names exists."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

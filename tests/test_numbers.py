@@ -11,8 +11,6 @@ file. A number is right if the file's, rounded to as many digits, is the same. C
 number are not looked at.
 """
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from functools import cache

@@ -1,7 +1,5 @@
 """The pins without which pip finds an environment that does not work."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib import metadata

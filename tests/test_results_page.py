@@ -1,7 +1,5 @@
 """The page of results: its verdicts follow from those of claims, and the committed one is that of the files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

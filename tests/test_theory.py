@@ -1,7 +1,5 @@
 """The theorems that the papers prove, on problems small enough to compute both sides: benchmarks/theory_*.py."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

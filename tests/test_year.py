@@ -1,7 +1,5 @@
 """The oracle of a year of nights, and that a year goes on after a kill; benchmarks/year.py plays it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

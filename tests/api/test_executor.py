@@ -1,7 +1,5 @@
 """Where a script's steps run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

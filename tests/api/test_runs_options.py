@@ -1,7 +1,5 @@
 """Going on from a state, metrics of one's own and scores on training examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

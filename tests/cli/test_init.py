@@ -1,7 +1,5 @@
 """What `fedcore init` writes, and refuses; end_to_end/test_installed.py has a project made by an installed wheel."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

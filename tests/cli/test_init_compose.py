@@ -1,7 +1,5 @@
 """The compose file of a project: no builder is here, so each word of it is checked against what will read it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The command `fedcore`: help at once, wrong words refused in one line, nothing done outside of a project."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """YAML files: YAML 1.2's numbers, and what is refused before it takes the memory or the stack."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Help has a line about each setting of every method, net, partition and dataset, wherever it is declared."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from inspect import getsource, getsourcefile, signature, unwrap

@@ -1,7 +1,5 @@
 """A method with all its settings, from a script and from a study's row."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

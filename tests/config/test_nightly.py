@@ -1,7 +1,5 @@
 """The settings of a schedule: nightly.yaml."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

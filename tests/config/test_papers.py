@@ -1,7 +1,5 @@
 """Papers as data: what their files must have, and what the project's own files lack."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The numbers in papers/*.yaml are those of the files that they name as their source, computed anew."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """params.yaml and the files of studies and claims: how they are read, changed and refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

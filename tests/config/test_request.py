@@ -1,7 +1,5 @@
 """Requests: what a command asks for, and what it needs to know that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings against the signatures that take them: types, ranges and defaults, and that none is unread."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Studies: what wins over what, grids, claims, and the studies that are there."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Gradients of a minibatch's loss: autograd's, a pull's, and those of weighted classes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

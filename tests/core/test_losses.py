@@ -1,7 +1,5 @@
 """Losses of one's own: what they see, and that training by them is training."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The catalogue of metrics: each is scikit-learn's, stands in the documentation, and another is added in one file."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

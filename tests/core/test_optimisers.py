@@ -1,7 +1,5 @@
 """Optimisers are PyTorch's; what they remember lasts through rounds, and parts may have rates of their own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A model's predictions are those of its module."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

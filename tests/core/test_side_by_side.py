@@ -1,7 +1,5 @@
 """Devices that train side by side have the bits of one after another, whatever their method, task and sizes."""
 
-from __future__ import annotations
-
 import threading
 from contextvars import ContextVar
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Steps that train together: in this process the same as one after another; on an accelerator where there is one."""
 
-from __future__ import annotations
-
 import _thread
 import signal
 import threading

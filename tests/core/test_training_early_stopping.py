@@ -1,7 +1,5 @@
 """A round that ends early keeps the model of its best epoch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A loss's own trainable parts: trained as parameters of the net would be, sent only where a method says so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Settings of a device's training out of range, or that do not go together, are refused; precisions are close."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

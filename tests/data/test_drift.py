@@ -1,7 +1,5 @@
 """Drift: statistics equal hand-computed and SciPy's, what moved is named, and quiet rows rarely alarm."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

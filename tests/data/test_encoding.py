@@ -1,7 +1,5 @@
 """A schema reproduces the inputs of training, exactly, from a frame alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged files of data: each is refused in one line that names it, or read; nothing else comes of it."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import random

@@ -1,7 +1,5 @@
 """Files and folders of training, validation and test examples, and of sites."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """MATLAB files against SciPy's writer and reader, and damaged ones."""
 
-from __future__ import annotations
-
 import random
 import struct
 import tracemalloc

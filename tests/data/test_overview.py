@@ -1,7 +1,5 @@
 """An overview says what is in a table, by pandas's own count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

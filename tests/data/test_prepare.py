@@ -1,7 +1,5 @@
 """The numbers that fill and scale a device's rows, on columns small enough to compute them by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Files of rows as people have them: separators, encodings, decimal commas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -13,8 +13,6 @@ Commands that DVC starts are forks if `CommandForks.path` comes first on its PAT
 they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -105,7 +103,7 @@ class CommandForks:
 
     def start(
         self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path | None, whole: bool
-    ) -> Command:
+    ) -> "Command":
         """Start `python -m module words`, its output into a file if one is named."""
         out = log.open("w+") if log else tempfile.TemporaryFile("w+")  # noqa: SIM115  # the command's
         err = out if log else tempfile.TemporaryFile("w+")  # noqa: SIM115

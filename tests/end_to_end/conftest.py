@@ -5,8 +5,6 @@ gets what its scenario left. Where a scenario failed, `test_the_scenario_ran` sa
 skipped.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

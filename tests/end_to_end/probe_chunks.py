@@ -1,7 +1,5 @@
 """Compare a method's rounds as cached steps with the library's loop; returns the results."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

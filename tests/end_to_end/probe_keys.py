@@ -3,8 +3,6 @@
 python -m probe_keys [PATH:FUNCTION ...]   in a copy of the project: a line is put into each function, one after another
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Run cached steps several times each; returns the results."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The functions of the probes' steps. Each call is noted in a file, since a step may run in another process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

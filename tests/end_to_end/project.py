@@ -1,7 +1,5 @@
 """A copy of the project in its own folder, used by commands as a user would."""
 
-from __future__ import annotations
-
 import atexit
 import base64
 import compileall
@@ -135,7 +133,7 @@ class Project:
         change: Callable[[dict[str, Any]], None] = small,
         password: str | None = None,
         pictures: bool = True,
-    ) -> Project:
+    ) -> "Project":
         """Copy the project, with its parameters changed; its sources as they were at the first copy.
 
         pictures: their figures become PNG files, which takes a flow a second of a core; else all are one pixel.

@@ -3,8 +3,6 @@
 python -m refusals   in a project's folder; reads cases as JSON, writes what was said to each as a line of JSON
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Steps by themselves, in a folder with the project's sources; prints what was found as JSON. python -m run_probes"""
 
-from __future__ import annotations
-
 import json
 import sys
 

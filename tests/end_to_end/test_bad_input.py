@@ -1,7 +1,5 @@
 """Bad input on the command line: one line that names it, exit code 2, and stored results stay."""
 
-from __future__ import annotations
-
 import pytest
 from refusals import CASES, TYPED
 from scenarios import Refused

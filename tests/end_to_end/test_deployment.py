@@ -1,7 +1,5 @@
 """A server, a work pool and a worker on loopback: the deployment of prefect.yaml, by hand and by schedule."""
 
-from __future__ import annotations
-
 from scenarios import Deployed
 
 DEVICES = 4

@@ -1,7 +1,5 @@
 """The data's versions: a fresh clone that pulls has everything and runs nothing, and older data come back."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Which steps run again after a change: the journal records whether each step was computed."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pandas as pd

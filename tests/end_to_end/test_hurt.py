@@ -1,7 +1,5 @@
 """A flow or its parts are killed or stopped, an equal one runs beside it, or the bucket of two machines is harmed."""
 
-from __future__ import annotations
-
 import pytest
 from scenarios import Bucket, Hurt
 

@@ -1,7 +1,5 @@
 """A project of one's own, made by an installed wheel: its files, answers, grown data and clone."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """A method's rounds as cached steps: equal to the library's loop for any chunks, and never repeated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

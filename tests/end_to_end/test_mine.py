@@ -1,7 +1,5 @@
 """A user's own table, as it is: preview and the default study, as docs/data.md describes them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """A user's own pictures and module, used as docs/data.md and docs/nets.md describe."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 FEDCORE_TEST_POSTGRES: postgresql://USER:PASSWORD@HOST:PORT, of a user who may create databases.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

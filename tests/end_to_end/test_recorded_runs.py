@@ -1,7 +1,5 @@
 """The record in MLflow: a run per method, seed and configuration, with all results, and a proposed model."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

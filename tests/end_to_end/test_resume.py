@@ -1,7 +1,5 @@
 """kill -9 in the middle of training, of fusing, and of rounds, then the same command."""
 
-from __future__ import annotations
-
 import pytest
 from project import digests
 from scenarios import Kill, Killed, Long, Sampled

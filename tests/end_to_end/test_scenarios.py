@@ -1,7 +1,5 @@
 """Each scenario must complete; one that fails is reported here once, with its output."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from typing import Any
 

@@ -3,8 +3,6 @@
 A hostile web page can send any request to loopback, under a name of its own that leads there (DNS rebinding).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.error

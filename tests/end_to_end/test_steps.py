@@ -1,7 +1,5 @@
 """Cached steps on a real server: computed once, cached, and computed again if the cache is damaged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

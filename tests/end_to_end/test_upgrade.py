@@ -1,7 +1,5 @@
 """What an earlier fedcore has made goes on with today's: run, predict, promote, a deployment, restore."""
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

@@ -6,8 +6,6 @@ makes it anew by the code of COMMIT, in a minute: `fedcore init` on a table of f
 deployment's run while the table grows, of which the first makes a champion, its labels of new rows, and a save.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

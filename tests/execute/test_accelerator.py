@@ -1,7 +1,5 @@
 """Devices' steps on another device, emulated (simulated_device.py): the same bits, nothing mixed, everything back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps on a Dask cluster: the calls and bits of `Workers`; refusals; what travels and what does not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

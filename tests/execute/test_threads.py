@@ -1,7 +1,5 @@
 """One thread and no denormal numbers while something computes as a worker does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Worker processes where the system has less than Linux: as on macOS, and a refusal on Windows."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

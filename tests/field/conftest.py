@@ -1,7 +1,5 @@
 """Tests of the field run in a folder of their own: NVIDIA FLARE searches the current one for its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Masked sums in the field: the sums of the simulation, and no single term for anybody but its device."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """A device alone makes the examples that the study made of its rows, to the bit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A device's rows, checked against the study's schema before anything runs, and its file of examples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from federations import bits, device_of

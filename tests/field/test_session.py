@@ -1,7 +1,5 @@
 """A run with a kit's devices, over the link of a server that stays."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """A server that stays lends its connections to other processes of its owner, as plain bytes."""
 
-from __future__ import annotations
-
 import json
 import stat
 from threading import Thread

@@ -1,7 +1,5 @@
 """Methods are found in their files, and none imports another one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """FedASA's network: its numbers of parameters are those of Table VI, and its function the one that Fig. 7 draws."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Nets for images: their sizes, their training and their export."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Copies of a module: the same function, nothing shared but parameters, which are to be replaced."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

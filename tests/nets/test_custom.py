@@ -1,7 +1,5 @@
 """A user's own module by import path."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Annotated, get_type_hints

@@ -1,7 +1,5 @@
 """A net's key covers the files that a user's constructor reads, and what its tensors are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

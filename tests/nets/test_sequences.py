@@ -1,7 +1,5 @@
 """Nets for sequences against PyTorch's own layers and a loop by hand, and whole numbers for an embedding."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any

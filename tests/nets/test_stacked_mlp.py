@@ -1,7 +1,5 @@
 """Perceptrons of several devices at once have the bits of one after another, and what has not is found out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

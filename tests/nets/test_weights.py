@@ -1,7 +1,5 @@
 """Nets that start from a file, frozen ones and their adapters: against a loop by hand, and the bytes that they cost."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Alerts reach local receivers: a web server, a program and a mail server; one that fails is a line."""
 
-from __future__ import annotations
-
 import errno
 import json
 import socketserver

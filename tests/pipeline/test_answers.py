@@ -1,7 +1,5 @@
 """The kept answers, and that `fedcore show` prints them without what computed them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A save brings the same files back, writes only what is new, and refuses what is damaged or none of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

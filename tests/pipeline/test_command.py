@@ -1,7 +1,5 @@
 """How a command ends early: one line on stderr and an exit code."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

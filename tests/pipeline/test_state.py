@@ -1,7 +1,5 @@
 """State files: written whole, healed where something else lies in their place."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

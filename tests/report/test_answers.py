@@ -1,7 +1,5 @@
 """The answer's box in the terminal, on the page, and as Markdown."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """The numbers behind the page's charts."""
 
-from __future__ import annotations
-
 import json
 import math
 

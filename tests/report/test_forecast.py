@@ -1,7 +1,5 @@
 """What a run would cost, in the terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 

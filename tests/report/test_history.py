@@ -1,7 +1,5 @@
 """The history of answers: its table and its trend."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables for papers: the numbers are those of the comparison, by hand, and LaTeX can read them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shortened names are short, and different names stay different."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

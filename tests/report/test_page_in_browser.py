@@ -1,7 +1,5 @@
 """The page in a real browser: charts, slider, tables, and the same page without scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

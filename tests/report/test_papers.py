@@ -1,7 +1,5 @@
 """The index of the papers' figures: what it shows, and that the committed one is that of the files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from project_params import PARAMS, ROOT, refusal

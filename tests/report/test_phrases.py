@@ -1,7 +1,5 @@
 """The words of an answer. The sentences are what a user reads, so they are compared whole."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

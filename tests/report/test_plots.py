@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from comparisons import METHODS, summary, sweep
 from tables import drawn, frame, rows

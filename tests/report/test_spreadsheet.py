@@ -1,7 +1,5 @@
 """No text of a CSV file is a formula, and every text reads back."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rule that says what to do, on tables made so that the answer is known."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The gain of one model on another, on the same rows: an exact interval, its coverage, and the verdict's words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Rows at chance are named with their likely cause: on made numbers, and on runs whose cause is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

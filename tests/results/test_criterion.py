@@ -1,7 +1,5 @@
 """Which metric decides, how it is written, and what is refused."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from answer_tables import ALONE, table

@@ -1,7 +1,5 @@
 """Features of shared parts in the plane: which part's, whose, and the same every time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

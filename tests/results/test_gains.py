@@ -1,7 +1,5 @@
 """The gain of one row on another and its interval, computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Confusion and calibration, added up."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

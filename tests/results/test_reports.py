@@ -1,7 +1,5 @@
 """Reports of all turns, read together; and a method of one's own whose server reports what it finds."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The bytes that a table's rows send."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Rows that cannot win by a few seeds stop, and the answer is the one that all seeds give."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The threshold on a probability, against scikit-learn's metrics at every threshold that there is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sklearn.metrics as sklearn

@@ -1,7 +1,5 @@
 """What a method's rounds become in the tidy table, without a server; what is recorded of it over devices."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -3,8 +3,6 @@
 A case is a kind and a number, from which all of it is drawn: `python -m fuzz settings 17` tries one again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

@@ -7,8 +7,6 @@ models and tables, an equal record (runs, points, versions, models, inputs), no 
 Between two trials it tries cases of the fuzz (fuzz.py). Each trial follows from its number alone.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

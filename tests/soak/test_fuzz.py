@@ -1,7 +1,5 @@
 """A sample of the soak's fuzz; `make soak` tries thousands."""
 
-from __future__ import annotations
-
 import pytest
 from fuzz import KINDS, cases, run
 

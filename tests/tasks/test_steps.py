@@ -1,7 +1,5 @@
 """Every step of a method has a task by trade, and a task runs the job that it is given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Scenarios: a user's work with the project, each in its own folder; tests inspect the results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

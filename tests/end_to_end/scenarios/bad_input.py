@@ -1,7 +1,5 @@
 """Bad input to a project that holds results: the answers, and the stored files before and after."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import refusals

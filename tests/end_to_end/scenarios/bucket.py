@@ -1,7 +1,5 @@
 """Two machines, with a project each, whose store is one bucket of a server with S3's API."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A user's own tables: one per device, and one for all, as it is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

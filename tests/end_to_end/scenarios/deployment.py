@@ -1,7 +1,5 @@
 """A deployment, on demand and by schedule."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """README from top to bottom: a fresh clone of fedcore, an environment of one's own, and a project far from both."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

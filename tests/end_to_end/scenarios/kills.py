@@ -1,7 +1,5 @@
 """kill -9 of a flow: in the middle of steps, of many rounds, and of rounds in which some devices take part."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

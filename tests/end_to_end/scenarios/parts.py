@@ -1,7 +1,5 @@
 """A flow whose parts are killed, which is asked to end, or which has a twin."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

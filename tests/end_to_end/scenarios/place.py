@@ -1,7 +1,5 @@
 """A scenario's place; the server and the empty record that all scenarios share."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass, field

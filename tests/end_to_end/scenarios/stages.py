@@ -1,7 +1,5 @@
 """Repeated `dvc repro`: DVC's stages after changes of settings, code and data, and in a clone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """A project that an earlier fedcore made (upgrade.py), in the hands of today's."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

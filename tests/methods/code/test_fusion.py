@@ -1,7 +1,5 @@
 """Fusion against networks whose right answer is known: permuted, split, merged and identical ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

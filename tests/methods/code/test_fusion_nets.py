@@ -1,7 +1,5 @@
 """Fusion of the registered nets by their tables, against right answers: permuted, split and merged ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from narrow_nets import NARROW, images, narrow, seeded

@@ -1,7 +1,5 @@
 """Transport against independent solvers: POT's three, the Hungarian method, and the marginals themselves."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from math import fsum
 

@@ -1,7 +1,5 @@
 """What is told of transport plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

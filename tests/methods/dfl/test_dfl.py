@@ -1,7 +1,5 @@
 """DFL: with threshold 1 it is FedAvg; its rounds by a plain loop; what travels, stays and is reported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -4,8 +4,6 @@ The program is given what chance decides: the first model, each round's devices,
 algorithms leave a choice it follows docs/methods/dfl.md: steps are minibatches, round 1 has no soft targets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The control of DFL that smooths as much and tells nothing: FedAvg with PyTorch's own label smoothing."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

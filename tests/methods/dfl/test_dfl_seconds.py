@@ -1,7 +1,5 @@
 """The seconds of a round that DFL prints (Section IV-B3: ResNet-20 on FEMNIST), as bytes over one link's rate."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FD: soft targets of the others and nothing else; without them it is local training."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """FedGen: without generated examples it is FedAvg; its two objectives by autograd; what travels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The control of DFL: FedAvg with smoothed labels, by PyTorch's own label smoothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

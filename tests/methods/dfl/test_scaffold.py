@@ -1,7 +1,5 @@
 """SCAFFOLD: its variates by a plain loop in double precision, and with none of them FedAvg."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Label-wise logits, tables of soft targets, the ratio and the losses, beside PyTorch's own and numbers by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """FedASA: who shares how much, what is averaged over whom, and that with the right setting it is FedAvg or local."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache, partial
 from math import inf

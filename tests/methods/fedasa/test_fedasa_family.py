@@ -1,7 +1,5 @@
 """FedASA and what it is compared with: what each sends on the paper's net, and that they run on other data and nets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The ensemble: its mixture by hand, one device, classes that nobody holds, and what a personal answer is made of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

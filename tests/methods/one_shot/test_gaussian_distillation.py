@@ -1,7 +1,5 @@
 """Distillation on Gaussian draws: with no draw from them it cannot do, with hard targets alone it needs no models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Gaussians against scikit-learn's decomposition, draws against the stated moments, and targets by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Permutations and least squares, against least squares on all examples and against models that it must return."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Stacking: the ridge of scikit-learn on all examples together, whatever device holds them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """APFL: both models and their mixture by a plain loop; with none of its own it is FedAvg, with nothing else local."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

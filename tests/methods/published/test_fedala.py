@@ -1,7 +1,5 @@
 """FedALA: what each device takes of the global model by a plain loop; where it takes all of it, FedAvg."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """FedDyn: the printed objective in a plain loop, and without its penalty FedAvg."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

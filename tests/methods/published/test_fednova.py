@@ -1,7 +1,5 @@
 """FedNova: a plain loop that counts weights of gradients, and with equal steps FedAvg."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

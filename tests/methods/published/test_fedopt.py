@@ -1,7 +1,5 @@
 """FedOpt: each rule by a loop in NumPy, and without memory FedAvg."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FedProto: prototypes and models by a plain loop, and without their pull local training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """MOON: the printed loss in a plain loop, and without its contrast FedAvg."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FedBABU: body, mean and tuning by a plain loop; a head that nobody trains."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FedBN: batch norms stay with a device by a plain loop; a net without one is FedAvg's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

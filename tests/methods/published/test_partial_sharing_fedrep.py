@@ -1,7 +1,5 @@
 """FedRep: head and representation in turn by a plain loop; with one device, training of its parts alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Per-FedAvg: the first-order algorithm by a plain loop; without a look ahead FedAvg on every other minibatch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

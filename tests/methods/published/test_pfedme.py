@@ -1,7 +1,5 @@
 """pFedMe: both models by a plain loop; without a pull the global model rests and the personal one trains alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FADA's parts: dynamic attention by hand and by another k-means, features, what confuses whom, refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from itertools import product

@@ -1,7 +1,5 @@
 """The bounds and energies by hand, and against the numbers that the paper prints."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

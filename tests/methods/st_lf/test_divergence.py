@@ -1,7 +1,5 @@
 """Algorithm 1: what it finds on real digits, and that it is a stage over pairs like any other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The two forms of a step of Algorithm 2 against a third, the program as it is printed."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """The monomials of (19)-(24) against their posynomials."""
 
-from __future__ import annotations
-
 import links
 import numpy as np
 import pytest

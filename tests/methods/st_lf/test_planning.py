@@ -1,7 +1,5 @@
 """Links from reports and divergences, by hand; how often their program is solved, and what is reported of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The programs against brute force and against what any answer must be; the paper's regimes as numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise, product
 

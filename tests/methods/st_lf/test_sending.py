@@ -1,7 +1,5 @@
 """Models on links, by hand: what a target runs, the bytes and the energy, the bounds and their noise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """ST-LF: that with the right weights it is local training; what is sent, what refused (tests/links has its parts)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """ST-LF's rivals: how they choose sources and weights, and that what they share with ST-LF is the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 

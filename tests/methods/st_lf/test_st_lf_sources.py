@@ -1,8 +1,6 @@
 """ST-LF's two sizes of the paper: what decides between them is as docs/methods/st_lf.md says, and how good their
 sources are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

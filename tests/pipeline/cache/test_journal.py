@@ -1,7 +1,5 @@
 """The journal of steps and the marks of running flows: what is damaged does not count, and stops nobody."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A step's key: equal where the result must be, different where it may be."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import json

@@ -1,7 +1,5 @@
 """Pruning: deleting the steps and blobs that no run has used for long."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

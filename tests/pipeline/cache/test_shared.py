@@ -1,7 +1,5 @@
 """A store that machines share: here a URL in memory or a folder, and a folder of its own for each machine."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import time

@@ -1,7 +1,5 @@
 """The folder of blobs: what goes in comes out, equal values are one file, a spoilt file is never taken for whole."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """Steps that the cache has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Devices train together in the repeated rounds of a chunk as well."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

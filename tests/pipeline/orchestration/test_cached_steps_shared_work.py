@@ -1,7 +1,5 @@
 """Devices of small perceptrons train side by side in one call of a worker, though each has a step of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A new project's database of Prefect is the one that Prefect's migrations make, or is left to Prefect."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Iterator

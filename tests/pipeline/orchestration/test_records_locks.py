@@ -1,7 +1,5 @@
 """Locks of steps: of processes that ask for one step at once, one computes it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

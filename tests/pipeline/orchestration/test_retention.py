@@ -1,7 +1,5 @@
 """What Prefect's database keeps: old runs go with all that is of them, others stay whole."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What holds for a flow that a deployment runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files by which commands find the project's Prefect server: believed only where they can be right."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Sessions: records of steps that ran within a task, which Prefect writes when that task ends; heartbeats; engines."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

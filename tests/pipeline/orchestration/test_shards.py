@@ -1,7 +1,5 @@
 """Which devices' calls share a step of Prefect."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

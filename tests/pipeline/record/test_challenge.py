@@ -1,7 +1,5 @@
 """Champions on data that grow: a month of nights whose right promotions are known, and what cannot be compared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Descriptions that fit into MLflow."""
 
-from __future__ import annotations
-
 from fedcore.pipeline.record.contents import NOTE, REST, shorten_note
 
 

@@ -1,7 +1,5 @@
 """A run's metrics: few headline numbers, and the numbers of single devices in a table."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """MLflow's database: whole or not at all, noticed when damaged, and moved with its project."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links into MLflow's page: each study's answer, methods and comparison, and the champions."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 

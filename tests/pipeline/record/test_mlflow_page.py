@@ -1,7 +1,5 @@
 """MLflow's page answers nothing without the password, and no other page with it."""
 
-from __future__ import annotations
-
 import asyncio
 from base64 import b64encode
 from typing import Any

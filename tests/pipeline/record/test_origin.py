@@ -1,7 +1,5 @@
 """What made a run, as JSON: it comes back as it was, with every digest, for every method and kind of setting."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The record loses runs of data that nobody reads any more; what an alias names, and studies' numbers, stay."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

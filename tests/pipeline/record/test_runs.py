@@ -1,7 +1,5 @@
 """The record: equal flows write once, a study on other data has its own run, drift beside the champion."""
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from contextlib import closing

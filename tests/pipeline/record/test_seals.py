@@ -1,7 +1,5 @@
 """A version of a model is loaded only if this project registered its files: MLflow's database may name others."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The record's writer: it writes in a process of its own, in order, and fails the flow where it cannot write."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a run would cost, beside what it then computes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The history of a project: what a run appends to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

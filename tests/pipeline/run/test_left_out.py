@@ -1,7 +1,5 @@
 """Sites whose rows are all marked test, scored by the pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

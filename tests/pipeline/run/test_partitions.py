@@ -1,7 +1,5 @@
 """Datasets and partitions on their way into a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

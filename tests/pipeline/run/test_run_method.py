@@ -1,7 +1,5 @@
 """What a run of one method tells."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import fields, replace

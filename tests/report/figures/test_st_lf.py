@@ -1,7 +1,5 @@
 """What the pictures of links show."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
