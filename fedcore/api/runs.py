@@ -213,7 +213,8 @@ def compare(
     require_metrics(metrics, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
-    chosen = [*rows, *_guesses(rows, fed)]
+    guesses = _guesses(rows, fed)
+    chosen = [*rows, *guesses]
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
@@ -231,8 +232,9 @@ def compare(
     extra = {**extra, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
     results = run_all(
-        chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, together, where="compare"
-    )
+        chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, together, where="compare",
+        optional={config.label for config in guesses},
+    )  # fmt: skip
     controls = frozenset(config.label for config in chosen if config.control)
     if new_device == "left_out":
         with executor(workers, accelerator, together) as execute:
@@ -274,12 +276,13 @@ def run_all(
     together: int = 1,
     state: State | None = None,
     where: str = "run",
+    optional: Collection[str] = (),
 ) -> tuple[Result, ...]:
     """Run all methods with each seed.
 
     extra: what models are measured by beside what they always are. left_out: gets the labels of the methods that
-    diverge, with the reason; None: the first one ends the run. accelerator, together, state: see `run`. where: the
-    function that the user called.
+    diverge, and of those in `optional` that refuse the data or the net, with the reason; None: the first one ends the
+    run. accelerator, together, state: see `run`. where: the function that the user called.
     """
     shows_progress = sys.stdout.isatty() if progress is None else progress
     results = []
@@ -289,10 +292,11 @@ def run_all(
                 continue
             try:
                 results.append(_run_one(config, fed, seed, execute, every, shows_progress, extra, state))
-            except Diverged as diverged:
-                if left_out is None or len({*left_out, config.label}) == len(methods):
+            except InputError as error:
+                leaves = isinstance(error, Diverged) or config.label in optional
+                if not leaves or left_out is None or len({*left_out, config.label}) == len(methods):
                     raise
-                left_out[config.label] = str(diverged)
+                left_out[config.label] = str(error)
     return tuple(result for result in results if result.config.label not in (left_out or ()))
 
 

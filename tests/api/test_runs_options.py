@@ -86,3 +86,23 @@ def test_training_examples_are_scored_if_asked_for(fed: Any):
 def test_what_is_no_metric_is_refused(fed: Any, metrics: Any, says: str):
     with pytest.raises(fc.InputError, match=says):
         fc.run(fc.local_only(training=QUICK), fed, metrics=metrics, progress=False)
+
+
+class Halved(torch.nn.Linear):
+    """Its last bias is not the logits of an example of zeros, which the control that guesses sets."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.flatten(1)) / 2
+
+
+def test_a_guess_that_nobody_asked_for_ends_no_comparison():
+    divided = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.net(Halved), examples=100)
+    rows = [fc.local_only(training=QUICK), fc.fedavg(training=QUICK)]
+    found = fc.compare(rows, divided)
+    assert {*found.table["method"]} == {"local_only", "fedavg"}
+    assert "does not end in the bias of its output" in found.left_out["majority"]
+    with pytest.raises(fc.InputError, match=r"majority: this net does not end in the bias"):
+        fc.compare([*rows, fc.method("majority")], divided)
