@@ -25,6 +25,7 @@ from fedcore.core.optimisers import learning_rates, optimiser_step
 from fedcore.core.training import Descent
 from fedcore.core.training_settings import computing_in
 from fedcore.data.task import SEQUENCES, label_kind_of
+from fedcore.nets.randomness import construct_with
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import generator
 
@@ -83,7 +84,7 @@ def examples_agree(net: Net, shape: tuple[int, ...]) -> bool:
 def _agrees(compare: Callable[[Net, tuple[int, ...]], bool], net: Net, shape: tuple[int, ...]) -> bool:
     cache_key = (compare.__name__, nets.key(net), shape)
     if cache_key not in _AGREE:
-        with torch.device("cpu"):
+        with torch.device("cpu"), construct_with(torch.Generator()):
             _AGREE[cache_key] = compare(net, shape)
     return _AGREE[cache_key]
 

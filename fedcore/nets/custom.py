@@ -19,7 +19,7 @@ from fedcore.errors import InputError
 from fedcore.nets.files import digest_of, files_read
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.params import key
-from fedcore.nets.randomness import construct_with, use_generator
+from fedcore.nets.randomness import construct_with
 from fedcore.nets.trial import try_out
 from fedcore.types.federation import Net
 
@@ -100,7 +100,7 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
         if name
     ]
     try:
-        with use_generator(torch.Generator()), torch.no_grad():
+        with construct_with(torch.Generator()), torch.no_grad():
             logits = module(blank(module, 2, shape))
     finally:
         for hook in hooks:

@@ -184,14 +184,14 @@ def multiplications(net: Net, shape: tuple[int, ...]) -> int:
 def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
     with construct_with(torch.Generator()):
         module = net_of(net).build().eval()
-    counts: list[int] = []
+        counts: list[int] = []
 
-    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
+        def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
 
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
-            layer.register_forward_hook(count)
-    with torch.no_grad():
-        module(blank(module, 1, shape))
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+                layer.register_forward_hook(count)
+        with torch.no_grad():
+            module(blank(module, 1, shape))  # which may draw random numbers: the step's must not move on
     return sum(counts)

@@ -33,7 +33,8 @@ def try_out(of: bytes, name: str, shape: tuple[int, ...], outputs: tuple[int, ..
     of: the net's key. name: the module's, for messages. shape, outputs: of one example.
     """
     try:
-        return _try_out(net_of(of), shape, outputs)
+        with construct_with(torch.Generator()):
+            return _try_out(net_of(of), shape, outputs)
     except InputError as error:
         raise InputError(f"net: {name} {error}") from error
     except Exception as error:
