@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import own_modules
 import pandas as pd
 import pytest
 from project import METHODS
@@ -51,3 +52,19 @@ def test_a_method_of_ones_own_does_the_same_by_script(own: Own, monkeypatch: pyt
     folder = own.project.folder / Path(own.methods.said.out.rpartition("page: ")[2].partition("/report.html")[0])
     piped = pd.read_parquet(folder / "code-0" / "table.parquet")
     same(found.table, piped[piped["method"] != "throwaway"].reset_index(drop=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated.*")
+def test_modules_of_many_kinds_do_the_same_by_script(own: Own, monkeypatch: pytest.MonkeyPatch):
+    """The script's are compared with plain PyTorch in nets/test_trial.py."""
+    monkeypatch.syspath_prepend(str(own.project.folder))
+    assert own.kinds.said is not None
+    folder = own.project.folder / Path(own.kinds.said.out.rpartition("page: ")[2].partition("/report.html")[0])
+    data = fc.load("table", path=own.project.folder / "data" / "rows.csv", label="state")
+    row = fc.fedavg(rounds=2, training={"epochs": 2, "batch": 32, "shared_init": True})
+    piped = pd.read_parquet(folder / "kinds-0" / "table.parquet")
+    for kind, (setting, rows) in zip(own_modules.EQUAL, piped.groupby("setting", sort=False), strict=True):
+        assert kind.__name__ in setting
+        federation = fc.federate(data, fc.dirichlet(1.0), devices=2, net=fc.net(kind), name="rows")
+        found = fc.compare([row], federation, seeds=[0])
+        same(found.table.assign(setting=setting), rows.reset_index(drop=True))

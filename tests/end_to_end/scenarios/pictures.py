@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import own_modules
+import pandas as pd
 import refusals
+import yaml
 from PIL import Image
 from project import ROOT, Project, Said, Seen
 
@@ -23,6 +26,7 @@ class Own:
     module's file, and after a changed line. refused: what was said to what cannot be used. pruned: what
     `fedcore prune` said when all but the steps of edited were 40 days old. cache: files of steps and of blobs before it
     and after. again: edited once more. methods: a method of one's own, and one whose file was put beside the project's.
+    kinds: modules of many kinds, as settings of one study.
     """
 
     project: Project
@@ -34,6 +38,7 @@ class Own:
     cache: tuple[dict[str, str], dict[str, str]]
     again: Seen
     methods: Seen
+    kinds: Seen
 
 
 PICTURES = (
@@ -73,6 +78,7 @@ def own(place: Place) -> Own:
     shutil.copyfile(ROOT / "examples" / "own_method.py", project.folder / "own_method.py")
     (project.folder / "fedcore" / "methods" / "baselines" / "throwaway.py").write_text(THROWAWAY)
     methods = project.look(project.federate(*TYPED))
+    kinds = project.look(project.federate(*write_kinds(project.folder)))
     file.write_text(file.read_text() + "\n\nclass Plain:\n    pass\n")
     picture = project.folder / "data" / "shapes" / "stripe" / "07.png"
     picture.write_bytes(picture.read_bytes()[:200])
@@ -81,7 +87,22 @@ def own(place: Place) -> Own:
     words["damaged picture"] = " ".join([*PICTURES, MODULE])
     cases = {what: {"module": "run", "words": typed, "folder": "."} for what, typed in words.items()}
     refused = refusals.type_all(project, cases)
-    return Own(project, *seen, refused, pruned, (before, after), again, methods)
+    return Own(project, *seen, refused, pruned, (before, after), again, methods, kinds)
+
+
+def write_kinds(folder: Path) -> list[str]:
+    """Write a study of two rounds with each kind of module as a setting, and its rows; returns what is typed."""
+    shutil.copyfile(Path(own_modules.__file__), folder / "own_modules.py")
+    x = np.random.default_rng(7).normal(size=(300, own_modules.FEATURES)).round(3)
+    rows = pd.DataFrame(x, columns=[*"abcdef"]).assign(state=(x[:, 0] > x[:, 1]) * 1 + (x[:, 2] > 0) * 1)
+    rows.to_csv(folder / "data" / "rows.csv", index=False)
+    grid = {"net.name": [f"own_modules:{kind.__name__}" for kind in own_modules.EQUAL]}
+    study = {"title": "?", "methods": {"fedavg": {"rounds": 2}}, "sizes": {"small": {"grid": grid}}}
+    (folder / "studies" / "kinds.yaml").write_text(yaml.safe_dump({"kinds": study}))
+    return [
+        "study=kinds", "data.name=table", "data.path=data/rows.csv", "data.label=state", "federation.devices=2",
+        "training.shared_init=true", "training.epochs=2",
+    ]  # fmt: skip
 
 
 def age(project: Project, days: float) -> None:

@@ -60,7 +60,9 @@ def upgraded(place: Place) -> Upgraded:
     second = labels(project)
     rows(NIGHTS[-1] + 40).to_csv(folder / "data/machines.csv", index=False)
     project.look()
-    night = project.look(project.run("python", "-m", "upgrade", "night"))
+    night = project.look(
+        project.run("python", "-m", "upgrade", "night", PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="600")
+    )
     again = project.look(project.federate("promote=true"))
     (new,) = parts().keys() - earlier.keys()
     other = opened(clone)
