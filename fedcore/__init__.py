@@ -22,8 +22,8 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from fedcore.api.federation import federate as federate
+    from fedcore.api.federation import method as method
     from fedcore.api.federation import net as net
-    from fedcore.api.method_settings import method as method
     from fedcore.api.runs import compare as compare
     from fedcore.api.runs import final_fit as final_fit
     from fedcore.api.runs import run as run
@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     from fedcore.types.ranges import Share as Share
 
 _PLACES = {
-    "api.federation": ["federate", "net"],
-    "api.method_settings": ["method"],
+    "api.federation": ["federate", "method", "net"],
     "api.runs": ["compare", "final_fit", "run"],
     "api.tuning": ["tune"],
     "builders": ["control", "training_defaults"],
@@ -112,7 +111,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_PLACE[name]), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
         require_extra("study")
-        from fedcore.api.method_settings import settings_functions
+        from fedcore.api.federation import settings_functions
 
         if function := settings_functions().get(name):
             return function(name)
@@ -121,6 +120,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names: those of __all__, and every method, way and net that no module of the package hides."""
-    from fedcore.api.method_settings import settings_functions
+    from fedcore.api.federation import settings_functions
 
     return sorted({*_PLACE, *(name for name in settings_functions() if find_spec(f"{__name__}.{name}") is None)})

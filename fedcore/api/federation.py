@@ -1,9 +1,9 @@
-"""A script's description of a federation: a dataset, its partition, and the devices' nets."""
+"""A script's description of a federation (a dataset, its partition, the devices' nets) and of methods with settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from inspect import cleandoc, signature
 from typing import Any, Literal
@@ -12,17 +12,20 @@ import pandas as pd
 import torch
 
 from fedcore import nets
-from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
-from fedcore.config.help import setting_lines, stand_for
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
+from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.sections import START, Start, federation_settings, start_settings
-from fedcore.config.signatures import check, model
+from fedcore.config.signatures import check, method_help, model, setting_lines, stand_for
 from fedcore.core.threats import split_threats
+from fedcore.core.training import Training
 from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import SEQUENCES, label_kind_of
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
+from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
 from fedcore.nets.custom import custom
@@ -34,7 +37,7 @@ from fedcore.partition.examples import label_scale
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
 from fedcore.types.federation import Data, Device, Federation, Net, Scoring, Splits, Threats
-from fedcore.types.method import HeldOut
+from fedcore.types.method import HeldOut, Method
 
 
 @dataclass(frozen=True)
@@ -306,3 +309,67 @@ def task_name(fed: DividedDataset | Federation) -> str:
 def classes_of(fed: DividedDataset | Federation) -> list[str]:
     """Return the names of the classes; their numbers for a federation without names."""
     return [*fed.dataset.classes] if isinstance(fed, DividedDataset) else [str(k) for k in range(fed.classes)]
+
+
+TRAINING_AND_LABEL = {
+    "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
+    "label": "the method's name in tables; its own by default.",
+}
+"""Help of the two settings that all methods share."""
+
+
+def method(
+    which: str | Callable[..., Method],
+    *,
+    training: Training | Mapping[str, Any] | None = None,
+    label: str | None = None,
+    **settings: Any,
+) -> MethodConfig:
+    """Describe a method with its settings.
+
+    Args:
+        which: its name, "package.module:function", or your own builder (docs/adding-a-method.md).
+        training: how devices train: a :class:`fedcore.core.training.Training`, or a dict of the settings that differ.
+        label: its name in tables; the method's by default.
+        settings: the method's own; the others have the defaults of its signature.
+
+    Raises:
+        InputError: naming the method and the setting, for a setting that is unknown or out of range.
+    """
+    build = builder(which) if isinstance(which, str) else which
+    name = getattr(build, "__name__", "method")
+    if training is not None and not isinstance(training, Training | Mapping):
+        raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings")
+    defaults = getattr(build, "training_defaults", {})
+    if isinstance(training, Training):  # all of it counts, but for a start that nobody asked for
+        training = {key: value for key, value in asdict(training).items() if key != "shared_init" or value}
+    return configure(
+        which, settings, {**defaults, **(training or {})}, label=label or name, training_key=f"{name}.training"
+    )
+
+
+@cache
+def config_of(name: str) -> Callable[..., MethodConfig]:
+    """Return the function that takes the settings of the method of that name."""
+    build = builder(name)
+
+    def make(
+        *, training: Training | Mapping[str, Any] | None = None, label: str | None = None, **settings: Any
+    ) -> MethodConfig:
+        return method(name, training=training, label=label, **settings)
+
+    takes = {
+        **settings_of(build, CONTEXT),
+        "training": (Training | Mapping[str, Any] | None, None),
+        "label": (str | None, None),
+    }
+    return stand_for(build, make, name, method_help(build, TRAINING_AND_LABEL), takes)
+
+
+def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
+    """Return, for each method, partition and net, a function that returns the function of its settings."""
+    return {
+        **dict.fromkeys(NETS, architecture),
+        **dict.fromkeys(PARTITIONS, partitioner),
+        **dict.fromkeys(METHODS, config_of),
+    }

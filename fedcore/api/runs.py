@@ -14,8 +14,7 @@ import pandas as pd
 import torch
 
 from fedcore.api.executor import Accelerator, executor
-from fedcore.api.federation import DividedDataset, classes_of, federation_of, task_name
-from fedcore.api.method_settings import method
+from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig

@@ -41,8 +41,7 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     from fedcore.cli.project import open_template
 
     open_template()
-    from fedcore.api.federation import federate
-    from fedcore.api.method_settings import method
+    from fedcore.api.federation import federate, method
     from fedcore.data import load
     from fedcore.field.trial import try_method
 

@@ -17,7 +17,7 @@ COMMANDS = (
 )  # fmt: skip
 """A module of this package for each, but for those of another's module."""
 
-MODULES = {"preview": "run", "plan": "run", "restore": "save", "prune": "status", "ui": "show"}
+MODULES = {"preview": "run", "plan": "run", "stage": "run", "restore": "save", "prune": "status", "ui": "show"}
 
 
 class Commands(click.Group):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcore.api.method_settings import method
+from fedcore.api.federation import method
 from fedcore.config.methods import MethodConfig
 from fedcore.core.rounds import RoundResult
 from fedcore.errors import InputError

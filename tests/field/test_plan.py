@@ -10,7 +10,7 @@ from every_method import ROWS
 from federations import NETS, bits, federation
 from in_process import plan_for
 
-from fedcore.api.method_settings import method
+from fedcore.api.federation import method
 from fedcore.core.rounds import run
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline

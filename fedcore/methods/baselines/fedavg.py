@@ -1,6 +1,7 @@
-"""FedAvg (McMahan et al. 2017, Algorithm 1): average the devices' models, round after round.
+"""FedAvg (McMahan et al. 2017, Algorithm 1): average the devices' models, round after round; and no round at all.
 
-FedAvg-1 with a different initialisation on each device is the CODE paper's vanilla averaging.
+FedAvg-1 with a different initialisation on each device is the CODE paper's vanilla averaging. `local_only` trains on
+each device alone: the baseline that any combination must beat on the device's own data.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.nets import init, require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Fraction
+
+__all__ = ["fedavg", "local_only"]
 
 Weights: TypeAlias = Literal["size", "even"]
 Upload: TypeAlias = Literal["model", "delta"]
@@ -146,3 +149,17 @@ def follow(
 def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:
     """Return the weight of each update, (C,) on the simplex."""
     return by_size([update.size for update in updates.values()]) if weights == "size" else evenly(len(updates))
+
+
+def local_only(*, nets: Mapping[str, Net], training: Training) -> Method:
+    """Train once on each device and send nothing."""
+    return Method(
+        partial(initial_messages, shared_init=training.shared_init),
+        (Stage(partial(train, training=training), None),),
+        keep,
+    )
+
+
+def keep(memory: Params, message: Message) -> Model:
+    """Run the device's own model; before training, the initial one."""
+    return Model((memory or message.params,))

@@ -1,5 +1,7 @@
 """CODE: coupled model averaging by optimal transport (Chiang et al. 2024, Algorithms 1 and 2), one shot or a few.
 
+Its nearest rival is LMF, layer-wise model fusion by optimal transport (Singh and Jaggi 2020).
+
 Departures from the paper are listed in fedcore.methods.code.fusion, fedcore.methods.code.transport and
 docs/methods/code.md.
 """
@@ -11,13 +13,16 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from fedcore.core.training import Training
-from fedcore.methods.code.fusion import code, common_axes, fit_widths
+from fedcore.methods.code import fusion
+from fedcore.methods.code.fusion import common_axes, fit_widths
 from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.methods.code.transport import FIGURES, Transport, report_plans
 from fedcore.nets import require_equal
 from fedcore.types.federation import Axes, Net, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Update
 from fedcore.types.ranges import Count, Fraction
+
+__all__ = ["code_ot", "lmf"]
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -66,6 +71,49 @@ def fuse(
     if order == "descending":
         names.reverse()
     models = {name: updates[name].params for name in names}
-    fused, plans = code(list(models.values()), axes, transport)
+    fused, plans = fusion.code(list(models.values()), axes, transport)
     messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
     return server, messages, report_plans(dict(zip(names[1:], plans, strict=True)))
+
+
+def lmf(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    rounds: Count = 1,
+    fraction: Fraction = 1.0,
+    rank_by: RankBy = "classes",
+    transport: Transport,
+) -> Method:
+    """Build LMF: all models aligned to the most accurate one and averaged evenly. Devices' nets may differ in widths.
+
+    Args:
+        rounds: communication rounds, from 1. After the first, devices train on from the fused model.
+        fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
+        rank_by: what models are ranked by, as for `code_ot`: "classes", "validation" or "test".
+        transport: how units are matched.
+
+    Raises:
+        InputError: for a net without an axes table, and for nets of different depth or kind.
+    """
+    if fraction < 1:
+        require_equal(nets)
+    combine = partial(fuse_evenly, nets=nets, axes=common_axes(nets), transport=transport)
+    return ranked_method(training, combine, rank_by, rounds, FIGURES, fraction)
+
+
+def fuse_evenly(
+    server: Params,
+    updates: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    nets: Mapping[str, Net],
+    axes: Axes,
+    transport: Transport,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Fuse the models; report the transport plans."""
+    names = rank_ascending(server, updates, nets)
+    models = {name: updates[name].params for name in names}
+    fused, plans = fusion.lmf(list(models.values()), axes, transport, reference=len(names) - 1)
+    messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
+    return server, messages, report_plans(dict(zip(names, plans, strict=True)))

@@ -68,8 +68,8 @@ from fedcore.pipeline.record.contents import (
     to_parquet,
 )
 from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
-from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.origin import Origin
+from fedcore.pipeline.record.pictures import draw
 from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Notice, PreparedData, PromotionCandidate, Result, Rule, StudyOnData
 from fedcore.results import reports

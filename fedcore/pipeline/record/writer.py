@@ -181,15 +181,15 @@ def warm_up() -> None:
 
 def warm_up_artist() -> None:
     """Import what draws; the first text of all takes as long as a picture."""
-    from fedcore.pipeline.record import figures as drawings
+    from fedcore.pipeline.record import pictures
 
-    drawings.warm_up()
+    pictures.warm_up()
 
 
 def draw(store: Store, result: Result) -> dict[str, bytes]:
-    from fedcore.pipeline.record import figures as drawings
+    from fedcore.pipeline.record import pictures
 
-    return drawings.draw(store, result)
+    return pictures.draw(store, result)
 
 
 def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:

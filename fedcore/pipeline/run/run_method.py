@@ -18,7 +18,6 @@ from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS
 from fedcore.errors import InputError, naming
-from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
@@ -26,6 +25,7 @@ from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHE
 from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.shards import word_of
+from fedcore.pipeline.record import pictures
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites

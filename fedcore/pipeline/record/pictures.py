@@ -1,4 +1,7 @@
-"""Pictures besides scores: similarity of data, the method's figures, features of shared parts."""
+"""The pictures of a run and of a study: scores, similarity of data, a method's figures, features of shared parts.
+
+Imports no MLflow: another process draws those of a run while the record's process writes.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from fedcore.partition import Partition
 from fedcore.partition.tables import groups, similarity, training_numbers
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.record.result import Result
 from fedcore.report import figures
-from fedcore.results import reports
+from fedcore.results import reports, tidy
+from fedcore.results.summary import curves
 from fedcore.types.federation import Params
 from fedcore.types.method import Report
 
@@ -28,6 +33,36 @@ CAPTIONS = {
     "similarity": "How alike the devices' data are: cosine between their mean features.",
     "features": "Test examples of all devices as they leave the parts that each one shares, embedded by t-SNE.",
 }
+
+
+def draw(store: Store, result: Result) -> dict[str, bytes]:
+    """Return a run's pictures: its metric by device and over rounds, the method's figures, and the study's pictures."""
+    return {name: picture() for name, picture in _pictures(store, result).items()}
+
+
+def warm_up() -> None:
+    """Draw an empty picture, for which matplotlib reads its fonts."""
+    from matplotlib.figure import Figure  # takes half a second, and the record's process draws nothing
+
+    figure = Figure()
+    figure.subplots()
+    figures.png(figure)
+
+
+def _pictures(store: Store, result: Result) -> dict[str, Picture]:
+    split = "test" if tidy.has(result.table, "test") else "shared"
+    drawings: dict[str, Picture] = {
+        "devices": lambda: figures.png(figures.per_device(result.table, result.metric, split=split))
+    }
+    if result.table["round"].max() > 1:
+        drawings["rounds"] = lambda: figures.png(figures.curves(curves(result.table), result.metric))
+    drawings |= of_method(result.figures, result.row.label, result.reports)
+    refs = (store, result.prepared.dataset, result.prepared.partition)
+    if "similarity" in result.extra_figures:
+        drawings["similarity"] = partial(similarity_map, *refs)
+    if result.embedding is not None:
+        drawings["features"] = partial(feature_map, *refs, {result.row.label: result.embedding})
+    return drawings
 
 
 @cache

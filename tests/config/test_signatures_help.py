@@ -8,7 +8,7 @@ import pytest
 
 import fedcore as fc
 from fedcore.builders import CONTEXT, group_settings, settings_of
-from fedcore.config.help import method_help, setting_lines
+from fedcore.config.signatures import method_help, setting_lines
 from fedcore.data.registry import DATASETS, loader_of
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS

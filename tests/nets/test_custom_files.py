@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedcore import nets
-from fedcore.nets.files import digest_of, files_read
+from fedcore.nets.custom import digest_of, files_read
 from fedcore.pipeline.cache.keys import Digest
 
 
