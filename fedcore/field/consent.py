@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedcore.builders import CONTEXT, settings_of, suggestion
+from fedcore.config.methods import configure
 from fedcore.core.training_settings import Training
 from fedcore.errors import InputError
 from fedcore.field.modules import load_module
@@ -142,8 +143,10 @@ class Consent:
         self._check_size(plan, name)
 
     def _check_size(self, plan: Plan, name: str) -> None:
+        config = configure(plan.method, plan.settings, plan.training)  # 1e9 as a float is a number of epochs, too
+        training = {**config.training.settings(), "epochs": 1, "steps": 1}
         parts = {
-            "settings": plan.settings, "training": {**plan.training, "epochs": 1, "steps": 1}, "net": plan.kinds,
+            "settings": config.settings, "training": training, "net": plan.kinds,
             "shape": plan.shape, "classes": plan.classes, "nets": list(plan.nets),
         }  # fmt: skip
         for part, value in parts.items():

@@ -81,6 +81,16 @@ def test_a_method_may_be_allowed_with_a_setting_alone():
 # Work.
 
 
+@pytest.mark.parametrize("many", [1e9, "1000000000"])
+def test_a_number_is_bounded_as_the_method_would_read_it(many):
+    """A method takes 1e9 for whole epochs, whatever its type in a plan is."""
+    fedrep = replace(PLAN, method="fedrep", settings={"head_epochs": many})
+    with pytest.raises(InputError, match=r"^(settings: 1000000000 is more than --max-number 20000 of a|fedrep\.head_)"):
+        consent_of(["fedrep"]).check(fedrep, "a")
+    with pytest.raises(InputError, match=r"^(training: 1000000000 is more than --max-number|training\.batch)"):
+        consent_of(["fedavg"]).check(changed(training={**PLAN.training, "batch": many}), "a")
+
+
 def with_net(**settings):
     net = nets.net("mlp", shape=(4,), classes=3, **settings)
     return plan_of(ROWS["fedavg"], {"a": net, "b": net}, 0, "trial", (4,), 3)
