@@ -60,11 +60,12 @@ def start(
 
     limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)
     consent = consent_of(allow, sends or None, limits)
-    from fedcore.field.kits import read_kit, unpack_kit
+    from fedcore.field.kits import check_kit, find_server, only_one, read_kit, unpack_kit
 
     kit = unpack_kit(kit)
     opened = read_kit(kit)
     require_extra("field")
+    check_kit(opened)
     from fedcore.field.rows import DeviceRows
 
     rows = DeviceRows(data, opened.name)
@@ -80,17 +81,21 @@ def start(
     limit_memory(max_gigabytes)
     folder = memory or kit / "memory"
     folder.mkdir(parents=True, exist_ok=True)
-    cell = DeviceCell(opened, FieldDevice(opened.name, rows, folder, consent, keys=Keys(opened), overrun=give_up))
-    for line in describe(consent):
-        print(line)
-    print(f"{opened.name}: {rows}, allows {', '.join(allow)}; server {opened.address}", flush=True)
-    try:
-        if with_parent:
-            sys.stdin.buffer.read()  # until the other end closes, in whatever way
-        else:
-            threading.Event().wait()
-    finally:
-        cell.close()
+    with only_one(opened):
+        waits = find_server(opened)
+        cell = DeviceCell(opened, FieldDevice(opened.name, rows, folder, consent, keys=Keys(opened), overrun=give_up))
+        for line in describe(consent):
+            print(line)
+        print(f"{opened.name}: {rows}, allows {', '.join(allow)}; server {opened.address}", flush=True)
+        if waits:
+            print(f"waits for the server at {opened.address} ({waits})", flush=True)
+        try:
+            if with_parent:
+                sys.stdin.buffer.read()  # until the other end closes, in whatever way
+            else:
+                threading.Event().wait()
+        finally:
+            cell.close()
 
 
 @device.command()

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fedcore.field.runs import Setup
 
 
+NOTICE = 31
+"""Days before the end of the certificates from which on `field status` says how many are left."""
+
+
 @click.group()
 def field() -> None:
     """Run a method on real devices, whose examples never leave them (docs/field.md)."""
@@ -124,30 +128,39 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
         raise InputError("a field has one setting of one study: name it, such as study=my_data size=small")
     setting = job.settings[0]
     dataset = load(**setting.data)
-    answer = None
+    answer, rates = None, dict[str, float]()
     catalogue = registry.read()
     if catalogue is not None and registry.CANDIDATE in getattr(catalogue.get(setting.model_name), "aliases", {}):
-        answer, seed = find_answer(setting.model_name)
+        answer, seed, rates = find_answer(setting.model_name)
         job = job.model_copy(update={"seed": seed})
-    return setup_of(job, setting, dataset, devices, answer)
+    if untried := sorted(setting.rates.keys() - rates.keys() - ({answer.label} if answer else set())):
+        say(f"not tuned: {', '.join(untried)}; fedcore run tries their learning rates")
+    return setup_of(job, setting, dataset, devices, answer, rates)
 
 
 @field.command()
 @click.argument("kit", type=click.Path(path_type=Path))
 @click.option("--foreground", is_flag=True, help="Stay in this terminal, or under a service manager, until Ctrl-C.")
-def start(kit: Path, foreground: bool) -> None:
+@click.option("--listen", metavar="HOST:PORT", help="Where it listens from now on; else at --address.")
+def start(kit: Path, foreground: bool, listen: str | None) -> None:
     """Start a server that stays: devices come and go, and field run and field study use it.
+
+    Where devices reach it at an address that is not this machine's own, as behind NAT or in a container, --listen says
+    at which it listens.
 
     \b
     fedcore field start my-field/server
+    fedcore field start my-field/server --listen 0.0.0.0:8002
     """
 
     require_extra("field")
     from fedcore.field import station
-    from fedcore.field.kits import read_kit
+    from fedcore.field.kits import read_kit, set_address
     from fedcore.field.runs import read_setup
 
     setup, own = read_setup(kit), read_kit(kit)
+    if listen is not None:
+        own = set_address(own, listen)
     if (running := station.find(kit)) is not None:
         raise InputError(f"{kit}: a server is there already, process {running.pid}")
     if foreground:
@@ -198,10 +211,21 @@ def stop(kit: Path) -> None:
 @click.argument("kit", type=click.Path(path_type=Path))
 def status(kit: Path) -> None:
     """Show which devices are connected, and how far each run is."""
+    from datetime import UTC, datetime
+
+    require_extra("field")
     from fedcore.field import station
+    from fedcore.field.kits import check_kit, read_kit
     from fedcore.field.runs import read_run, read_setup
 
     setup, running = read_setup(kit), station.find(kit)
+    try:
+        end = check_kit(read_kit(kit))
+        left = (end - datetime.now(UTC)).days
+        notice = f", in {left} days; fedcore field init makes new ones" if left < NOTICE else ""
+        say(f"certificates end on {end:%Y-%m-%d}{notice}")
+    except InputError as ended:
+        say(str(ended))
     away = [*setup.devices] if running is None else running.wait_for([*setup.devices], 0.0)
     say("no server has been started" if running is None else f"server: process {running.pid}")
     for name in setup.devices:

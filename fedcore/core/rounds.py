@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,6 +40,9 @@ from fedcore.types.method import (
 TOGETHER = 1000
 """More devices are scored in several steps, which workers share, though each scores the shared test set."""
 
+
+LARGEST = {torch.float32: torch.finfo(torch.float32).max ** 0.5}
+"""What numbers of an update must be below, by their type: their squares are finite, too."""
 
 NO_EXAMPLES = Splits(*[Data(torch.empty(0), torch.empty(0, dtype=torch.int64))] * 3)
 """What a function that makes a device's model may see of its data."""
@@ -357,13 +361,17 @@ def require_detached(what: str, *parts: Params) -> None:
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
-    """Refuse an update that is not finite, or that has a tensor of another name or shape than the device's net."""
+    """Refuse an update that is not finite, or that has a tensor of another name or shape than the device's net.
+
+    A number of float32 whose square is not finite in it counts as none: no step could be taken from a mean with it.
+    """
     who = " and ".join(members(unit))
     expected = shapes(net) if net is not None else {}
     require_detached(f"update of {who}", update.params, update.extra)
     for name, tensor in (*update.params.items(), *update.extra.items()):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise Diverged(f"update of {who}: tensor {name} has values that are not finite; lower the learning rate")
+        if tensor.is_floating_point() and not bool((tensor.abs() < LARGEST.get(tensor.dtype, math.inf)).all()):
+            what = "whose squares are" if bool(torch.isfinite(tensor).all()) else "that are"
+            raise Diverged(f"update of {who}: tensor {name} has values {what} not finite; lower the learning rate")
     for name, tensor in update.params.items() if net is not None else ():
         if name not in expected:
             raise InputError(f"update of {who}: tensor {name} is not one of its net's ({', '.join(expected)})")

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,8 +23,15 @@ from fedcore.types.method import Update
 PARTS = {"train", "val", "test", "shared", "inference"}
 """Of a device's scores: their parts."""
 
+UNLIKE = 1000.0
+"""How many times as long as others' an update is that made the server's model one from which nobody can train."""
+
 AMOUNTS = {"mae", "rmse", "r2", "loss"}
 """The metrics of a device's examples that are no fractions."""
+
+
+class NoStep(InputError):
+    """A device that can take no step with finite numbers from what it was sent."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,19 @@ def unlike_most(updates: Mapping[str, Update]) -> list[str]:
     return [name for name, form in forms.items() if form != usual]
 
 
+def length(update: Update) -> float:
+    """Return the length of all that a device sent, as one vector."""
+    tensors = [x for part in (update.params, update.extra) for x in part.values() if x.is_floating_point()]
+    return math.sqrt(sum(x.double().square().sum().item() for x in tensors))
+
+
+def longest(lengths: Mapping[str, float]) -> str | None:
+    """Return the device whose update is UNLIKE times as long as most others' or longer, if there is one."""
+    name = max(lengths, key=lengths.__getitem__)
+    others = [other for device, other in lengths.items() if device != name]
+    return name if others and lengths[name] > UNLIKE * median(others) else None
+
+
 def _is_fraction(value: Any) -> bool:
     return isinstance(value, float) and (math.isnan(value) or 0 <= value <= 1)
 
@@ -122,7 +143,7 @@ def read_reply(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], d
     """Return the words and tensors of an answer of the kind `wanted`. Raises InputError if the device refuses."""
     header, tensors = unpack(answer, f"answer of {name}")
     if header.get("reply") == "refused":
-        raise InputError(f"{name} refuses: {str(header.get('why'))[:500]}")
+        raise (NoStep if header.get("diverged") else InputError)(f"{name} refuses: {str(header.get('why'))[:500]}")
     if header.get("reply") != wanted:
         raise InputError(f"answer of {name}: is none of {wanted}")
     return header, tensors

@@ -26,7 +26,7 @@ from nvflare.fuel.f3.message import Message
 
 from fedcore.errors import InputError
 from fedcore.field.device import FieldDevice
-from fedcore.field.kits import SERVER, Kit, link_name, revoked
+from fedcore.field.kits import SERVER, Kit, check_kit, link_name, revoked
 
 CHANNEL, TOPIC = "fedcore", "call"
 
@@ -148,10 +148,13 @@ def _require_free(address: str) -> None:
         try:
             free.bind((host, int(port)))
         except (OSError, OverflowError) as error:
-            raise InputError(f"address = {address}: this machine cannot listen there ({error})") from None
+            raise InputError(
+                f"address = {address}: this machine cannot listen there ({error}); field start --listen names another"
+            ) from None
 
 
 def _cell(kit: Kit, refused: Callable[[], Collection[str]] = frozenset) -> Any:
+    check_kit(kit)
     serves = kit.name == SERVER
     parts = (
         (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 from secrets import token_bytes
@@ -28,7 +30,7 @@ from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.data.prepare import NO_LABEL_SCALE
 from fedcore.data.task import LABEL_KINDS, count_different, label_kind_of
-from fedcore.errors import InputError
+from fedcore.errors import Diverged, InputError
 from fedcore.execute.threads import one_thread
 from fedcore.execute.workers import run_step
 from fedcore.field.consent import Consent, consent_of
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 
 WAIT = 5.0
 """Seconds after which a device says that it is still at work; the server asks again."""
+
+LEFT = "left.log"
+"""The file in a device's memory with a line for each of its answers, for its owner."""
 
 FEWEST = 5
 """The least training rows of which a device tells medians, means and variances."""
@@ -110,19 +115,33 @@ class FieldDevice:
             return pack({"reply": "unknown", "why": str(unknown)})
         except InputError as refused:
             log.warning("refused: %s", refused)
-            return pack({"reply": "refused", "why": str(refused)})
+            return pack({"reply": "refused", "why": str(refused), "diverged": isinstance(refused, Diverged)})
         except Exception as error:
             log.exception("a call failed")  # the details stay here: they may quote examples
             return pack({"reply": "refused", "why": f"{type(error).__name__} on the device, see its log"})
 
-    def _timed(self, ask: Callable[..., bytes], *args: Any) -> bytes:
+    def _timed(
+        self, ask: Callable[..., bytes], key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]
+    ) -> bytes:
         limit = Timer(60 * self.consent.limits.minutes, self._overrun)
         limit.daemon = True
         limit.start()
         try:
-            return ask(*args)
+            answer = ask(key, header, tensors)
         finally:
             limit.cancel()
+        self._note(header, len(answer))
+        return answer
+
+    def _note(self, header: Mapping[str, Any], nbytes: int) -> None:
+        """Write for the owner what leaves the device: when, of which run and turn, what, and its bytes."""
+        plan = json.loads(header["plan"]) if "plan" in header else {"run": header["run"]}
+        turn = f" of {_turn_word((header['stage'], header['round']))}" if "round" in header else ""
+        of = f" ({plan['method']}, seed {plan['seed']})" if "method" in plan else ""
+        what = {"visit": "update", "score": "scores", "join": "numbers and digest of its examples"}
+        with (self.folder / LEFT).open("a", encoding="utf-8") as file:
+            line = f"run {plan['run']}{of}: {what.get(header['ask'], header['ask'])}{turn}, {nbytes} bytes"
+            file.write(f"{datetime.now().isoformat(' ', 'seconds')} {line}\n")
 
     def _join(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Agree to a run, or refuse it, before anything of it runs."""
@@ -156,14 +175,17 @@ class FieldDevice:
                 f"{self.name}: {LACKED[recipe.lacks]} may not leave it; its owner has not allowed {NUMBERS}"
             )
         raw = self.data.splits(recipe, plan.seed)
-        self._check_numbers(plan, recipe, len(raw.train))
+        self._check_numbers(plan, recipe, raw.train)
         return pack({"reply": "numbers", "examples": len(raw.train)}, {"numbers": recipe.numbers(raw)})
 
-    def _check_numbers(self, plan: Plan, recipe: Recipe, rows: int) -> None:
-        """Refuse numbers of few rows, and of parts that the server cuts out: their differences tell single rows."""
-        if rows < FEWEST:
+    def _check_numbers(self, plan: Plan, recipe: Recipe, train: Data) -> None:
+        """Refuse numbers of few rows, and of parts or of nights that hardly differ: their differences tell single rows.
+
+        Numbers of the very rows of an earlier time tell nothing new.
+        """
+        if len(train) < FEWEST:
             raise InputError(
-                f"{self.name}: numbers of {rows} training rows would tell single ones, {FEWEST} are needed"
+                f"{self.name}: numbers of {len(train)} training rows would tell single ones, {FEWEST} are needed"
             )
         file, form = self.folder / "told-numbers", recipe.form()
         first, *seeds = file.read_text("utf-8").split() if file.is_file() else [form]
@@ -174,6 +196,16 @@ class FieldDevice:
         if str(plan.seed) not in seeds and len(seeds) >= self.consent.limits.runs:
             raise InputError(f"{self.name}: has told numbers for {len(seeds)} seeds (--max-runs)")
         self.folder.mkdir(parents=True, exist_ok=True)
+        rows, earlier = row_digests(train), self.folder / "told-rows"
+        told = unpack(earlier.read_bytes(), str(earlier))[1]["rows"] if earlier.is_file() else {}
+        for other in told.values():
+            if 0 < (count := differing(rows, other)) < FEWEST:
+                raise InputError(
+                    f"{self.name}: {count} training rows are others than when it told numbers last; the difference "
+                    f"would tell them, {FEWEST} are needed"
+                )
+        if all(differing(rows, other) for other in told.values()):
+            write_file(earlier, pack({}, {"rows": {**told, str(len(told)): rows}}))
         write_file(file, "\n".join([first, *dict.fromkeys([*seeds, str(plan.seed)])]).encode())
 
     def _fingerprint(self, data: Splits) -> str:
@@ -410,6 +442,21 @@ class FieldDevice:
         return unpack(path.read_bytes(), f"{self.name}: {path.name}")
 
 
+def row_digests(data: Data) -> torch.Tensor:
+    """Return a number for each row, int64, by which rows are compared; equal ones are numbered, so that all differ."""
+    seen, numbers = Counter[bytes](), []
+    for x, y in zip(data.inputs(), data.y, strict=True):
+        row = x.numpy().tobytes() + y.numpy().tobytes()
+        numbers.append(hashlib.blake2b(row + b"%d" % seen[row], digest_size=8).digest())
+        seen[row] += 1
+    return torch.frombuffer(bytearray(b"".join(numbers)), dtype=torch.int64)
+
+
+def differing(rows: torch.Tensor, others: torch.Tensor) -> int:
+    """Return how many rows are in one of two sets alone."""
+    return len({*rows.tolist()} ^ {*others.tolist()})
+
+
 def check_labels(y: torch.Tensor, plan: Plan, name: str) -> None:
     """Refuse labels that are others than the run's. name: of the device."""
     if label_kind_of(y) is not LABEL_KINDS[plan.task]:
@@ -451,7 +498,7 @@ def _message(tensors: Mapping[str, Params], net: Net) -> Message:
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     for name, tensor in message.params.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"the server's message: tensor {name} has values that are not finite")
+            raise Diverged(f"the server's message: tensor {name} has values that are not finite")
     check_tensors(message.params, net, "the server's message")
     return message
 

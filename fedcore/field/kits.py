@@ -11,8 +11,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection
+import socket
+import ssl
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -30,6 +34,9 @@ PARTS = ("authority.crt", "own.crt", "own.key", "kit.json")
 
 REVOKED = "revoked"
 """The file of a server's kit that names the devices whose certificates are refused."""
+
+REACHED = 5.0
+"""Seconds in which a server must answer before a device says that it waits."""
 
 LARGEST = 2**16
 """The most bytes of one of them."""
@@ -69,8 +76,7 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
     names = {SERVER: SERVER, **{link_name(device): device for device in devices}}
     if len(names) != len(devices) + 1:
         raise InputError("devices: two of them have one name")
-    if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 2**16:
-        raise InputError(f"address = {address!r}: must be host:port")
+    require_address("address", address)
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: is there already; a kit is made once")
     authority = Identity("fedcore field")
@@ -91,6 +97,20 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
         (kit / "kit.json").write_text(json.dumps({"name": name, "address": address}), "utf-8")
         kits[name] = kit
     return kits
+
+
+def set_address(kit: Kit, address: str) -> Kit:
+    """Write another address into a kit, such as the one where a server listens; return the kit."""
+    require_address("--listen", address)
+    content = json.dumps({"name": kit.name, "address": address}).encode()
+    write_file(kit.folder / "kit.json", content)
+    return read_kit(kit.folder)
+
+
+def require_address(key: str, address: str) -> None:
+    """Refuse what is no host and port."""
+    if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 2**16:
+        raise InputError(f"{key} = {address!r}: must be host:port")
 
 
 def keep_out_of_git(folder: Path) -> None:
@@ -149,8 +169,64 @@ def read_kit(folder: Path) -> Kit:
         kit = Kit(folder, str(entries["name"]), str(entries["address"]))
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{folder}: is no kit; fedcore field init makes them") from None
-    if not _ADDRESS.fullmatch(kit.address) or not all(
-        (folder / part).is_file() for part in ("authority.crt", "own.crt", "own.key")
-    ):
+    if not _ADDRESS.fullmatch(kit.address) or not all((folder / part).is_file() for part in PARTS):
         raise InputError(f"{folder}: is no whole kit; fedcore field init makes them")
     return kit
+
+
+def check_kit(kit: Kit) -> datetime:
+    """Return when a kit's certificate ends. Raises InputError if that is over, and for files that are no kit's."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    authority, own, secret = (kit.folder / part for part in PARTS[:3])
+    try:
+        certificate = x509.load_pem_x509_certificate(own.read_bytes())
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.read_bytes()))
+        whole = load_pem_private_key(secret.read_bytes(), None).public_key() == certificate.public_key()
+        (name,) = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    except Exception:  # of damaged bytes the readers raise anything
+        whole = False
+    if not whole or name.value != kit.link_name:
+        raise InputError(f"{kit.folder}: is damaged, or of files of several kits; unpack its archive again")
+    now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < begin:
+        raise InputError(
+            f"{kit.folder}: was made on {begin:%Y-%m-%d %H:%M} UTC, by this clock it is {now:%Y-%m-%d %H:%M}; set it"
+        )
+    if now > end:
+        raise InputError(f"{kit.folder}: its certificate ended on {end:%Y-%m-%d}; fedcore field init makes new kits")
+    return end
+
+
+@contextmanager
+def only_one(kit: Kit) -> Iterator[None]:
+    """Refuse that a second process takes the place of one that runs with the same kit."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (kit.folder / "own.key").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{kit.folder}: another process runs with this kit; end that one first") from None
+        yield
+
+
+def find_server(kit: Kit) -> str:
+    """Return why a device cannot reach its server yet; nothing if it can. Raises InputError for another authority's."""
+    context = ssl.create_default_context(cafile=str(kit.folder / "authority.crt"))
+    context.check_hostname = False  # the certificate has the link's name
+    context.load_cert_chain(kit.folder / "own.crt", kit.folder / "own.key")
+    host, _, port = kit.address.partition(":")
+    try:
+        with socket.create_connection((host, int(port)), REACHED) as plain, context.wrap_socket(plain):
+            return ""
+    except ssl.SSLCertVerificationError:
+        raise InputError(
+            f"{kit.address}: its server has a kit of another field init than {kit.folder}; take the archives of one"
+        ) from None
+    except OSError as error:
+        return str(error)

@@ -17,10 +17,11 @@ from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.rounds import RoundResult, State
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES
 from fedcore.errors import InputError
-from fedcore.field.answers import RemoteHandle
+from fedcore.execute.workers import Inline
+from fedcore.field.answers import RemoteHandle, longest
 from fedcore.field.plan import Plan, plan_of
 from fedcore.field.recipe import Recipe
-from fedcore.field.server import Field, Link, exchange, federation_of, run_in_field
+from fedcore.field.server import Field, Link, Stuck, exchange, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack, write_file
 from fedcore.nets import net
 from fedcore.types.federation import Data, Public, Scoring
@@ -66,6 +67,8 @@ def state_of(content: bytes, who: str) -> State:
 
 MLP: tuple[Mapping[str, Any], ...] = ({"name": "mlp"},)
 PLAN, STATE, ABOUT = "plan.json", "state", "about.json"
+BEFORE = "before"
+"""The state before the last turn."""
 
 
 @dataclass(frozen=True)
@@ -186,18 +189,23 @@ def run_with_devices(
     seconds: float,
     least: int,
     notify: Callable[[str], None] = lambda line: None,
+    away: set[str] | None = None,
 ) -> Iterator[RoundResult]:
     """Run a method turn by turn; each turn's state is in `folder`, from whose last one a run goes on.
 
-    folder: its name is the run's. seconds: that devices have for a step. least: how many must answer.
+    folder: its name is the run's. seconds: that devices have for a step. least: how many must answer. away: devices
+    that are not waited for, see :func:`fedcore.field.server.ask`. A turn after which most devices can take no step is
+    taken back, if one update was much longer than the others: without its device, if `least` others answer.
 
-    Raises InputError if another run has that name, and for devices that refuse.
+    Raises InputError if another run has that name, and for devices that refuse, unless `least` others agree.
     """
-    public, meter = setup.public(), Metered(link)
+    public, meter, away = setup.public(), Metered(link), set[str]() if away is None else away
     wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
     plan = _claim(folder, wanted)
+    method, _ = plan.build()
+    Inline().call(method.begin, public, seed)  # refuses what no device can bring before any is asked
     if not (folder / PLAN).is_file():
-        plan, prepare = exchange(meter, plan, seconds, least, notify)
+        plan, prepare = exchange(meter, plan, seconds, least, notify, away)
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / ABOUT, json.dumps({"prepare": prepare}).encode())
         write_file(folder / PLAN, plan.to_json().encode())
@@ -206,22 +214,60 @@ def run_with_devices(
     if recipe is not None and recipe.label_scale is not None:
         scored = replace(scored, label_scale=recipe.label_scale)
     fed = replace(federation_of(public), scoring=scored, task=setup.task)
-    field = Field(meter, plan, fed, seconds, notify, kit)
-    joined = field.join()
-    method, _ = plan.build()
+    aside = json.loads((folder / ABOUT).read_text("utf-8")).get("aside", [])
+    field = Field(meter, plan, fed, seconds, notify, kit, away, aside)
+    joined = field.join(least)
     if method.check is not None:
         method.check(joined)
-    about = json.loads((folder / ABOUT).read_text("utf-8"))
-    facts = {name: {"examples": joined[name], **field.facts[name], "data": field.data[name]} for name in joined}
-    write_file(folder / ABOUT, json.dumps({**about, "devices": {**about.get("devices", {}), **facts}}).encode())
+    _keep(folder, field)
     notify(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
-    state_file = folder / STATE
-    state = state_of(state_file.read_bytes(), str(state_file)) if state_file.is_file() else None
-    for turn in run_in_field(field, seed, state=state, least=least):
-        at = turn.round_info
-        write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(_record(turn, meter)).encode())
-        write_file(state_file, state_bytes(turn.state))  # last: a turn whose state is not kept is played again
-        yield turn
+    while True:
+        state_file = folder / STATE
+        state = state_of(state_file.read_bytes(), str(state_file)) if state_file.is_file() else None
+        try:
+            for turn in run_in_field(field, seed, state=state, least=least):
+                at = turn.round_info
+                _keep(folder, field)  # who has joined late
+                record = {**_record(turn, meter), "lengths": field.lengths}
+                write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(record).encode())
+                (folder / BEFORE).unlink(missing_ok=True)
+                if state_file.is_file():
+                    (folder / BEFORE).hardlink_to(state_file)
+                write_file(state_file, state_bytes(turn.state))  # last: a turn whose state is not kept is played again
+                yield turn
+            return
+        except Stuck:
+            if (liar := _take_back(folder)) is None:
+                raise
+            notify(f"the last round is taken back: no device can go on from it, and the update of {liar} was too long")
+            field.aside.add(liar)
+            _keep(folder, field)
+
+
+def _keep(folder: Path, field: Field) -> None:
+    """Write down what devices said when they joined, and who is set aside, if that is new."""
+    text = (folder / ABOUT).read_text("utf-8")
+    about = json.loads(text)
+    about |= {"devices": {**about.get("devices", {}), **field.facts}, "aside": sorted(field.aside)}
+    if (new := json.dumps(about)) != text:
+        write_file(folder / ABOUT, new.encode())
+
+
+def _take_back(folder: Path) -> str | None:
+    """Undo a run's last turn if one device's update was much longer than the others'; return its name."""
+    state_file, before = folder / STATE, folder / BEFORE
+    if not state_file.is_file():
+        return None
+    turns = {_at(path): path for path in folder.glob("turn-*-*.json")}
+    last = turns[max(turns)]
+    if (liar := longest(json.loads(last.read_text("utf-8")).get("lengths") or {"": 0.0})) is None:
+        return None
+    if before.is_file():
+        before.replace(state_file)
+    else:
+        state_file.unlink()
+    last.unlink()
+    return liar
 
 
 def _claim(folder: Path, plan: Plan) -> Plan:

@@ -6,7 +6,7 @@ The server has a device's name, its net and the digest of its memory, never its 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,10 +18,12 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import RoundResult, State, members, receive, run
 from fedcore.core.secure_sum import ROSTER
 from fedcore.data.prepare import preparation_bytes
-from fedcore.errors import InputError, TooFew
+from fedcore.errors import Diverged, InputError, TooFew
 from fedcore.execute.workers import Inline
 from fedcore.field.answers import (
+    NoStep,
     RemoteHandle,
+    length,
     read_card,
     read_mask,
     read_number,
@@ -53,38 +55,52 @@ class Link(Protocol):
         """Return a device's answer to a call, or None if none comes in these seconds. Any thread may call."""
 
 
+class Stuck(Diverged):
+    """Most devices can take no step from what the last turn has sent them."""
+
+
 def ask(
     link: Link,
     calls: Mapping[str, bytes],
     seconds: float,
     joining: bytes | None = None,
     notify: Callable[[str], None] = lambda line: None,
+    away: set[str] | None = None,
+    joined: Callable[[str, bytes], None] = lambda name, answer: None,
 ) -> dict[str, bytes]:
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
     joining: the call that a device gets first which does not know the run, as it came late or lost its folder. notify:
-    called with a line now and then about whom the server waits for.
+    called with a line now and then about whom the server waits for. away: devices that have not answered before, which
+    are asked, but waited for only once they answer again; it is brought up to date. joined: called with the answer of a
+    device that joins.
     """
-    start = time.monotonic()
-    end, over = start + seconds, Event()
+    start, gone = time.monotonic(), set[str]() if away is None else away
+    end, over, before = start + seconds, Event(), {*gone}
 
     def ask_device(name: str) -> bytes | None:
-        patience = PATIENCE
+        patience, answer = PATIENCE, None
         while (left := end - time.monotonic()) > 0 and not over.is_set():
             answer = link.send(name, calls[name], min(left, patience))
+            if name in before:
+                done.put((name, answer is not None))
             reply = None if answer is None else _reply(answer)
             if answer is None and time.monotonic() > end - left + patience:
                 patience *= 2
             if reply == "unknown" and joining is not None:
                 answer = link.send(name, joining, min(left, patience))
                 reply = None if answer is None or _reply(answer) in ("joined", "working") else "refused"
+                if answer is not None and _reply(answer) == "joined":
+                    joined(name, answer)
             if reply is None:
                 time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             elif reply != "working":
+                gone.discard(name)
                 return answer
+        (gone.discard if answer is not None else gone.add)(name)
         return None
 
-    done: SimpleQueue[tuple[str, bytes | Exception | None]] = SimpleQueue()
+    done: SimpleQueue[tuple[str, bytes | Exception | bool | None]] = SimpleQueue()
 
     def put(name: str) -> None:
         try:
@@ -103,10 +119,10 @@ def ask(
             except Empty:
                 notify(f"waiting for {', '.join(sorted(waiting))}: {time.monotonic() - start:.0f} s")
                 continue
-            waiting.discard(name)
+            (waiting.add if answer is True else waiting.discard)(name)
             if isinstance(answer, Exception):
                 raise answer
-            if answer is not None:
+            if isinstance(answer, bytes):
                 answers[name] = answer
     finally:
         over.set()
@@ -125,8 +141,9 @@ class Field:
 
     seconds: how long devices have for a step. notify: called with a line for each device that is absent, and why. kit:
     the server's folder, by whose authority keys of masked sums are checked before they are passed on. facts: of each
-    device that has joined, numbers of its test examples. data: a digest of its examples, which tells whether they are
-    those of another run and nothing else.
+    device that has joined, numbers of its examples and a digest of them, which tells whether they are those of another
+    run and nothing else. away: devices that are not waited for, see `ask`. aside: those whose steps are not asked for.
+    lengths: of the updates that were combined last.
     """
 
     def __init__(
@@ -137,37 +154,49 @@ class Field:
         seconds: float,
         notify: Callable[[str], None] = lambda line: None,
         kit: Path | None = None,
+        away: set[str] | None = None,
+        aside: Iterable[str] = (),
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.notify = link, plan, fed, seconds, notify
-        self.facts: dict[str, dict[str, int]] = {}
-        self.data: dict[str, str] = {}
-        self.kit = kit
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.kit, self.away, self.aside = kit, set[str]() if away is None else away, {*aside}
+        self.lengths: dict[str, float] = {}
+        self._said: set[str] = set()
         self._here = Inline()
         self._roster: tuple[str, ...] = ()
         self._method, _ = plan.build()
         self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
-    def join(self) -> dict[str, int]:
+    def join(self, least: int | None = None) -> dict[str, int]:
         """Return the devices that agree to the plan, with their numbers of training examples.
 
-        Raises InputError with the reason of each device that refuses.
+        least: so many are enough; None: all. Raises InputError with the reason of each device that refuses.
         """
-        answers = ask(self.link, dict.fromkeys(self.fed.devices, self._joining), self.seconds)
-        refused, joined = [], {}
-        for name, answer in answers.items():
-            try:
-                header, _ = read_reply(answer, name, "joined")
-                joined[name] = read_number(header, "examples", name)
-                self.facts[name] = {key: read_number(header, key, name) for key in ("test_examples", "test_classes")}
-                self.data[name] = str(header.get("data"))[:64]
-            except InputError as error:
-                refused.append(str(error))
-        if refused:
-            raise InputError("; ".join(refused))
-        return joined
+        calls = dict.fromkeys(self.fed.devices, self._joining)
+        answers = ask(self.link, calls, self.seconds, notify=self.notify, away=self.away)
+        refused = [why for name, answer in answers.items() if (why := self._note(name, answer))]
+        require(refused, len(self.facts), least, self._say_once)
+        return {name: facts["examples"] for name, facts in self.facts.items()}
+
+    def _note(self, name: str, answer: bytes) -> str:
+        """Keep what a device says when it joins; return why it refuses, if it does."""
+        try:
+            header, _ = read_reply(answer, name, "joined")
+            counts = {key: read_number(header, key, name) for key in ("examples", "test_examples", "test_classes")}
+        except InputError as error:
+            return str(error)
+        self.facts[name] = {**counts, "data": str(header.get("data"))[:64]}
+        return ""
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.notify(line)
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         roster = ROSTER.set(self._roster)
+        if fn is receive:
+            self.lengths = {name: length(update) for unit, update in args[2].items() for name in members(unit)[:1]}
         try:
             return self._here.call(fn, *args)
         except Exception as error:
@@ -202,8 +231,16 @@ class Field:
         packed = {
             name: _call({**self._turn("visit", at), **more}, memory, message)
             for name, (memory, message, _, at) in calls.items()
+            if name not in self.aside
         }
-        return self._answers(packed, lambda name, answer: read_update(answer, name, calls[name][2].net))
+        failed: list[str] = []
+        results = self._answers(packed, lambda name, answer: read_update(answer, name, calls[name][2].net), failed)
+        if len(failed) > len(results):
+            raise Stuck(
+                f"{', '.join(failed)}: no step with finite numbers from what the last round has sent; lower the "
+                "learning rate"
+            )
+        return results
 
     def _pairs(self, calls: Mapping[Pair, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
         """Relay between the two sides of each pair. All pairs must come to an end: a missing one has no distance."""
@@ -232,7 +269,8 @@ class Field:
             for name in [name for name in begin if name not in results]:
                 memory, message = ({}, Message()) if part else begin[name]
                 call = _call({**header, "part": part}, memory, message, inbox[name])
-                answers = ask(self.link, {name: call}, end - time.monotonic(), self._joining)
+                left = end - time.monotonic()
+                answers = ask(self.link, {name: call}, left, self._joining, joined=self._note)
                 if name not in answers:
                     raise TooFew(f"{' and '.join(begin)}: no answer of {name} in {self.seconds:g} s")
                 if (answer := read_part(answers[name], name)) is None:
@@ -301,26 +339,47 @@ class Field:
         # By device, as `measure` puts the parts together.
         return {name: {name: scores | shared[name]} for name, scores in scored.items()}
 
-    def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, results = ask(self.link, packed, self.seconds, self._joining, self.notify), {}
+    def _answers(
+        self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any], failed: list[str] | None = None
+    ) -> dict[str, Any]:
+        """Return what answers say. failed: gets the devices that can take no step."""
+        known, results = {*self.away}, {}
+        answers = ask(self.link, packed, self.seconds, self._joining, self.notify, self.away, self._note)
         for name in packed:
             if name not in answers:
-                self.notify(f"{name}: no answer in {self.seconds:g} s")
+                if name not in known:
+                    self.notify(f"{name}: no answer in {self.seconds:g} s")
                 continue
             try:
                 results[name] = read(name, answers[name])
             except InputError as refused:
-                self.notify(str(refused)[:1000])
+                self._say_once(str(refused)[:1000])
+                if failed is not None and isinstance(refused, NoStep):
+                    failed.append(name)
         return results
 
 
+def require(refused: Sequence[str], agreed: int, least: int | None, notify: Callable[[str], None]) -> None:
+    """Refuse to go on where devices refuse, unless enough others agree: then they are absent, and named."""
+    if refused and (least is None or agreed < least):
+        raise InputError("; ".join(refused))
+    for line in refused:
+        notify(line)
+
+
 def exchange(
-    link: Link, plan: Plan, seconds: float, least: int, notify: Callable[[str], None] = lambda line: None
+    link: Link,
+    plan: Plan,
+    seconds: float,
+    least: int,
+    notify: Callable[[str], None] = lambda line: None,
+    away: set[str] | None = None,
 ) -> tuple[Plan, dict[str, dict[str, float]]]:
     """Return a plan whose recipe has the numbers that devices share, and the bytes that each device sent and received.
 
-    Each device sends its medians, or its means and variances, once. Raises InputError with the reason of each device
-    that refuses, and TooFew if less than `least` answer: the scale of those that were away would be another.
+    Each device sends its medians, or its means and variances, once. away: see `ask`. Raises InputError with the reason
+    of each device that refuses, unless `least` agree, and TooFew if less than `least` answer: the scale of those that
+    were away would be another.
     """
     recipe = plan.read_recipe()
     if recipe is None or recipe.lacks is None:
@@ -328,17 +387,17 @@ def exchange(
     schema, heard = recipe.schema, set(plan.nets)
     while recipe.lacks is not None:
         call = pack({"ask": "numbers", "plan": plan.to_json()})
-        answers, refused, numbers, sizes = ask(link, dict.fromkeys(plan.nets, call), seconds), [], {}, {}
+        known, refused, numbers, sizes = {*(away or ())}, [], {}, {}
+        answers = ask(link, dict.fromkeys(plan.nets, call), seconds, notify=notify, away=away)
         for name in sorted(answers):
             try:
                 header, tensors = read_reply(answers[name], name, "numbers")
                 numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, read_number(header, "examples", name))
             except InputError as error:
                 refused.append(str(error))
-        if refused:
-            raise InputError("; ".join(refused))
-        for name in sorted(plan.nets.keys() - numbers.keys()):
-            notify(f"{name}: no answer in {seconds:g} s")
+        require(refused, len(numbers), least, notify)
+        for name in sorted(plan.nets.keys() - answers.keys() - known):
+            notify(f"{name}: no answer in {seconds:g} s; what all share lacks its numbers")
         heard &= numbers.keys()
         if len(numbers) < least:
             raise TooFew(f"{len(numbers)} of {len(plan.nets)} devices sent their numbers, at least {least} must")

@@ -45,8 +45,8 @@ def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> M
 
 
 @contextmanager
-def open_link(kit: Path, setup: Setup, seconds: float, notify: Notify) -> Iterator[Any]:
-    """Open the way to the devices, and wait for them; who is away is named."""
+def open_link(kit: Path, setup: Setup, seconds: float, notify: Notify) -> Iterator[tuple[Any, set[str]]]:
+    """Open the way to the devices, and wait for them; who is away is named, and waited for no more."""
     link: Any = station.find(kit)
     if link is None:
         from fedcore.field.cells import Cells
@@ -55,7 +55,7 @@ def open_link(kit: Path, setup: Setup, seconds: float, notify: Notify) -> Iterat
     try:
         if away := link.wait_for([*setup.devices], seconds):
             notify(f"not connected: {', '.join(away)}")
-        yield link
+        yield link, {*away}
     finally:
         link.close()
 
@@ -90,10 +90,11 @@ def play(
     """
     setup, folder = read_setup(kit), kit / "runs" / name
     seed = (0 if setup.study is None else setup.study.seed) if seed is None else seed
-    with open_link(kit, setup, seconds, said) as link:
+    with open_link(kit, setup, seconds, said) as (link, away):
         turns = run_with_devices(
-            link, setup, config, seed, folder, seconds=seconds, least=least or len(setup.devices), notify=said
-        )
+            link, setup, config, seed, folder, seconds=seconds, least=least or len(setup.devices), notify=said,
+            away=away,
+        )  # fmt: skip
         for turn in turns:
             said(summary(turn))
     return FieldRun(folder, setup, config.label, read_run(folder))
@@ -111,10 +112,11 @@ def play_study(
     """Compare the rows of a kit's study on its devices. labels: of the rows; all of them if there are none."""
     setup = read_setup(kit)
     rows = rows_of(setup, labels)
-    with open_link(kit, setup, seconds, notify) as link:
+    with open_link(kit, setup, seconds, notify) as (link, away):
         return run_study(
-            link, setup, rows, seeds, kit / "runs", seconds=seconds, least=least or len(setup.devices), notify=notify
-        )
+            link, setup, rows, seeds, kit / "runs", seconds=seconds, least=least or len(setup.devices), notify=notify,
+            away=away,
+        )  # fmt: skip
 
 
 def summary(turn: RoundResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -31,11 +32,17 @@ ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains":
 
 
 def setup_of(
-    job: Job, setting: Setting, dataset: Dataset, devices: Collection[str], answer: MethodConfig | None
+    job: Job,
+    setting: Setting,
+    dataset: Dataset,
+    devices: Collection[str],
+    answer: MethodConfig | None,
+    rates: Mapping[str, float] = MappingProxyType({}),
 ) -> Setup:
     """Return the setup for a study's devices. devices: their names; those of the data if there are none.
 
-    answer: the row that the study recommends, as it ran. Raises InputError for what no real device can be made to do.
+    answer: the row that the study recommends, as it ran. rates: label -> the learning rate that the study has chosen,
+    for the rows of which it tries several. Raises InputError for what no real device can be made to do.
     """
     threats, section = split_threats(setting.federation)
     for key, value in ONLY_SIMULATED.items():
@@ -46,7 +53,11 @@ def setup_of(
     names = tuple(sorted(devices or {*(dataset.device or ())}))
     if not names:
         raise InputError("--device: the study's data name no devices; name each")
-    configs = {row.label: row for row in setting.methods} | ({} if answer is None else {answer.label: answer})
+    tuned = {row.label: rates.get(row.label, row.training.lr) for row in setting.methods if row.label in setting.rates}
+    configs = {
+        row.label: replace(row, training=replace(row.training, lr=tuned[row.label])) if row.label in tuned else row
+        for row in setting.methods
+    } | ({} if answer is None else {answer.label: answer})
     rows = tuple(
         {"label": row.label, "name": row.name, "settings": dict(row.settings), "training": row.training.settings()}
         for row in configs.values()
@@ -116,6 +127,7 @@ def run_study(
     seconds: float,
     least: int,
     notify: Callable[[str], None] = lambda line: None,
+    away: set[str] | None = None,
 ) -> FieldStudy:
     """Run rows with each seed on devices, and answer as the study would; a row that is refused is left out.
 
@@ -135,7 +147,7 @@ def run_study(
             try:
                 for _ in run_with_devices(
                     link, replace(setup, recipe=recipe), row, seed, run_folder,
-                    seconds=seconds, least=least, notify=notify,
+                    seconds=seconds, least=least, notify=notify, away=away,
                 ):  # fmt: skip
                     pass
             except InputError as why:

@@ -52,6 +52,14 @@ def test_a_repeated_call_gets_the_same_answer_without_another_step(device, tmp_p
     assert path.stat().st_mtime_ns == written
 
 
+def test_an_owner_reads_what_has_left_in_a_log_of_the_devices_own(device, tmp_path):
+    answer = device.answer(visit_call())
+    why(device, visit_call(9))  # what is refused is no answer
+    joined, update = (tmp_path / "a" / "left.log").read_text().splitlines()
+    assert joined.partition(" run ")[2].startswith("trial (ditto, seed 0): numbers and digest of its examples, ")
+    assert update.partition(" run ")[2] == f"trial: update of round 1 of stage 1, {len(answer)} bytes"
+
+
 def test_the_memory_stays_and_its_digest_alone_is_told(device):
     words, tensors = reply(device, visit_call())
     assert words.keys() == {"reply", "memory", "nbytes", "size", "score"}

@@ -1,14 +1,34 @@
 """Kits: who is who on the link."""
 
 import json
+import shutil
+import socket
+import ssl
 import stat
 import subprocess
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from threading import Thread
 from zipfile import ZipFile
 
 import pytest
 
 from fedcore.errors import InputError
-from fedcore.field.kits import Kit, archive, link_name, make_kits, read_kit, revoke, revoked, unpack_kit
+from fedcore.field import kits
+from fedcore.field.kits import (
+    Kit,
+    archive,
+    check_kit,
+    find_server,
+    link_name,
+    make_kits,
+    only_one,
+    read_kit,
+    revoke,
+    revoked,
+    set_address,
+    unpack_kit,
+)
 
 NAMES = ["a", "server", "site 2", "Zürich", "x.y", "x" * 60, ""]
 
@@ -95,3 +115,95 @@ def test_a_file_that_is_no_archive_of_a_kit_is_refused(member, tmp_path):
     with pytest.raises(InputError, match=r"a.zip: (is no kit; fedcore field init makes them|cannot be read: )"):
         unpack_kit(path)
     assert [one.name for one in tmp_path.iterdir()] == ["a.zip"]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The kits of a server and two devices, and the server's of another authority."""
+    pytest.importorskip("nvflare")
+    folder = tmp_path_factory.mktemp("kits")
+    made = make_kits(folder / "one", ["a", "b"], "127.0.0.1:8002")
+    return {**made, "foreign": make_kits(folder / "other", [], "127.0.0.1:8002")["server"]}
+
+
+@pytest.mark.parametrize(
+    ("days", "why"),
+    [
+        (-2, r"was made on 20\d\d-\d\d-\d\d \d\d:\d\d UTC, by this clock it is 20.*; set it$"),
+        (0, None), (359, None),
+        (361, r"its certificate ended on 20\d\d-\d\d-\d\d; fedcore field init makes new kits$"),
+    ],
+)  # fmt: skip
+def test_a_kit_out_of_date_and_a_clock_that_is_behind_are_one_line_with_the_date(days, why, two, monkeypatch):
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone):
+            return datetime.now(zone) + timedelta(days=days)
+
+    monkeypatch.setattr(kits, "datetime", Clock)
+    if why is None:
+        assert abs(check_kit(read_kit(two["a"])) - datetime.now(UTC) - timedelta(days=360)) < timedelta(hours=1)
+        return
+    with pytest.raises(InputError, match=why):
+        check_kit(read_kit(two["a"]))
+
+
+@pytest.mark.parametrize("part", ["own.crt", "own.key", "authority.crt", "kit.json"])
+@pytest.mark.parametrize("harm", ["empty", "cut", "flipped", "bytes", "of b"])
+def test_a_spoiled_kit_is_one_line(part, harm, two, tmp_path):
+    folder = tmp_path / "kit"
+    shutil.copytree(two["a"], folder)
+    content = (folder / part).read_bytes()
+    middle = len(content) // 2
+    spoiled = {
+        "empty": b"", "cut": content[:middle], "bytes": bytes(range(256)),
+        "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "of b": (two["foreign"] if part == "authority.crt" else two["b"]).joinpath(part).read_bytes(),
+    }  # fmt: skip
+    (folder / part).write_bytes(spoiled[harm])
+    with pytest.raises(InputError, match=rf"^{folder}: (is no kit|is no whole kit|is damaged)[^\n]*$"):
+        check_kit(read_kit(folder))
+
+
+def test_a_second_process_with_one_kit_is_refused(two):
+    kit = read_kit(two["a"])
+    with only_one(kit), pytest.raises(InputError, match=r"a: another process runs with this kit; end that one first$"):
+        only_one(kit).__enter__()
+    with only_one(kit):  # once the first one has ended
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["server", "foreign", "none"])
+def test_a_device_says_whom_it_waits_for_and_that_a_server_has_another_authority(server, two, tmp_path):
+    folder = tmp_path / "kit"
+    shutil.copytree(two["a"], folder)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kit = set_address(read_kit(folder), f"127.0.0.1:{listener.getsockname()[1]}")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+        def accept():
+            with listener.accept()[0] as plain, suppress(OSError):
+                context.wrap_socket(plain, server_side=True).close()
+
+        if server == "none":
+            listener.close()
+            assert "refused" in find_server(kit)
+            return
+        context.load_cert_chain(two[server] / "own.crt", two[server] / "own.key")
+        thread = Thread(target=accept)
+        thread.start()
+        if server == "server":
+            assert find_server(kit) == ""
+        else:
+            with pytest.raises(InputError, match=r"^127.0.0.1:\d+: its server has a kit of another field init"):
+                find_server(kit)
+        thread.join()
+
+
+def test_where_a_server_listens_is_kept_in_its_kit(two, tmp_path):
+    shutil.copytree(two["server"], tmp_path / "kit")
+    assert set_address(read_kit(tmp_path / "kit"), "0.0.0.0:9").address == "0.0.0.0:9"
+    assert read_kit(tmp_path / "kit").address == "0.0.0.0:9"
+    with pytest.raises(InputError, match=r"^--listen = 'nowhere': must be host:port$"):
+        set_address(read_kit(tmp_path / "kit"), "nowhere")

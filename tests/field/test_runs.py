@@ -20,22 +20,34 @@ from fedcore.field.consent import Limits, consent_of
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import plan_of
 from fedcore.field.recipe import NUMBERS, Recipe
-from fedcore.field.runs import Setup, Study, read_run, read_setup, run_with_devices, state_bytes, state_of, write_setup
+from fedcore.field.results import left_devices
+from fedcore.field.runs import (
+    Setup,
+    Study,
+    _take_back,
+    read_run,
+    read_setup,
+    run_with_devices,
+    state_bytes,
+    state_of,
+    write_setup,
+)
 from fedcore.field.wire import pack, unpack
 from fedcore.types.method import Message
 
 TWO = Limits(runs=2)
-SETUP = Setup(("a", "b"), (4,), 3)
+SETUP = Setup(("a", "b", "c"), (4,), 3)
 
 
 @pytest.fixture
 def play(tmp_path):
-    link = InProcess(federation("ab"), tmp_path)
+    link = InProcess(federation("abc"), tmp_path)
 
-    def start(name, row=ROWS["ditto"], said=None):
-        lines = (said if said is not None else []).append
-        return run_with_devices(link, SETUP, row, 0, tmp_path / "server" / name, seconds=20.0, least=2, notify=lines)
+    def start(name, row=ROWS["ditto"], said=None, least=3, seconds=20.0):
+        lines, folder = (said if said is not None else []).append, tmp_path / "server" / name
+        return run_with_devices(link, SETUP, row, 0, folder, seconds=seconds, least=least, notify=lines)
 
+    start.link = link
     return start
 
 
@@ -44,7 +56,7 @@ def test_a_run_that_was_killed_goes_on_with_the_same_bits(play, tmp_path):
     first = list(islice(play("halves"), 1))
     said = []
     assert bits([*first, *play("halves", said=said)]) == bits(whole)
-    assert said == ["2 of 2 devices joined, with 15 training examples"]
+    assert said == ["3 of 3 devices joined, with 27 training examples"]
     kept = [(tmp_path / "server" / name / "state").read_bytes() for name in ("whole", "halves")]
     assert kept[0] == kept[1]
     state = whole[-1].state
@@ -58,6 +70,58 @@ def test_each_turn_is_on_record(play, tmp_path):
     assert found["absent"] == []
     assert (found["up"], found["down"]) == (last.up, last.down)
     assert found["scores"]["a"]["test"] == last.scores["a"]["test"]
+
+
+@pytest.mark.slow
+def test_a_turn_that_no_device_can_take_is_taken_back_without_whom_it_is_due_to(play, tmp_path):
+    """One device sends numbers that are finite, and so are their squares and the mean, but no step from it is."""
+
+    def change(name, call, answer):
+        words, tensors = unpack(answer, "answer")
+        if name != "c" or words["reply"] != "visited":
+            return answer
+        return pack(words, {**tensors, "params": {key: x * 1e18 for key, x in tensors["params"].items()}})
+
+    link, row, said = play.link, ROWS["fedavg"], []
+    link.change = change
+    turns = list(play("lied", row, said, least=2))
+    assert [turn.absent for turn in turns] == [(), ("c",), ("c",)]  # the first one is played twice
+    assert "the last round is taken back: no device can go on from it, and the update of c was too long" in said
+    link.change, link.away = (lambda name, call, answer: answer), {"c"}
+    honest = list(play("honest", row, least=2, seconds=1.0))
+    assert bits(turns[-1].state.messages) == bits(honest[-1].state.messages)
+    files = [tmp_path / "server" / name for name in ("lied", "honest")]
+    kept = [read_run(folder) for folder in files]
+    assert [[turn.absent for turn in run.turns] for run in kept] == [[("c",), ("c",)]] * 2
+    assert json.loads((files[0] / "about.json").read_text())["aside"] == ["c"]
+
+
+@pytest.mark.parametrize("lengths", [{"a": 9.0, "b": 900.0, "c": 8e3}, {"a": 0.0}, {}, None])
+def test_devices_that_are_only_unlike_are_not_blamed(tmp_path, lengths):
+    (tmp_path / "state").write_bytes(b"kept")
+    (tmp_path / "turn-0-0.json").write_text(json.dumps({} if lengths is None else {"lengths": lengths}))
+    assert _take_back(tmp_path) is None
+    assert (tmp_path / "state").read_bytes() == b"kept"
+
+
+@pytest.mark.slow
+def test_a_device_that_joins_in_a_later_round_is_on_record(play, tmp_path):
+    play.link.away = {"c"}
+    turns = play("late", ROWS["fedavg"], least=2, seconds=1.0)
+    next(turns)
+    assert [*read_run(tmp_path / "server" / "late").devices] == ["a", "b"]
+    play.link.away = set()
+    list(turns)
+    late = read_run(tmp_path / "server" / "late")
+    assert late.devices["c"]["examples"] == 12
+    assert late.devices["c"].keys() == late.devices["a"].keys()
+    assert {*left_devices(late, "fedavg")["device"]} == {*"abc"}
+
+
+def test_what_a_method_lacks_in_the_field_is_refused_before_any_device_is_asked(play):
+    with pytest.raises(InputError, match="the server has 0 examples"):
+        next(play("one", ROWS["fedasa"]))
+    assert play.link.sent == []
 
 
 def test_another_method_under_the_name_of_a_run_is_refused(play):
@@ -172,6 +236,27 @@ def test_no_single_row_is_told_by_numbers_of_many_parts(change, seed, said, tabl
     assert told(change, seed).get("why", "").startswith(f"north: {said}" if said else "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "told"), [(0, True), (1, False), (4, False), (5, True)])
+def test_no_row_that_came_between_two_nights_is_told_by_the_difference_of_numbers(rows, told, tables, tmp_path):
+    """n2 mean2 - n1 mean1 would be the row itself, to all its digits."""
+    _, setup, link = tables
+    setup = replace(setup, recipe=replace(setup.recipe, hold_out="stable", val=0.0, test=0.0, shared_test=0.0))
+    device = FieldDevice("north", link.rows["north"], tmp_path / "own", ["fedavg", NUMBERS])
+
+    def night(name):
+        plan = plan_of(method("fedavg"), setup.public().nets, 4, name, setup.shape, 3, setup.recipe)
+        return unpack(device.answer(pack({"ask": "numbers", "plan": plan.to_json()})), "")[0]
+
+    assert night("one")["reply"] == "numbers"
+    file = link.rows["north"].path
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines, *lines[1 : 1 + rows]]))  # a row that is there already counts, too
+    why = f"north: {rows} training rows are others than when it told numbers last; the difference would tell them"
+    assert night("two").get("why", "").startswith("" if told else why)
+    assert night("three")["reply"] == ("numbers" if told else "refused")
+
+
 def test_rows_that_change_within_a_run_are_noticed(tables, tmp_path):
     _, setup, link = tables
     row = method("fedavg", rounds=2)
@@ -185,7 +270,7 @@ def test_rows_that_change_within_a_run_are_noticed(tables, tmp_path):
 
 def test_the_server_knows_no_examples():
     public = SETUP.public()
-    assert list(public.nets) == ["a", "b"]
+    assert list(public.nets) == ["a", "b", "c"]
     assert (len(public.test), tuple(public.test.x.shape)) == (0, (0, 4))
 
 

@@ -110,6 +110,16 @@ def test_a_setup_has_the_studys_schema_and_methods_and_no_number_of_rows(tmp_pat
     assert setup_of(*job_of(), dataset, ("b", "a"), None).devices == ("a", "b")
 
 
+def test_all_rows_of_a_kit_have_the_learning_rates_that_the_study_chose(tmp_path):
+    """Not the answer's alone: a tuned row among rivals that are not would win by that."""
+    job, setting = job_of()
+    setting = replace(setting, rates={row.label: (row.training.lr, 0.5) for row in ROWS[:2]})
+    answer = replace(ROWS[2], training=replace(ROWS[2].training, lr=9.0))
+    made = setup_of(job, setting, load_plant(tmp_path), (), answer, {"local_only": 0.5, "analytic": 7.0})
+    rates = {label: config.training.lr for label, config in made.study.configs.items()}
+    assert rates == {"local_only": 0.5, "fedavg": ROWS[1].training.lr, "analytic": 9.0}
+
+
 @pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("multilabel", "macro_f1")])
 def test_a_setup_knows_what_labels_are(task, metric, tmp_path):
     made = setup_of(*job_of(), load_plant(tmp_path, task=task), (), None)

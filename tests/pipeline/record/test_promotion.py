@@ -30,7 +30,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
-from fedcore.pipeline.record.field import find_answer, record
+from fedcore.pipeline.record.field import _rates, find_answer, record
 from fedcore.types.method import Model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -344,12 +344,24 @@ def version_of(client: Any, name: str):
     return run, version
 
 
+def test_the_rates_of_a_studys_rows_are_those_with_which_they_ran_last(client: Any):
+    keeper = runs.Record()
+    of = {"fedcore.study": "s", "fedcore.setting": "base", "fedcore.size": "small", "fedcore.data": "digest"}
+    for number, (label, rate, more) in enumerate(
+        [("fedavg", 0.1, {}), ("fedavg", 0.3, {}), ("fedper", 0.5, {}), ("fedavg", 9.0, {"fedcore.setting": "other"})]
+    ):
+        tags = {**of, "fedcore.method": label, **more}
+        run = client.create_run(keeper.experiment, start_time=number, tags=tags)
+        client.log_param(run.info.run_id, "training.lr", rate)
+    assert _rates(keeper, of) == {"fedavg": 0.3, "fedper": 0.5}
+
+
 def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_path):
     field_run = run_in_process(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
     (said,) = record(field_run)
     assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
     assert record(field_run) == [said]
-    assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
+    assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4, {})
     run, version = version_of(client, "fedavg field one")
     assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
     assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in field_run.stored.turns)
