@@ -66,7 +66,7 @@ def ask(
     joining: bytes | None = None,
     notify: Callable[[str], None] = lambda line: None,
     away: set[str] | None = None,
-    joined: Callable[[str, bytes], None] = lambda name, answer: None,
+    joined: Callable[[str, bytes], object] = lambda name, answer: None,
 ) -> dict[str, bytes]:
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedcore.errors import InputError
 from fedcore.report.terminal import standard
 
 
@@ -19,6 +20,7 @@ class CostEstimate:
 
     steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds:
     what the others take. traffic: bytes that all devices send and receive. unknown: kinds of steps without a time.
+    bound: whether a part stands for the whole, and the cache says nothing. refused: why it cannot run.
     """
 
     study: str
@@ -28,15 +30,24 @@ class CostEstimate:
     seconds: float
     traffic: float
     unknown: frozenset[str]
+    bound: bool = False
+    refused: str = ""
 
-    def times(self, count: int) -> CostEstimate:
-        """Return what it would cost so often, with steps of its own each time."""
-        steps, cached = self.steps * count, self.cached * count
-        return replace(self, steps=steps, cached=cached, seconds=self.seconds * count, traffic=self.traffic * count)
+    def times(self, count: int, bound: bool = False) -> CostEstimate:
+        """Return what it would cost so often, with steps of its own each time. bound: see above."""
+        steps, cached, seconds = self.steps * count, self.cached * count, self.seconds * count
+        traffic, bound = self.traffic * count, self.bound or bound
+        return replace(self, steps=steps, cached=cached, seconds=seconds, traffic=traffic, bound=bound)
 
 
 FIRST = "fedcore run seed=0"
 """A run after which a forecast has seconds."""
+
+BOUNDS = (
+    "So many runs are not looked up: the first rounds stand for all of them, the second seed for all later ones, and "
+    "nothing counts as cached. These are bounds."
+)
+"""Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
 FINAL_FIT = "Not in the sum: a promotion trains once more, on all rows; fedcore promote says first how long."
 
@@ -44,20 +55,29 @@ FINAL_FIT = "Not in the sum: a promotion trains once more, on all rows; fedcore 
 def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, console: Console | None = None) -> None:
     """Print a line for each study and method, over its settings and seeds, and their sum.
 
-    stops_rows: whether rows that cannot win are not run with all of these seeds.
+    stops_rows: whether rows that cannot win are not run with all of these seeds. Raises InputError if none can run.
     """
     console = console or standard()
-    forecasts = list(rows)
+    listed = list(rows)
+    forecasts, refused = [row for row in listed if not row.refused], [row for row in listed if row.refused]
+    if refused and not forecasts:
+        raise InputError(refused[0].refused)
+    bound = any(row.bound for row in forecasts)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("study", "method"):
         table.add_column(name)
-    for name in ("steps", "cached", "seconds", "traffic"):
+    for name in ("steps", *(() if bound else ("cached",)), "seconds", "traffic"):
         table.add_column(name, justify="right")
     for study, method in dict.fromkeys((row.study, row.method) for row in forecasts):
-        table.add_row(study, method, *_cells([row for row in forecasts if (row.study, row.method) == (study, method)]))
+        of_method = [row for row in forecasts if (row.study, row.method) == (study, method)]
+        table.add_row(study, method, *_cells(of_method, bound))
     table.add_section()
-    table.add_row("", "all", *_cells(forecasts))
+    table.add_row("", "all", *_cells(forecasts, bound))
     console.print(table)
+    for study, method, why in dict.fromkeys((row.study, row.method, row.refused) for row in refused):
+        console.print(Text(f"{study}: {method} is left out: {why}"))
+    if bound:
+        console.print(Text(BOUNDS))
     unknown = sorted({kind for row in forecasts for kind in row.unknown})
     if unknown and not any(row.seconds for row in forecasts):
         console.print(Text("Seconds are not known yet, since nothing has run here; a first seed gives them: " + FIRST))
@@ -70,12 +90,12 @@ def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, conso
     console.print(Text(FINAL_FIT))
 
 
-def _cells(rows: list[CostEstimate]) -> list[str]:
+def _cells(rows: list[CostEstimate], bound: bool) -> list[str]:
     seconds_known = sum(row.seconds for row in rows)
     unknown = any(row.unknown for row in rows)
     seconds = "not known" if unknown and not seconds_known else f"{seconds_known:,.1f}{'+' * unknown}"
     return [
-        f"{sum(row.steps for row in rows):,}", f"{sum(row.cached for row in rows):,}",
+        f"{sum(row.steps for row in rows):,}", *([] if bound else [f"{sum(row.cached for row in rows):,}"]),
         seconds, _size(sum(row.traffic for row in rows)),
     ]  # fmt: skip
 

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
+from fedcore.errors import InputError
 from fedcore.report.forecast import CostEstimate, print_forecast
 
 ONE = CostEstimate("code", "lmf", 1200, 200, 90.25, 2e9, frozenset())
@@ -41,6 +43,22 @@ def test_a_sum_with_rows_that_may_stop_is_called_the_most():
     print_forecast([ONE], stops_rows=True, console=Console(file=out, width=100))
     *_, stops, _ = out.getvalue().splitlines()
     assert stops == "Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."
+
+
+def test_bounds_have_no_column_of_what_is_cached_and_say_what_they_are():
+    lines = [" ".join(line) for line in printed(ONE, ONE.times(9, bound=True))]
+    assert "code lmf 12,000 902.5 20.0 GB" in lines
+    assert "study method steps seconds traffic" in lines
+    assert any(line.startswith("So many runs are not looked up: the first rounds stand for all") for line in lines)
+
+
+def test_what_cannot_run_is_named_with_the_reason_and_refused_where_nothing_else_can():
+    refused = replace(ONE, method="fedavg", steps=0, cached=0, seconds=0.0, traffic=0.0, refused="rounds: too many")
+    lines = [" ".join(line) for line in printed(ONE, refused, refused)]
+    assert lines.count("code: fedavg is left out: rounds: too many") == 1
+    assert not any(line.startswith("code fedavg") for line in lines)
+    with pytest.raises(InputError, match=r"^rounds: too many$"):
+        printed(refused)
 
 
 def test_nothing_to_run_is_no_error():

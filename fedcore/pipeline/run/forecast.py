@@ -38,7 +38,7 @@ from fedcore.pipeline.orchestration.records import look_up
 from fedcore.pipeline.orchestration.shards import nested_on, place_calls, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
-from fedcore.pipeline.run.chunks import rounds
+from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import federation_without, leaves_out
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy
@@ -46,6 +46,9 @@ from fedcore.report.forecast import CostEstimate, print_forecast
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Message, Method, Report, Stage, StepId
+
+RUNS, TURNS = 200, 20_000
+"""The most runs of a plan, and the most rounds of devices in one of them, that are looked up in the cache."""
 
 
 def typical_seconds() -> dict[str, float]:
@@ -90,13 +93,23 @@ class DryRun:
         self, method: Method, fed: Federation, seed: int, every: int, sent: Mapping[int, int] | None = None,
         deploys: bool = True,
     ) -> Plan:  # fmt: skip
-        """Go through a method's rounds. sent: the bytes of a stage's messages, see `message_bytes`."""
+        """Go through a method's rounds. sent: the bytes of a stage's messages, see `message_bytes`.
+
+        Of more than TURNS rounds of a device the first ones stand for all.
+        """
+        turns = count_local_steps(method, len(fed.devices))
+        if turns > TURNS:
+            stages = (replace(stage, rounds=max(1, stage.rounds * TURNS // turns)) for stage in method.stages)
+            method = replace(method, stages=tuple(stages))
+        times = turns / count_local_steps(method, len(fed.devices))
         self._method, self._model, self._sent, self.done = method, model_bytes(fed), sent or {}, []
         results = list(rounds(method, fed, seed, self, every))  # type: ignore[arg-type]
         if deploys:
             deploy_models(self, method, fed, results[-1].state)  # type: ignore[arg-type]
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
-        return Plan({step.key: step for step in self.done}, traffic)
+        longer = {"rounds": times}
+        steps = {step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0)) for step in self.done}
+        return Plan(steps, traffic * times, turns > TURNS)
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
@@ -201,10 +214,14 @@ class DryRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a method needs: its steps by key, and the bytes that all devices send and receive."""
+    """What a method needs: its steps by key, and the bytes that all devices send and receive.
+
+    bound: whether some rounds stand for all.
+    """
 
     steps: Mapping[str, Step]
     traffic: float
+    bound: bool = False
 
     def is_cached(self, before: Mapping[str, Step]) -> bool:
         """Tell whether no step is to be computed but those that were needed before."""
@@ -223,14 +240,17 @@ def forecast(
     dry_run, sources, seen = DryRun(store, workers, accelerator, together), dict[str, Ref](), dict[str, Step]()
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
 
-    def cost(study: str, label: str, plan: Plan, before: float = 0.0) -> CostEstimate:
+    def cost(study: str, label: str, plan: Plan, count: int, before: float = 0.0) -> CostEstimate:
         new = [step for key, step in plan.steps.items() if key not in seen]
         seen.update(plan.steps)
         unknown = frozenset(step.kind for step in new if not step.cached) - frozenset(dry_run.seconds)
         cached, seconds = sum(step.cached for step in new), sum(step.wall for step in new)
-        return CostEstimate(study, label, len(new), cached, seconds, before + plan.traffic, unknown)
+        estimate = CostEstimate(study, label, len(new), cached, seconds, before + plan.traffic, unknown, plan.bound)
+        return estimate.times(count, bound=count > 1)
 
-    for job, setting in ((each, setting) for each in jobs for setting in each.settings):
+    for job, count, setting in (
+        (each, count, setting) for each, count in standing_for(jobs) for setting in each.settings
+    ):
         partitioned = divide(dry_run, sources, job, setting)
         untried = (setting.study, setting.name) not in tuned
         tried = tuned.setdefault((setting.study, setting.name), {})
@@ -242,20 +262,34 @@ def forecast(
             for rates in [[rate] for rate in others] if untried else [others]:
                 try:
                     chosen, plan = best_rate(dry_run, job, setting, partitioned, rates, seen)
-                except InputError:
-                    if job.optional:
-                        continue
-                    raise
+                except InputError as refused:
+                    if not job.optional:
+                        raise
+                    yield CostEstimate(job.study, row.label, 0, 0, 0.0, 0.0, frozenset(), refused=str(refused))
+                    continue
                 if untried:
                     tried[row.label] = tried.get(row.label, True) and plan.is_cached(seen)
-                yield cost(job.study, row.label, plan, partitioned.before)
+                yield cost(job.study, row.label, plan, count, partitioned.before)
                 if partitioned.rest is not None and (not row.control or row.label in GUESSES):
                     with suppress(InputError):
                         kind, plan = leave_first_out(dry_run, job.seed, partitioned, chosen)
-                        without[kind].append(cost(job.study, f"{row.label} without each device", plan))
+                        without[kind].append(cost(job.study, f"{row.label} without each device", plan, count))
         for candidates in without.values():
             dearest_row = max(candidates, key=lambda row: (row.steps == row.cached, row.seconds))
             yield dearest_row.times(len(partitioned.fed.devices))
+
+
+def standing_for(jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
+    """Yield jobs, and for how many each stands: of more than RUNS runs a study's second seed for all later ones."""
+    by_study, whole = dict[str, list[Job]](), [*jobs]
+    for job in whole:
+        by_study.setdefault(job.study, []).append(job)
+    if sum(len(setting.methods) for job in whole for setting in job.settings) <= RUNS:
+        yield from ((job, 1) for job in whole)
+        return
+    for first, *others in by_study.values():
+        yield first, 1
+        yield from ((job, len(others)) for job in others[:1])
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from fedcore.pipeline.orchestration import cached_steps
 from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
 from fedcore.pipeline.run.chunks import rounds
-from fedcore.pipeline.run.forecast import DryRun, forecast, message_bytes
+from fedcore.pipeline.run.forecast import DryRun, forecast, message_bytes, standing_for
 from fedcore.pipeline.run.run_method import deploy_models
 
 WORDS = ("study=code", "methods=[fedavg,majority]", "federation.devices=4", "federation.alpha=100")
@@ -87,6 +88,30 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(name: str, thre
     if threats is None and name in ("code_ot", "fedavg", "lmf", "scaffold"):  # whose server sends as much as it gets
         assert before.traffic == after.traffic
     assert after.traffic == sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
+
+
+@pytest.mark.slow
+def test_of_many_rounds_the_first_stand_for_all(project: Path, monkeypatch: pytest.MonkeyPatch):
+    fed = stored(federation("abcd"), store := Store(project / "blobs"))
+    method = ROWS["fedavg"].build(fed.public.nets)
+    of = [replace(method, stages=(replace(method.stages[0], rounds=rounds),)) for rounds in (40, 1_000_000)]
+    whole = DryRun(store, 1).play(of[0], fed, 0, 1)
+    monkeypatch.setattr("fedcore.pipeline.run.forecast.TURNS", 80)
+    bound = DryRun(store, 1).play(of[0], fed, 0, 1)
+    assert (whole.bound, bound.bound) == (False, True)
+    assert whole.traffic <= bound.traffic <= 1.05 * whole.traffic
+    start = process_time()
+    assert DryRun(store, 1).play(of[1], fed, 0, 1).traffic == pytest.approx(25_000 * bound.traffic, rel=0.05)
+    assert process_time() - start < 1
+
+
+def test_of_many_seeds_the_second_stands_for_all_later_ones(monkeypatch: pytest.MonkeyPatch):
+    _, jobs = plan_jobs(ask(["study=code", "methods=[fedavg,majority]", "seeds=[5,6,7,8,9]"]))
+    runs = sum(len(setting.methods) for job in jobs for setting in job.settings)
+    monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", runs)
+    assert [(job.seed, count) for job, count in standing_for(jobs)] == [(seed, 1) for seed in (5, 6, 7, 8, 9)]
+    monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", runs - 1)
+    assert [(job.seed, count) for job, count in standing_for(jobs)] == [(5, 1), (6, 4)]
 
 
 def test_a_new_kind_of_step_is_refused(project: Path):
