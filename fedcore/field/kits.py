@@ -189,7 +189,8 @@ def check_kit(kit: Kit) -> datetime:
         whole = False
     if not whole or name.value != kit.link_name:
         raise InputError(f"{kit.folder}: is damaged, or of files of several kits; unpack its archive again")
-    now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now, begin = datetime.now(UTC), certificate.not_valid_before_utc
+    end: datetime = certificate.not_valid_after_utc
     if now < begin:
         raise InputError(
             f"{kit.folder}: was made on {begin:%Y-%m-%d %H:%M} UTC, by this clock it is {now:%Y-%m-%d %H:%M}; set it"
