@@ -219,6 +219,8 @@ def status(kit: Path) -> None:
     from fedcore.field.runs import read_run, read_setup
 
     setup, running = read_setup(kit), station.find(kit)
+    away = [*setup.devices] if running is None else running.wait_for([*setup.devices], 0.0)
+    say("no server has been started" if running is None else f"server: process {running.pid}")
     try:
         end = check_kit(read_kit(kit))
         left = (end - datetime.now(UTC)).days
@@ -226,8 +228,6 @@ def status(kit: Path) -> None:
         say(f"certificates end on {end:%Y-%m-%d}{notice}")
     except InputError as ended:
         say(str(ended))
-    away = [*setup.devices] if running is None else running.wait_for([*setup.devices], 0.0)
-    say("no server has been started" if running is None else f"server: process {running.pid}")
     for name in setup.devices:
         say(f"{name}: {'away' if name in away else 'connected'}")
     for folder in sorted((kit / "runs").glob("*/")):

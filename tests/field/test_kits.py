@@ -134,7 +134,7 @@ def two(tmp_path_factory):
         (361, r"its certificate ended on 20\d\d-\d\d-\d\d; fedcore field init makes new kits$"),
     ],
 )  # fmt: skip
-def test_a_kit_out_of_date_and_a_clock_that_is_behind_are_one_line_with_the_date(days, why, two, monkeypatch):
+def test_a_kit_out_of_date_or_a_clock_behind_is_one_line(days, why, two, monkeypatch):
     class Clock(datetime):
         @classmethod
         def now(cls, zone):
@@ -175,7 +175,7 @@ def test_a_second_process_with_one_kit_is_refused(two):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["server", "foreign", "none"])
-def test_a_device_says_whom_it_waits_for_and_that_a_server_has_another_authority(server, two, tmp_path):
+def test_a_device_names_a_server_that_is_away_or_of_another_authority(server, two, tmp_path):
     folder = tmp_path / "kit"
     shutil.copytree(two["a"], folder)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -73,7 +73,7 @@ def test_each_turn_is_on_record(play, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_turn_that_no_device_can_take_is_taken_back_without_whom_it_is_due_to(play, tmp_path):
+def test_a_turn_that_no_device_can_take_is_taken_back(play, tmp_path):
     """One device sends numbers that are finite, and so are their squares and the mean, but no step from it is."""
 
     def change(name, call, answer):
@@ -118,7 +118,7 @@ def test_a_device_that_joins_in_a_later_round_is_on_record(play, tmp_path):
     assert {*left_devices(late, "fedavg")["device"]} == {*"abc"}
 
 
-def test_what_a_method_lacks_in_the_field_is_refused_before_any_device_is_asked(play):
+def test_what_a_method_lacks_is_refused_before_a_device_is_asked(play):
     with pytest.raises(InputError, match="the server has 0 examples"):
         next(play("one", ROWS["fedasa"]))
     assert play.link.sent == []
@@ -238,7 +238,7 @@ def test_no_single_row_is_told_by_numbers_of_many_parts(change, seed, said, tabl
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rows", "told"), [(0, True), (1, False), (4, False), (5, True)])
-def test_no_row_that_came_between_two_nights_is_told_by_the_difference_of_numbers(rows, told, tables, tmp_path):
+def test_no_row_is_told_by_the_numbers_of_two_nights(rows, told, tables, tmp_path):
     """n2 mean2 - n1 mean1 would be the row itself, to all its digits."""
     _, setup, link = tables
     setup = replace(setup, recipe=replace(setup.recipe, hold_out="stable", val=0.0, test=0.0, shared_test=0.0))

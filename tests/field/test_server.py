@@ -164,7 +164,7 @@ def test_a_device_that_comes_late_and_refuses_is_named(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_who_is_known_to_be_away_is_waited_for_once_and_again_when_it_is_back(tmp_path: Path):
+def test_who_is_known_to_be_away_is_waited_for_once_until_it_is_back(tmp_path: Path):
     said: list[str] = []
     field, link = field_of(once("fedavg", 9), tmp_path, seconds=4.0, said=said)
     link.away, start = {"c"}, time.monotonic()

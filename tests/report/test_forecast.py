@@ -52,7 +52,7 @@ def test_bounds_have_no_column_of_what_is_cached_and_say_what_they_are():
     assert any(line.startswith("So many runs are not looked up: the first rounds stand for all") for line in lines)
 
 
-def test_what_cannot_run_is_named_with_the_reason_and_refused_where_nothing_else_can():
+def test_what_cannot_run_is_named_with_the_reason_or_refused():
     refused = replace(ONE, method="fedavg", steps=0, cached=0, seconds=0.0, traffic=0.0, refused="rounds: too many")
     lines = [" ".join(line) for line in printed(ONE, refused, refused)]
     assert lines.count("code: fedavg is left out: rounds: too many") == 1

@@ -351,7 +351,7 @@ def test_the_rates_of_a_studys_rows_are_those_with_which_they_ran_last(client: A
         [("fedavg", 0.1, {}), ("fedavg", 0.3, {}), ("fedper", 0.5, {}), ("fedavg", 9.0, {"fedcore.setting": "other"})]
     ):
         tags = {**of, "fedcore.method": label, **more}
-        run = client.create_run(keeper.experiment, start_time=number, tags=tags)
+        run = client.create_run(keeper.experiment, start_time=number + 1, tags=tags)
         client.log_param(run.info.run_id, "training.lr", rate)
     assert _rates(keeper, of) == {"fedavg": 0.3, "fedper": 0.5}
 
