@@ -23,7 +23,9 @@ from fedcore.methods.dfl import soft_targets as distillation
 from fedcore.methods.dfl.soft_targets import (
     SOFT,
     Kind,
+    Outputs,
     Ratio,
+    Reduction,
     Weighting,
     distillation_grad,
     level_targets,
@@ -50,12 +52,17 @@ class SoftTargets:
         temperature: tau of the soft targets and of the KL part, which is weighted by tau^2, above 0; the paper's loss
             has none, which is 1.
         weighting: of the mean of soft targets, by "counts" of each label, or by "examples", |D_k|, as printed (2).
+        outputs: what is averaged by label, "logits" or "probabilities", their softmax at temperature 1.
+        reduction: of the KL part over a minibatch, "batchmean" or "mean", which also divides it by the number of
+            labels and is the default of PyTorch's KLDivLoss.
     """
 
     ratio: Kind = "threshold"
     threshold: Share = 0.6
     temperature: Positive = 1.0
     weighting: Weighting = "counts"
+    outputs: Outputs = "logits"
+    reduction: Reduction = "batchmean"
 
 
 @needs_classes("averages outputs by label")
@@ -106,8 +113,8 @@ def _build(
     require_cross_entropy(name, training)
     rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
     stage = Stage(
-        partial(train_and_show, training=training, rho=rho, temperature=soft.temperature, targets=targets),
-        partial(average_with_targets, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
+        partial(train_and_show, training=training, rho=rho, soft=soft, targets=targets),
+        partial(average_with_targets, rho=rho, soft=soft),
         rounds,
         fraction,
         sends="change",
@@ -129,7 +136,7 @@ def train_and_show(
     *,
     training: Training,
     rho: Ratio,
-    temperature: float,
+    soft: SoftTargets,
     targets: Callable[[Tensor, float], Tensor],
 ) -> tuple[Params, Update]:
     """Train on hard labels and soft targets (3); send how the model changed (5) and its label-wise logits.
@@ -141,10 +148,13 @@ def train_and_show(
     table, share = message.extra.get(SOFT), rho.at(step_id.round)
     logit_grad = None
     if table is not None and share < 1:
-        logit_grad = distillation_grad(targets(table, temperature), share, 1 - share, temperature)
+        weight = (1 - share) / (len(table) if soft.reduction == "mean" else 1)
+        logit_grad = distillation_grad(targets(table, soft.temperature), share, weight, soft.temperature)
     moments = fit(flat, device, step_id, training, memory, logit_grad=logit_grad)
     params = flat.params()
-    update = Update(subtract(params, message.params), summarise_logits(params, device), len(device.data.train))
+    update = Update(
+        subtract(params, message.params), summarise_logits(params, device, soft.outputs), len(device.data.train)
+    )
     return moments, update
 
 
@@ -154,8 +164,7 @@ def average_with_targets(
     round_info: RoundInfo,
     *,
     rho: Ratio,
-    temperature: float,
-    weighting: Weighting,
+    soft: SoftTargets,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
 
@@ -163,6 +172,6 @@ def average_with_targets(
     """
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
-    table = update_targets(server[SOFT], sent, weighting)
-    report = distillation.report_targets(table, temperature, rho=rho.at(round_info.round))
+    table = update_targets(server[SOFT], sent, soft.weighting, soft.outputs)
+    report = distillation.report_targets(table, soft.temperature, rho=rho.at(round_info.round))
     return to_memory(model) | {SOFT: table}, to_everyone(round_info.names, Message(model, {SOFT: table})), report

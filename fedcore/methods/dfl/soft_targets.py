@@ -21,6 +21,8 @@ from fedcore.types.method import Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
+Outputs: TypeAlias = Literal["logits", "probabilities"]
+Reduction: TypeAlias = Literal["batchmean", "mean"]
 
 SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
 """Entries of updates: a device's label-wise sums (K, K) and counts (K,); of messages: the table (K, K)."""
@@ -73,20 +75,24 @@ def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return sums, torch.bincount(y, minlength=classes)
 
 
-def summarise_logits(params: Params, device: Device) -> Params:
-    """Return the label-wise sums and counts of a device's training logits, in evaluation mode."""
-    sums, counts = label_wise(predict(params, device.net, device.data.train.x, SCORING_BATCH), device.data.train.y)
+def summarise_logits(params: Params, device: Device, outputs: Outputs = "logits") -> Params:
+    """Return the label-wise sums and counts of a device's training outputs, in evaluation mode."""
+    logits = predict(params, device.net, device.data.train.x, SCORING_BATCH)
+    sums, counts = label_wise(logits.softmax(1) if outputs == "probabilities" else logits, device.data.train.y)
     return {SUMS: sums, COUNTS: counts}
 
 
-def update_targets(table: Tensor, updates: Iterable[Update], weighting: Weighting) -> Tensor:
+def update_targets(
+    table: Tensor, updates: Iterable[Update], weighting: Weighting, outputs: Outputs = "logits"
+) -> Tensor:
     r"""Return the new table of soft targets, (K, K); the row of a label without examples does not change.
 
     counts:   Y_l = sum_k n_kl Y_kl / sum_k n_kl      n_kl: device k's examples of label l
     examples: Y_l = sum_k |D_k| Y_kl / sum_k |D_k|    (2) as printed
 
     The two agree where devices hold labels in equal shares. As printed, every device counts in every row: the row of a
-    label that it lacks is an average over nothing, taken as zero here, which flattens that soft target.
+    label that it lacks is an average over nothing, taken as zero here, which flattens that soft target. Of
+    probabilities the table holds logarithms: its softmax is the mean, scaled to 1.
     """
     sent = list(updates)
     sums, counts = (torch.stack([update.extra[name] for update in sent]) for name in (SUMS, COUNTS))
@@ -97,7 +103,7 @@ def update_targets(table: Tensor, updates: Iterable[Update], weighting: Weightin
         new = (sizes[:, None, None] * means).sum(0) / sizes.sum().clamp(min=1)
     else:
         new = sums.sum(0) / counts.sum(0).clamp(min=1)[:, None]
-    return torch.where(has_examples[:, None], new, table)
+    return torch.where(has_examples[:, None], new.log() if outputs == "probabilities" else new, table)
 
 
 def likelihoods(table: Tensor, temperature: float) -> Tensor:

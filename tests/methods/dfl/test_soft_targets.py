@@ -18,6 +18,7 @@ from fedcore.core.training import (
     gradient_step,
     minibatches,
     plain_step,
+    predict,
     require_cross_entropy,
 )
 from fedcore.errors import InputError
@@ -100,6 +101,25 @@ def test_a_device_lacking_a_class_changes_no_soft_target_of_it():
     assert not torch.allclose(without[:2], beside[:2])
     printed = update_targets(initial_targets(3), [*others, lacking], "examples")
     assert (likelihoods(printed, 1.0)[2] - 1 / 3).abs().sum() < (likelihoods(without, 1.0)[2] - 1 / 3).abs().sum()
+
+
+def test_mean_probabilities_are_the_softmax_of_their_logarithms():
+    """Against a plain mean over all examples, and as printed, where a device without a label has a row of zeros."""
+    net = nets.net("mlp", shape=(4,), classes=3, widths=[])
+    x, y = drawn(40, 4, "probabilities")[0], drawn(40, 3, "probabilities")[1]
+    params, none = nets.init(net, generator(0)), Data(x[:0], y[:0])
+    sent = []
+    for part in (slice(0, 10), slice(10, 40)):
+        own = Data(x[part], y[part])
+        outputs = summarise_logits(params, Device("a", net, Splits(own, none, none)), "probabilities")
+        sent.append(Update(extra=outputs, size=len(own)))
+    soft = predict(params, net, x, 64).softmax(1).double()
+    plain = torch.stack([soft[y == label].mean(0) for label in range(3)])
+    table = update_targets(initial_targets(3), sent, "counts", "probabilities")
+    torch.testing.assert_close(likelihoods(table, 1.0), plain, atol=1e-6, rtol=1e-6)
+    printed = update_targets(initial_targets(3), sent, "examples", "probabilities")
+    each = [torch.stack([soft[p][y[p] == label].mean(0) for label in range(3)]) for p in (slice(0, 10), slice(10, 40))]
+    torch.testing.assert_close(likelihoods(printed, 1.0), 0.25 * each[0] + 0.75 * each[1], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("weighting", ["counts", "examples"])
