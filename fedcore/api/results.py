@@ -97,7 +97,7 @@ class DeployedModel:
         examples = torch.tensor(values)
         if takes_integers(template(self.net)):
             return examples.float()
-        data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
+        data = Data(examples if examples.dtype == torch.uint8 else examples.double(), torch.zeros(0))
         return self.scale(data).inputs()
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:

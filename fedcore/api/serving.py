@@ -117,7 +117,7 @@ class ServedModels:
         Of several labels it is 0 or 1 for each, (N, K), of labels for each step its class, (N, T). inputs: as they are
         loaded, (N, *shape).
         """
-        answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]))
+        answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]).float())
         if self.task == MULTILABEL:
             return (answers > 0).float()
         if self.task == SEQUENCES:
@@ -156,7 +156,7 @@ class ServedModels:
     def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
         """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
         column = self.device_column(rows)
-        return column_texts(rows, column) if isinstance(rows, pd.DataFrame) and column is not None else None
+        return None if column is None else column_texts(rows, column, self.schema.spelling)  # type: ignore[arg-type]
 
     def device_column(self, rows: Any) -> str | None:
         """Return the column that says each row's device: the training data's, or `device`, if it is nothing else."""

@@ -160,7 +160,7 @@ def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | 
     from fedcore.data.tables import read_sources  # takes pandas
 
     try:
-        _, _, frames = read_sources(data, MISSING_VALUES, labels[0], device, None, ())
+        _, _, frames = read_sources(data, MISSING_VALUES, labels[0], device, None, (), (), "written")
     except InputError as refused:
         raise InputError(str(refused).replace("data.path", "--data", 1)) from None
     for option, value in named:

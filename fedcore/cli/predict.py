@@ -153,7 +153,7 @@ def compare(
         return Drift(False, [f"drift cannot be told of {len(rows)} rows; it takes {drift.LEAST}"])
     x = np.empty((len(rows), 0), dtype=np.float32)
     if schema.columns:
-        x = cells(without_markers(rows, schema), schema.columns).numpy()
+        x = cells(without_markers(rows, schema), schema.columns, schema.spelling).float().numpy()
     whose = [""] * len(rows) if owners is None else owners[predicted.index].tolist()
     answers: Any = predicted[served.label_columns].to_numpy()
     if served.task.has_classes:
@@ -286,7 +286,7 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
 
     frames = {}
     for file in folders.listing(path) if path.is_dir() else [path]:
-        frame = readers.read(file, schema.missing_values, schema.label).frame
+        frame = readers.read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:

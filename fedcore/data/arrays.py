@@ -169,6 +169,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     return replace(
         dataset, train=Data(dataset.train.x[chosen], dataset.train.y[chosen]), device=tuple(owners),
         split=tuple(marks) if any(divided) else None, domain=of(dataset.domain), ids=of(dataset.ids),
+        earlier=tuple((name, tuple(texts[i] for i in numbers)) for name, texts in dataset.earlier),
     )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ class Dataset:
     schema: how a user's own rows or pictures became `train`; its x has nan where the schema's `missing` fills cells.
     notes: lines about how a user's files were understood, for the preview.
     ids: what names each example of `train` (N texts), if a column of a user's table does.
+    earlier: columns of names, and the text of each example as earlier versions read it, where that differs. What is
+        held out goes by it, so that it stays.
     may_lack: whether a class may have no training example, such as a rare letter of a text.
     """
 
@@ -41,6 +43,7 @@ class Dataset:
     notes: tuple[str, ...] = field(default=(), metadata={"optional": True})
     ids: tuple[str, ...] | None = field(default=None, metadata={"optional": True})
     may_lack: bool = field(default=False, metadata={"optional": True})
+    earlier: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), metadata={"optional": True})
 
     @property
     def task(self) -> LabelKind:

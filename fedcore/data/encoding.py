@@ -1,14 +1,15 @@
 """From a data frame or an array to the inputs of a net, by a schema; and schemas as JSON.
 
-Cells become float32 numbers, nan where one is missing; a text becomes an input for each of its categories, 1 where it
-is that one and 0 elsewhere, so that a missing or unknown text has zeros only.
+Cells become float64 numbers, nan where one is missing, which are float32 once they are scaled; a text becomes an input
+for each of its categories, 1 where it is that one and 0 elsewhere, so that a missing or unknown text has zeros only.
 """
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -19,12 +20,16 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedcore.data.prepare import fill_and_scale, standardise_channels
-from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema
+from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 
 WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
+
+BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
+WHOLE = re.compile(r"(0|-?[1-9]\d*)\.0")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
 
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
@@ -50,10 +55,10 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
         if column.name not in rows:
             raise InputError(f"column {column.name!r} is not there; the model needs {_list(schema)}")
     rows = without_markers(rows, schema)
-    x = cells(rows, schema.columns)
+    x = cells(rows, schema.columns, schema.spelling).to(getattr(torch, schema.dtype))
     if not fit.fill:
         check_complete(rows, schema.columns, "; the model was trained on complete rows and cannot fill it")
-    return fill_and_scale(x, fit)
+    return fill_and_scale(x, fit).float()
 
 
 def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
@@ -65,7 +70,7 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
     rows = without_markers(rows, schema)
     for column in schema.columns:
         if column.kind == "text" and column.name in rows:
-            values = column_texts(rows, column.name)
+            values = column_texts(rows, column.name, schema.spelling)
             strange = pd.Series(values[(values != "") & ~np.isin(values, column.categories)])
             if len(strange):
                 named = ", ".join(repr(word) for word in strange.unique()[:3])
@@ -132,8 +137,8 @@ def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
 # cells
 
 
-def cells(rows: pd.DataFrame, columns: Iterable[Column]) -> Tensor:
-    """Return a frame's cells as inputs (N, F) float32; nan where a number is missing.
+def cells(rows: pd.DataFrame, columns: Iterable[Column], spelling: Spelling = "written") -> Tensor:
+    """Return a frame's cells as inputs (N, F) float64; nan where a number is missing.
 
     Raises InputError for a cell of another kind and for a number that is not finite.
     """
@@ -141,10 +146,11 @@ def cells(rows: pd.DataFrame, columns: Iterable[Column]) -> Tensor:
     for column in columns:
         if column.kind == "text":
             _check_text(rows, column)
-            parts.append(column_texts(rows, column.name)[:, None] == np.array(column.categories, dtype=np.str_))
+            texts = column_texts(rows, column.name, spelling)
+            parts.append(texts[:, None] == np.array(column.categories, dtype=np.str_))
         else:
             parts.append(finite(rows, column)[:, None])
-    return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe"))
+    return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float64))
 
 
 def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -> None:
@@ -156,12 +162,12 @@ def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -
             raise InputError(f"column {column.name!r}, row {where}: the cell is missing{advice}")
 
 
-def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float32]:
+def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
     """Return a column of numbers or booleans, nan for a missing cell; raises InputError for any other cell."""
     entries = rows[column.name]
     values = numbers(entries)
     if column.kind == "boolean" and not is_numeric_dtype(entries.dtype):
-        values = entries.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+        values = np.asarray(entries.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan), np.float64)
     wrong = ~np.isfinite(values) & entries.notna().to_numpy()
     wanted = "a finite number"
     if column.kind == "boolean":
@@ -172,19 +178,38 @@ def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float32]:
     return values
 
 
-def numbers(column: pd.Series) -> NDArray[np.float32]:
-    """Return a column as float32, nan for cells that are not numbers, inf for those too large."""
+def numbers(column: pd.Series) -> NDArray[np.float64]:
+    """Return a column as numbers, nan for cells that are not numbers, inf for those too large for float32."""
     if not is_numeric_dtype(column.dtype):
         column = pd.to_numeric(column.astype("string"), errors="coerce")
-    with np.errstate(over="ignore"):
-        return column.to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+    values = column.to_numpy(np.float64, na_value=np.nan)
+    return np.where(np.abs(values) > np.finfo(np.float32).max, np.inf, values)
 
 
-def column_texts(rows: pd.DataFrame, name: str) -> NDArray[np.str_]:
-    """Return a column as strings, "" where a cell is missing; whole numbers have no decimal point: 3 equals 3.0."""
+def column_texts(
+    rows: pd.DataFrame | Mapping[str, pd.Series], name: str, spelling: Spelling = "written"
+) -> NDArray[np.str_]:
+    """Return a column of names as strings, see :func:`name_of`, "" where a cell is missing."""
     codes, categories = pd.factorize(rows[name])
-    named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in categories]
-    return np.array([*named, ""], dtype=np.str_)[codes]  # code -1 is a missing cell
+    return np.array([*(name_of(v, spelling) for v in categories), ""], dtype=np.str_)[codes]  # -1 is a missing cell
+
+
+def name_of(value: Any, spelling: Spelling) -> str:
+    """Return the name that a cell holds: a text as it is written, but a whole number without .0, and True for true.
+
+    So a name is the same whatever else its file holds, in CSV and Parquet. spelling: "joined": texts that are equal as
+    numbers, or but for case, blanks or Unicode form, are one name; "inferred": texts as they are.
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    name = str(value)
+    if spelling == "inferred" or not isinstance(value, str):
+        return name
+    if spelling == "joined":
+        name = normalize("NFC", " ".join(name.split()).casefold())
+        if NUMBER.fullmatch(name):
+            name = str(float(name) if {*name} & {".", "e"} else int(name))
+    return name.capitalize() if name in BOOLEANS else name[:-2] if WHOLE.fullmatch(name) else name
 
 
 def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
@@ -200,9 +225,9 @@ def row_number(rows: pd.DataFrame, row: int) -> int:
 
 def _check_text(rows: pd.DataFrame, column: Column) -> None:
     """Refuse numbers where every category is a word: the columns were swapped."""
-    entries = rows[column.name]
-    numeric = is_numeric_dtype(entries.dtype) and not is_bool_dtype(entries.dtype) and entries.notna().any()
-    if numeric and not any(math.isfinite(number) for number in numbers(pd.Series(column.categories))):
+    entries = rows[column.name].dropna()
+    numeric = not is_bool_dtype(entries.dtype) and len(entries) and np.isfinite(numbers(entries)).all()
+    if numeric and not np.isfinite(numbers(pd.Series(column.categories))).any():
         examples = ", ".join(map(repr, column.categories[:3]))
         raise InputError(f"column {column.name!r} has numbers; the model was trained on texts such as {examples}")
 

@@ -48,7 +48,7 @@ def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) ->
     return pd.DataFrame(counts, index=pd.Index([*devices], name="device"))
 
 
-def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float32], NDArray[np.bool_]]]:
+def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
     """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
     x, first = dataset.train.x.numpy(), 0
     for column in schema_of(dataset).columns:

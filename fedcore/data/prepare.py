@@ -126,15 +126,17 @@ def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
 
 
 def prepare(data: Data, fit: Fit | FitTensors) -> Data:
-    """Return examples as a device prepares them: as they are if it fitted nothing, else by :func:`fill_and_scale`."""
-    return data if fit == Fit() else Data(fill_and_scale(data.inputs(), fit), data.y)
+    """Return examples as a device prepares them: by :func:`fill_and_scale`, then as float32; bytes stay if unscaled."""
+    if fit == Fit() and data.x.dtype in (torch.uint8, torch.float32):
+        return data
+    return Data(fill_and_scale(data.inputs(), fit).float(), data.y)
 
 
 def fill_and_scale(x: Tensor, fit: Fit | FitTensors) -> Tensor:
-    """Return inputs (N, *shape) float32 with missing values filled, then scaled as (x - mean) / std."""
+    """Return inputs (N, *shape) with missing values filled; if they are scaled, (x - mean) / std as float32."""
     fill, mean, std = fit if isinstance(fit, tuple) else _to_tensors(fit, x.shape[1:])
     if fill.numel():
-        x = torch.where(x.isnan(), fill.float(), x)
+        x = torch.where(x.isnan(), fill.to(x.dtype), x)
     return ((x.double() - mean) / std).float() if mean.numel() else x
 
 

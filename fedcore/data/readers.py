@@ -11,18 +11,18 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data.encoding import blank, find_markers
-from fedcore.data.schema import MISSING_VALUES
+from fedcore.data.encoding import blank, column_texts, find_markers
+from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -51,26 +51,39 @@ class RawTable:
     """The rows of a file.
 
     frame: without markers of missing values. markers: column -> marker as it is written -> cells; without empty cells.
-    form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet.
+    form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet. spelt: of the columns
+    of names and texts, the cells before they became names. earlier: the columns that earlier versions read otherwise,
+    as these read them. unread: columns that hold neither numbers nor names.
     """
 
     frame: pd.DataFrame
     markers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     form: str = ""
+    spelt: Mapping[str, pd.Series] = field(default_factory=dict)
+    earlier: Mapping[str, pd.Series] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
-def read(file: Path, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None) -> RawTable:
+def read(
+    file: Path | str,
+    missing_values: Sequence[str] = MISSING_VALUES,
+    label: str | None = None,
+    names: Collection[str | None] = (),
+    spelling: Spelling = "written",
+) -> RawTable:
     """Return the rows of one file, at least one.
 
     missing_values: texts that stand for a missing value, see :func:`fedcore.data.encoding.find_markers`. label: the
-    column of labels, where `none` is a class unless `missing_values` are a user's own.
+    column of labels, where `none` is a class unless `missing_values` are a user's own. names: columns whose cells are
+    texts, whatever they look like. spelling: of these and of all texts, see :func:`fedcore.data.encoding.name_of`.
     """
+    file = Path(file)
     if not file.is_file():
         raise InputError(f"data.path = {file}: no such file; give a {_suffixes()} file or a folder of them")
     if file.suffix.lower() not in READERS:
         raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only {_suffixes()}")
     try:
-        rows = READERS[file.suffix.lower()](file, missing_values, label)
+        rows = READERS[file.suffix.lower()](file, missing_values, label, () if spelling == "inferred" else names)
     except InputError:
         raise
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
@@ -80,10 +93,22 @@ def read(file: Path, missing_values: Sequence[str] = MISSING_VALUES, label: str 
         ) from error
     if rows.frame.empty:
         raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
-    return rows
+    return rows if spelling == "inferred" else spell(rows, names, spelling)
 
 
-def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> RawTable:
+def spell(rows: RawTable, names: Collection[str | None], spelling: Spelling) -> RawTable:
+    """Return rows whose columns of names, and of texts, hold the names."""
+    texts = {str(name): column for name, column in rows.frame.items() if name in names or _has_texts(column)}
+    spelt, named, earlier = {**texts, **rows.spelt}, {}, {}
+    for name, column in texts.items():
+        written = column_texts(spelt, name, spelling)
+        named[name] = pd.Series(written, column.index, dtype="str").where(column.notna())
+        if (column_texts(texts, name, "inferred") != written)[column.notna()].any():
+            earlier[name] = column
+    return replace(rows, frame=rows.frame.assign(**named), spelt=spelt, earlier=earlier)
+
+
+def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]) -> RawTable:
     """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
     encoding = find_encoding(file)
     separator = find_separator(file, encoding)
@@ -93,19 +118,37 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> Ra
     }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
+        refuse_twice(pd.read_csv(file, **options, header=None, nrows=1, dtype="str").iloc[0].tolist())
         frame = pd.read_csv(file, **options)
-        comma = separator != "," and has_decimal_commas(file, frame, missing_values)
+        others = frame.drop(columns=[name for name in frame if name in names and name != label])
+        comma = separator != "," and has_decimal_commas(file, others, missing_values)
         markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
         if any(markers.values()) or comma:
             spelt = {name: list(counts) for name, counts in markers.items()}
             frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
+        typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]
+        written = pd.read_csv(file, **options, usecols=typed, dtype="str") if typed else frame[[]]
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     notes += ["decimal commas"] if comma else []
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
-    return RawTable(frame, _written(markers), ", ".join(notes))
+    return RawTable(
+        frame, _written(markers), ", ".join(notes), {name: written[name].where(frame[name].notna()) for name in typed}
+    )
 
 
-def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -> RawTable:
+def _has_texts(column: pd.Series) -> bool:
+    return is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
+
+
+def refuse_twice(header: Sequence[str]) -> None:
+    """Refuse a name that two columns have, of which one may be a copy of the label."""
+    if twice := {name for name in header if name and header.count(name) > 1}:
+        raise ValueError(f"{len(header)} columns, two of them named {min(twice)!r}")
+
+
+def read_parquet(
+    file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]
+) -> RawTable:
     """Read a Parquet file and check its strings now rather than at their first use.
 
     Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
@@ -114,12 +157,11 @@ def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -
         check_declared(opened.metadata)
         rows = opened.read()
     rows.validate(full=True)
-    if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
-        raise ValueError(f"{len(rows.column_names)} columns, two of them named {min(twice)!r}")
+    refuse_twice(rows.column_names)
     unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
     frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    return RawTable(blank(frame, markers), _written(markers))
+    return RawTable(blank(frame, markers), _written(markers), unread=tuple(unread))
 
 
 def check_declared(metadata: Any) -> None:
@@ -131,7 +173,7 @@ def check_declared(metadata: Any) -> None:
         raise ValueError(f"it declares {nbytes:,} bytes, at most {UNFOLDED:,} are read")
 
 
-READERS: dict[str, Callable[[Path, Sequence[str], str | None], RawTable]] = {
+READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | None]], RawTable]] = {
     ".csv": read_csv,
     ".tsv": read_csv,
     ".parquet": read_parquet,

@@ -19,6 +19,7 @@ from fedcore.types.federation import LabelScale
 
 Kind: TypeAlias = Literal["number", "boolean", "text"]
 Missing: TypeAlias = Literal["refuse", "median", "common_median", "drop"]
+Spelling: TypeAlias = Literal["inferred", "written", "joined"]
 
 MISSING_VALUES = (
     "", "?", "na", "n/a", "nan", "null", "none", "-", "--", "missing",
@@ -57,14 +58,16 @@ class Fit:
 class Schema:
     """What a dataset's examples look like, and how a device prepares them.
 
-    shape, dtype: of an example as it is loaded: "float32", or "uint8" for pixels, which are divided by 255.
+    shape, dtype: of an example as it is loaded: "float32", "uint8" for pixels, which are divided by 255, or "float64"
+    for a table, which earlier versions rounded to float32 before they scaled it.
     classes: the names of the labels, classes[k] for y == k. columns: of a table, in the order of their inputs; none for
     arrays. label, device: a table's columns. missing: what is done about a missing cell. left_out: column -> why it is
     not learnt from. dropped: rows left out because a cell was missing. channels: mean and std of each channel of images
     that were standardised when they were loaded. missing_values: texts that stand for a missing cell. task: what labels
     are, see :mod:`fedcore.data.task`; without classes `classes` names the net's outputs. label_scale: the mean and the
     deviation by which a number as label is standardised; they are fitted, as what follows is. several: the inputs that
-    stand side by side in an example's row; none: it is one input.
+    stand side by side in an example's row; none: it is one input. spelling: how names are read, see
+    :func:`fedcore.data.encoding.name_of`; "inferred" is that of earlier versions.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -86,11 +89,19 @@ class Schema:
     task: LabelKindName = field(default="classification", metadata={"optional": True})
     label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})
     several: tuple[Input, ...] = field(default=(), metadata={"optional": True})
+    spelling: Spelling = field(default="inferred", metadata={"optional": True})
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of a table's inputs, (F,)."""
         return tuple(name for column in self.columns for name in column.inputs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns whose cells are names, which files are asked for as texts; that of devices may be `device`."""
+        texts = [column.name for column in self.columns if column.kind == "text"]
+        device = self.device or "device"
+        return (*texts, *({device} - {column.name for column in self.columns}))
 
     @property
     def numeric(self) -> Tensor:

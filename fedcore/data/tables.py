@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -21,10 +22,20 @@ from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
-from fedcore.data.encoding import ROW, cell_error, cells, check_complete, column_texts, finite, numbers, row_number
+from fedcore.data.encoding import (
+    ROW,
+    cell_error,
+    cells,
+    check_complete,
+    column_texts,
+    finite,
+    name_of,
+    numbers,
+    row_number,
+)
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, RawTable, read
-from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema
+from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
@@ -55,8 +66,9 @@ def table(
     exclude: Sequence[str | int] = (),
     id: str | None = None,
     task: LabelKindName | Literal["auto"] = "auto",
+    join_names: bool = False,
 ) -> Dataset:
-    """Read a table, x (N, F) float32.
+    """Read a table, x (N, F) float64.
 
     A column of numbers is one input, and so is one of booleans, as 0 and 1. One of texts is an input for each of its
     sorted distinct values, 1 where the text is that one; a missing text has zeros only. A column is left out, which the
@@ -82,6 +94,8 @@ def table(
         task: "classification": labels are classes; "regression": they are a number, whatever it is; "multilabel": a row
             has several. "auto": the last if `label` is a list; a number if it has more than 20 different values and
             fewer than ten rows for each on average; else classes.
+        join_names: whether names of devices, classes and categories are one if they are equal as numbers, or but for
+            case, blanks or Unicode form.
 
     Raises:
         InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
@@ -101,7 +115,9 @@ def table(
     path, markers = Path(path), tuple(map(str, missing_values))
     excluded = tuple(map(str, exclude))
     named = targets[0] if isinstance(label, str) and task != "multilabel" else None
-    sources, rows, frames = read_sources(path, markers, named, device, split, excluded)
+    columns_of_names = {device, split, id, *categorical, named if task != "regression" else None}
+    spelling: Spelling = "joined" if join_names else "written"
+    sources, rows, frames = read_sources(path, markers, named, device, split, excluded, columns_of_names, spelling)
     special = [name for name in (*targets, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
@@ -109,12 +125,15 @@ def table(
         return np.concatenate([texts(file, frame, name, rows[file]) for file, frame in frames.items()])
 
     labels = np.stack([all_rows(name) for name in targets], axis=1)
-    found_task = task if task != "auto" else "multilabel" if named is None else find_task(labels[:, 0])
+    found_task = task
+    if found_task == "auto":
+        found_task = "multilabel" if named is None else find_task(earlier_texts(rows, frames, named))
     if found_task == "classification":
         check_classes(path, targets[0], labels[:, 0])
     else:
         kind = label_numbers if found_task == "regression" else zeros_and_ones
-        amounts_of = np.concatenate([kind(file, frame, targets) for file, frame in frames.items()])
+        as_numbers = {file: frame.assign(**earlier_cells(rows[file], frame)) for file, frame in frames.items()}
+        amounts_of = np.concatenate([kind(file, frame, targets) for file, frame in as_numbers.items()])
     marks = find_marks(sources, frames, split)
     seen = frames
     if marks is not None:
@@ -136,11 +155,13 @@ def table(
         owners = all_rows(device)
     if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {emptied[0]!r} has a missing cell; use median")
-    named_rows = None if id is None else tuple(all_rows(id)[keep].tolist())
+    named_rows = None if id is None else tuple(earlier_texts(rows, frames, id)[keep].tolist())
+    of_label = (named,) if found_task == "classification" and named else ()
     schema = Schema(
-        tuple(x.shape[1:]), "float32", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
-        missing_values=markers, task=found_task,
+        tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
+        missing_values=markers, task=found_task, spelling=spelling,
     )  # fmt: skip
+    in_use = (*of_label, *schema.names)
     return Dataset(
         train=Data(x, torch.from_numpy(y)),
         test=None,
@@ -154,8 +175,10 @@ def table(
             *exclude_note(excluded),
             *marker_notes(rows, schema),
             *task_note(targets, labels, found_task),
+            *spelling_notes(rows, in_use, join_names),
         ),
         ids=named_rows,
+        earlier=earlier_names(rows, frames, in_use, keep),
     )
 
 
@@ -166,6 +189,8 @@ def read_sources(
     device: str | None,
     split: str | None,
     excluded: tuple[str, ...],
+    names: Collection[str | None],
+    spelling: Spelling,
 ) -> tuple[list[Source], dict[Path, RawTable], dict[Path, pd.DataFrame]]:
     """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
     sources = find_sources(path, " or ".join(READERS))
@@ -173,12 +198,33 @@ def read_sources(
     if excluded and sources[0].device is not None:
         check_exclude(excluded, in_order({str(source.device) for source in sources}))
         sources = [source for source in sources if source.device not in excluded]
-    rows = {source.file: read(source.file, markers, named) for source in sources}
+    rows = {source.file: read(source.file, markers, named, names, spelling) for source in sources}
     frames = {file: raw.frame.set_axis(pd.RangeIndex(1, len(raw.frame) + 1, name=ROW)) for file, raw in rows.items()}
     if excluded and sources[0].device is None:
         frames = leave_out(frames, device, excluded)
         sources = [source for source in sources if source.file in frames]
     return sources, rows, frames
+
+
+def earlier_cells(raw: RawTable, frame: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the columns that earlier versions read otherwise, as these read them, of the rows of a frame."""
+    return {name: column.set_axis(range(1, len(column) + 1)).loc[frame.index] for name, column in raw.earlier.items()}
+
+
+def earlier_texts(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str) -> NDArray[np.str_]:
+    """Return a column of names as earlier versions read it, of all rows."""
+    files = [frame.assign(**earlier_cells(rows[file], frame)) for file, frame in frames.items()]
+    return np.concatenate([column_texts(frame, name, "inferred") for frame in files])
+
+
+def earlier_names(
+    rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], names: Iterable[str], keep: NDArray[np.bool_]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the columns of names that earlier versions read otherwise, and the texts of the rows that stay."""
+    changed = {name for raw in rows.values() for name in raw.earlier}
+    return tuple(
+        (name, tuple(earlier_texts(rows, frames, name)[keep].tolist())) for name in sorted(changed.intersection(names))
+    )
 
 
 def choose_columns(
@@ -209,7 +255,7 @@ def choose_columns(
 def learnt_cells(
     frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column], missing: Missing
 ) -> tuple[torch.Tensor, NDArray[np.bool_]]:
-    """Return the inputs of the rows that stay, (N, F) float32, and which of all rows they are."""
+    """Return the inputs of the rows that stay, (N, F) float64, and which of all rows they are."""
     if missing == "refuse":
         refuse_missing(frames, columns)
     inputs, whole_rows = [], []
@@ -308,6 +354,23 @@ def marker_notes(rows: Mapping[Path, RawTable], schema: Schema) -> list[str]:
     return lines
 
 
+def spelling_notes(rows: Mapping[Path, RawTable], columns: Iterable[str], joined: bool) -> list[str]:
+    """Return a line for each column with names that differ in case, blanks, Unicode form or a number's form alone."""
+    lines = []
+    for column in columns:
+        cells_of = {
+            str(cell) for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()
+        }
+        groups: dict[str, list[str]] = {}
+        for cell in sorted(cells_of):
+            groups.setdefault(name_of(cell, "joined"), []).append(cell)
+        for alike in islice((group for group in groups.values() if len(group) > 1), 3):
+            one = joined or len({name_of(cell, "written") for cell in alike}) == 1
+            advice = "are one name" if one else "look alike, and are names apart; data.join_names=true makes them one"
+            lines.append(f"{column}: {', '.join(map(repr, alike[:4]))} {advice}")
+    return lines
+
+
 def names(
     frames: Mapping[Path, pd.DataFrame],
     special: Sequence[str],
@@ -349,7 +412,8 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     parts = [part for frame in frames.values() if len(part := frame[name].dropna())]
     if not parts:
         return "no value in any row"
-    if pd.concat(parts).nunique() < 2:
+    values = pd.concat(parts)
+    if values.nunique() < 2 or (is_numeric_dtype(values.dtype) and not named and values.astype(float).nunique() < 2):
         return f"the same value in every row: {column_texts(parts[0].head(1).to_frame(), name).item()!r}"
     if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
@@ -439,7 +503,7 @@ def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: LabelKindN
 def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
     """Return a label that is a number, (N,)."""
     with naming(file):
-        return finite(frame, Column(targets[0], "number"))
+        return finite(frame, Column(targets[0], "number")).astype(np.float32)
 
 
 def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:

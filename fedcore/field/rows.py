@@ -84,10 +84,19 @@ class DeviceRows:
 
         from fedcore.data.encoding import ROW, cells, check_complete
         from fedcore.data.readers import read
-        from fedcore.data.tables import label_numbers, split_marks, texts, zeros_and_ones
+        from fedcore.data.tables import (
+            earlier_names,
+            earlier_texts,
+            label_numbers,
+            split_marks,
+            texts,
+            zeros_and_ones,
+        )
 
         schema, file = recipe.schema, self.path
-        rows = read(file, schema.missing_values, schema.label)
+        labels_are_names = schema.label is not None and recipe.task.has_classes
+        columns_of_names = {*schema.names, recipe.split, recipe.id, schema.label if labels_are_names else None}
+        rows = read(file, schema.missing_values, schema.label, columns_of_names, schema.spelling)
         frame = rows.frame.set_axis(pd.RangeIndex(1, len(rows.frame) + 1, name=ROW))
         targets = schema.classes if schema.label is None else (schema.label,)
         needed = [*targets, *(name for name in (recipe.split, recipe.id) if name is not None)]
@@ -102,19 +111,22 @@ class DeviceRows:
             y = pd.Index(schema.classes).get_indexer(pd.Index(labels[0])).astype(np.int64)
         else:
             y = (label_numbers if recipe.task.standardised else zeros_and_ones)(file, frame, targets)
-        x = cells(frame, schema.columns)
+        x = cells(frame, schema.columns, schema.spelling)
         keep = np.full(len(frame), True)
         if schema.missing == "drop":
             keep = frame[[column.name for column in schema.columns]].notna().all(axis=1).to_numpy(copy=True)
         elif schema.missing == "refuse":
             check_complete(frame, schema.columns, "; the study takes complete rows alone (data.missing)")
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
-        named = None if recipe.id is None else texts(file, frame, recipe.id)
+        read_rows, frames = {file: rows}, {file: frame}
+        named = None if recipe.id is None else earlier_texts(read_rows, frames, recipe.id)
+        in_keys = (*schema.names, *([targets[0]] if labels_are_names else []))
         kept_rows = torch.from_numpy(keep)
         return Dataset(
             Data(x[kept_rows], torch.from_numpy(y)[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
             None if marks is None else tuple(marks[keep].tolist()), schema=schema,
             ids=None if named is None else tuple(named[keep].tolist()),
+            earlier=earlier_names(read_rows, frames, in_keys, keep),
         )  # fmt: skip
 
     def _check_owner(self, frame: pd.DataFrame, column: str | None) -> None:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset
+from fedcore.data import Dataset, schema_of
 
 Keys = NDArray[np.uint64]
 
@@ -19,13 +19,15 @@ def row_keys(dataset: Dataset) -> Keys:
     """Return a key of each example, (N,): of its id if the dataset has ids, else of its content, label and device.
 
     Equal examples have equal keys. The content of a row of a table is that of the columns that are learnt from, by
-    name: a number as float32, a text as itself, so that a new category changes no other row's key.
+    name: a number as float32, a text as itself, so that a new category changes no other row's key. Names are those of
+    `dataset.earlier` where it has them.
     """
     if dataset.ids is not None:
         return np.array([_hash(word.encode()) for word in dataset.ids], dtype=np.uint64)
-    y = dataset.train.y.tolist()
+    y, earlier, schema = dataset.train.y.tolist(), dict(dataset.earlier), schema_of(dataset)
     labels = [dataset.classes[k] for k in y] if dataset.task.has_classes else [*map(str, y)]
-    heads = zip(labels, dataset.device or [""] * len(labels), strict=True)
+    devices = earlier.get(schema.device or "", dataset.device or [""] * len(labels))
+    heads = zip(earlier.get(schema.label or "", labels), devices, strict=True)
     rows = _contents(dataset)
     return np.array(
         [_hash("\x1f".join(head).encode() + row.tobytes()) for head, row in zip(heads, rows, strict=True)],
@@ -44,15 +46,17 @@ def _contents(dataset: Dataset) -> NDArray[np.generic]:
     x, schema = dataset.train.x.numpy(), dataset.schema
     if schema is None or not schema.columns:
         return x
-    parts, first = {}, 0
+    parts, earlier, first = {}, dict(dataset.earlier), 0
     for column in schema.columns:
         inputs = x[:, first : first + len(column.inputs)]
         first += len(column.inputs)
-        if column.kind == "text":
+        if column.name in earlier:
+            parts[column.name] = np.array([_hash(word.encode()) for word in earlier[column.name]], dtype=np.uint64)
+        elif column.kind == "text":
             codes = np.array([_hash(word.encode()) for word in ("", *column.categories)], dtype=np.uint64)
             parts[column.name] = codes[np.where(inputs.any(axis=1), inputs.argmax(axis=1) + 1, 0)]
         else:
-            value = inputs[:, 0].astype(np.float64) + 0.0  # no -0
+            value = inputs[:, 0].astype(np.float32).astype(np.float64) + 0.0  # no -0
             parts[column.name] = np.where(np.isnan(value), np.nan, value).view(np.uint64)
     return np.stack([parts[name] for name in sorted(parts)], axis=1)
 

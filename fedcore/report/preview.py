@@ -42,7 +42,7 @@ RARE = 0.05
 """A class with a smaller share of the rows is pointed out, unless there are so many that half of an even share is."""
 
 STEPS = 1000
-"""Inputs that have fewer steps of float32 over their span are pointed out."""
+"""Inputs that have fewer steps over their span are pointed out."""
 
 FEW = 10
 """A device with fewer training examples is pointed out."""
@@ -297,9 +297,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
     whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
-    for name in table["column"][whole].head(1):
-        lines.append(f"{name}: another whole number in each row; if it is an identifier: data.ignore=[{name}]")
-    lines += _coarse(table)
+    if numbered := ",".join(table["column"][whole]):
+        lines.append(f"{numbered}: another whole number in each row; if it is an identifier: data.ignore=[{numbered}]")
+    lines += _coarse(table, setting.federation["scale"])
     texts = [name for name, why in schema.left_out.items() if why.startswith(f"{len(dataset.train):,} different texts")]
     for name in texts[:1]:
         lines.append(f"{name}: another text in each row; if it names the rows: data.id={name}")
@@ -308,13 +308,17 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     return lines
 
 
-def _coarse(table: pd.DataFrame) -> list[str]:
-    """Return a line for each column whose numbers differ by few steps of float32, such as times since 1970."""
-    step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(np.float32))
+def _coarse(table: pd.DataFrame, scale: str) -> list[str]:
+    """Return a line for each column whose numbers differ by few steps of float32, such as times since 1970.
+
+    Where numbers are scaled first, they are float64 until then.
+    """
+    kind, advice = ("float32", "federation.scale=common") if scale == "none" else ("float64", "subtract a constant")
+    step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(kind))
     span = (table["high"] - table["low"]).to_numpy()
     return [
-        f"{table['column'].iloc[index]}: inputs are float32, which keeps these numbers in steps of "
-        f"{_amount(float(step[index]))}, over a span of {_amount(float(span[index]))}: subtract a constant first"
+        f"{table['column'].iloc[index]}: {kind} keeps these numbers in steps of {_amount(float(step[index]))}, over a "
+        f"span of {_amount(float(span[index]))}: {advice} first"
         for index in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist()
     ]
 

@@ -54,6 +54,8 @@ def _no_data() -> Data:
 class Data:
     """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y: their labels.
 
+    Before a device prepares them, rows of a table are float64, see :mod:`fedcore.data.prepare`.
+
     y is (N,) int64, the numbers of classes, or float32, quantities; or (N, K) float32, 0 or 1 for each of K labels. See
     :mod:`fedcore.data.task`.
     """
@@ -71,7 +73,7 @@ class Data:
         return len(self.y)
 
     def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Return the chosen examples as float32; uint8 is divided by 255."""
+        """Return the chosen examples as they are; uint8 is divided by 255, to float32."""
         x = self.x[index]
         return x.float().div_(255) if x.dtype == torch.uint8 else x
 

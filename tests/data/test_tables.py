@@ -34,7 +34,7 @@ def test_table(tmp_path, suffix):
     file = written(ROWS, tmp_path / f"t{suffix}")
     data = load("table", path=file, label="kind", device="who", split="part")
     assert data.train.x.tolist() == [[1.5, 1], [2.5, 2], [-3, 3], [4, 4]]
-    assert data.train.x.dtype == torch.float32
+    assert data.train.x.dtype == torch.float64
     assert data.train.y.tolist() == [1, 0, 1, 0]
     assert data.test is None
     assert data.classes == ("bad", "ok")
@@ -221,7 +221,9 @@ def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path,
         [21, 0, 0, 1, 1, 1, 0],
         [19, 0, 1, 0, 0, 1, 0],
     ]
-    torch.testing.assert_close(data.train.x, torch.tensor(expected), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        data.train.x, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=0, equal_nan=True
+    )
     assert {name: why.partition(",")[0] for name, why in data.schema.left_out.items()} == {
         "batch": "6 different texts",
         "unit": "the same value in every row: 'C'",

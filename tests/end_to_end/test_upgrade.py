@@ -34,8 +34,8 @@ def test_a_version_of_other_code_is_promoted_by_the_command_that_is_named(upgrad
     (line,) = upgraded.refused.err.splitlines()
     command = f"fedcore promote {MODEL} --version {CANDIDATE} --no-final-fit"
     assert line == (
-        f"fedcore: version {CANDIDATE}: code, packages or hardware have changed since its run; run its study again, "
-        f"or promote it as it is with: {command}"
+        f"fedcore: version {CANDIDATE}: the data, or how they are read, have changed since its run; run its study "
+        f"again, or promote it as it is with: {command}"
     )
     assert f"version {CANDIDATE} " in upgraded.promoted.out
     assert not upgraded.promoted_labels.equals(predicted)

@@ -181,7 +181,7 @@ def test_times_that_float32_keeps_in_coarse_steps_are_pointed_out(tmp_path: Path
     rows = pd.DataFrame({"time": start + np.arange(0, 8000, 10.0), "y": np.tile(["a", "b"], 400)})
     rows.to_csv(tmp_path / "t.csv", index=False)
     text = " ".join(preview(name="table", path=str(tmp_path / "t.csv"), label="y").split())
-    assert ("time: inputs are float32, which keeps these numbers in steps of 128, over a span of 7,9" in text) == coarse
+    assert ("time: float32 keeps these numbers in steps of 128, over a span of 7,9" in text) == coarse
     assert np.float32(1.7e9 + 128) == np.nextafter(np.float32(1.7e9), np.float32(np.inf))
 
 

@@ -148,6 +148,14 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
     """Raise InputError, which names the column, if a model cannot read today's rows or knows other classes."""
     now = schema_of(dataset)
     kinds, present = ({column.name: column.kind for column in described.columns} for described in (schema, now))
+    if schema.spelling == "inferred" and dataset.earlier:
+        name, texts = dataset.earlier[0]
+        raise InputError(
+            f"column {name!r}: its names are texts, for the champion {texts[0]!r} and others were numbers; "
+            "data.join_names=true reads them as the champion does"
+        )
+    if {schema.spelling, now.spelling} == {"written", "joined"}:
+        raise InputError(f"data.join_names = {now.spelling == 'joined'}: the champion's names were read otherwise")
     for name in kinds:
         if name not in present:
             raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")
@@ -178,7 +186,7 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
     for i, name in enumerate(schema.inputs):
         if name in index_of:
             x[:, i] = dataset.train.x[:, index_of[name]]
-    return x
+    return x.to(getattr(torch, schema.dtype))
 
 
 def predict(served: ServedModels, device: str, data: Data) -> Tensor:

@@ -119,7 +119,7 @@ def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32
     """Return the inputs of a table's rows as they are loaded, (N, F); of arrays none, (N, 0)."""
     if not schema.columns:
         return np.empty((len(index), 0), np.float32)
-    inputs: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].numpy()
+    inputs: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].float().numpy()
     return inputs
 
 

@@ -51,7 +51,8 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
     advice = ADVICE.format(name=setting.model_name, version=source.version)
     if dataset.digest != origin.data:
         raise InputError(
-            f"version {source.version}: the data have changed since its run; run its study again, or {advice}"
+            f"version {source.version}: the data, or how they are read, have changed since its run; run its study "
+            f"again, or {advice}"
         )
     study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
     method = require_same(session, origin, study, f"version {source.version}", advice)

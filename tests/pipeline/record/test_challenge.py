@@ -238,6 +238,17 @@ def test_another_class_is_refused_by_name():
         require_same(replace(data, classes=("fault",)), SCHEMA)
 
 
+def test_names_that_are_read_otherwise_are_refused():
+    """A champion of a version that took 01 for a number is not judged on rows of 01, unless names are joined."""
+    data = rows_of(0)
+    with pytest.raises(InputError, match=r"column 'site': .* data.join_names=true reads them as the champion does"):
+        require_same(replace(data, earlier=(("site", ("1",) * len(data.train)),)), SCHEMA)
+    joined = replace(SCHEMA, spelling="joined")
+    require_same(replace(data, schema=joined), SCHEMA)
+    with pytest.raises(InputError, match=r"data.join_names = True: the champion's names were read otherwise"):
+        require_same(replace(data, schema=joined), replace(SCHEMA, spelling="written"))
+
+
 def test_labels_in_another_order_are_refused():
     data = rows_of(0)
     with pytest.raises(InputError, match=r"^the labels are ok, fault today, for the champion fault, ok$"):

@@ -1,0 +1,163 @@
+"""Names of devices, classes and categories mean the same in every file, alone or not; numbers keep their digits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedcore.data import Dataset, load
+from fedcore.data.encoding import encode
+from fedcore.data.prepare import fit_schema
+from fedcore.data.readers import read
+from fedcore.data.schema import Column, Fit, Schema
+from fedcore.errors import InputError
+from fedcore.partition.stable import row_keys
+
+
+def table(path: Path, rows: str, **settings: object) -> Dataset:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(rows)
+    return load("table", path=path if settings.get("device") else path.parent, **{"label": "y", **settings})
+
+
+def lines(*columns: str) -> str:
+    """Return CSV of some columns, each as its header and its cells."""
+    return "\n".join(",".join(row) for row in zip(*(column.split() for column in columns), strict=True)) + "\n"
+
+
+def test_devices_with_zeros_in_front_stay_apart(tmp_path: Path):
+    data = table(tmp_path / "t.csv", lines("site 1 01 001 1", "u 1 2 3 4", "y 0 1 0 1"), device="site")
+    assert data.device == ("1", "01", "001", "1")
+    assert any(note.startswith("site: '001', '01', '1' look alike") for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "classes"),
+    [
+        ("01 02 01", "01 n1 02", ("01", "02", "n1")),
+        ("true false true", "true unknown false", ("False", "True", "unknown")),
+        ("1E2 10E1 1E2", "1E2 x x", ("10E1", "1E2", "x")),
+        ("1.10 1.1 1.1", "1.1 2.0 2", ("1.1", "1.10", "2")),
+        ("12345678901234567 12345678901234568 1.5", "1.5 1.5 1.5", ("1.5", "12345678901234567", "12345678901234568")),
+    ],
+)
+def test_classes_are_the_same_whatever_else_a_file_holds(tmp_path: Path, first: str, second: str, classes: tuple[str]):
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites/b.csv").write_text(lines("u 1 2 3", f"y {second}"))
+    assert table(tmp_path / "sites/a.csv", lines("u 1 2 3", f"y {first}")).classes == classes
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("word", ["007", "true", "1.0", "NaN1"])
+def test_a_row_means_the_same_alone(tmp_path: Path, word: str, suffix: str):
+    frame = pd.DataFrame({"site": ["001", "A4"] * 6, "kind": [word, "x", "y"] * 4, "u": range(12), "y": [0, 1] * 6})
+    write = {".csv": frame.to_csv, ".parquet": frame.to_parquet}[suffix]
+    write(tmp_path / f"t{suffix}", index=False)
+    schema = load("table", path=tmp_path / f"t{suffix}", label="y", device="site", categorical=["kind"]).schema
+    assert schema is not None
+    frame.iloc[:1].to_csv(tmp_path / "one.csv", index=False)
+    alone = read(tmp_path / "one.csv", names=schema.names).frame
+    assert alone["site"].tolist() == ["001"]
+    assert encode(alone, schema).tolist() == encode(frame, schema)[:1].tolist()
+    assert encode(alone, schema).sum() == 1
+
+
+def test_numbers_and_booleans_of_parquet_have_the_names_of_csv(tmp_path: Path):
+    frame = pd.DataFrame({"site": [1.0, 2.0, 2.5] * 4, "on": [True, False, False] * 4, "u": range(12), "y": [0, 1] * 6})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    first, second = (
+        load("table", path=tmp_path / name, label="y", device="site", categorical=["on"])
+        for name in ("t.csv", "t.parquet")
+    )
+    assert first.device == second.device == ("1", "2", "2.5") * 4
+    assert first.schema == second.schema
+    assert first.train.x.equal(second.train.x)
+
+
+def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
+    rows = lines("site A a B.b B.b a", "u 1 2 3 4 5", "y Yes yes no 01 1").replace("B.b", "b ").replace("01", "no")
+    apart = table(tmp_path / "t.csv", rows, device="site")
+    assert apart.classes == ("1", "Yes", "no", "yes")
+    assert "y: 'Yes', 'yes' look alike, and are names apart; data.join_names=true makes them one" in apart.notes
+    data = table(tmp_path / "t.csv", rows, device="site", join_names=True)
+    assert (data.classes, data.device) == (("1", "no", "yes"), ("a", "a", "b", "b", "a"))
+    assert "site: 'A', 'a' are one name" in data.notes
+    assert data.schema is not None
+    assert data.schema.spelling == "joined"
+
+
+@pytest.mark.parametrize("names", ["K\u00f6 Ko\u0308", "a\u00a0b a\u2003b", "1 1.0", "1 01", "1e2 100", "TRUE true"])
+def test_each_form_of_a_name_gets_a_line(tmp_path: Path, names: str):
+    first, second = names.split(" ")
+    rows = f"site,u,y\n{first},1,0\n{second},2,1\nz,3,1\n"
+    data = table(tmp_path / "t.csv", rows, device="site")
+    assert sum(note.startswith("site: ") for note in data.notes) == 1
+    joined = table(tmp_path / "t.csv", rows, device="site", join_names=True)
+    assert len(set(joined.device or ())) == 2
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="4 columns, two of them named 'y'"):
+        table(tmp_path / "t.csv", "site,u,y,y\na,1,0,0\nb,2,1,1\n", device="site")
+
+
+def test_a_label_with_decimal_commas_is_a_number(tmp_path: Path):
+    rows = "site;u;y\n" + "".join(f"a;{i};{i},25\n" for i in range(30))
+    data = table(tmp_path / "t.csv", rows, device="site")
+    assert data.train.y.tolist() == [i + 0.25 for i in range(30)]
+
+
+# rows of projects that earlier versions made
+
+
+def test_rows_are_held_out_as_by_earlier_versions(tmp_path: Path):
+    rows = lines("site 01 01 02 02", "kind 1.50 2 1.50 3", "u .1 .2 .3 .4", "y 1E2 10 1E2 7")
+    old = lines("site 1 1 2 2", "kind 1.5 2 1.5 3", "u .1 .2 .3 .4", "y 100 10 100 7")
+    settings = {"device": "site", "categorical": ["kind"]}
+    data, before = (table(tmp_path / "t.csv", text, **settings) for text in (rows, old))
+    assert dict(data.earlier) == {
+        "kind": ("1.5", "2", "1.5", "3"), "site": ("1", "1", "2", "2"), "y": ("100", "10", "100", "7")
+    }  # fmt: skip
+    assert before.earlier == ()
+    assert row_keys(data).tolist() == row_keys(before).tolist()
+    joined = table(tmp_path / "t.csv", rows, **settings, join_names=True)
+    assert (joined.classes, joined.device, joined.earlier) == (before.classes, before.device, ())
+
+
+def test_keys_have_numbers_as_float32(tmp_path: Path):
+    text = lines("site a a b b", "u 1700000001.25 .1 .2 .3", "y 0 1 0 1")
+    data = table(tmp_path / "t.csv", text, device="site")
+    rounded = table(tmp_path / "t.csv", text.replace("1700000001.25", "1700000000"), device="site")
+    assert row_keys(data).tolist() == row_keys(rounded).tolist()
+    assert data.train.x[0].item() == 1700000001.25
+
+
+# digits
+
+
+@pytest.mark.parametrize(("start", "span"), [(1.7e9, 8000), (5.4e6, 50), (2460000.5, 0.5), (101325.0, 0.02)])
+@pytest.mark.parametrize("scale", ["common", "device"])
+def test_numbers_keep_their_digits_until_they_are_scaled(tmp_path: Path, start: float, span: float, scale: str):
+    shift = np.random.default_rng(0).uniform(0, span, 60)
+    frame = pd.DataFrame({"site": ["a", "b", "c"] * 20, "u": start + shift, "y": (shift > span / 2).astype(int)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = load("table", path=tmp_path / "t.csv", label="y", device="site")
+    trains = {who: np.flatnonzero(frame["site"] == who) for who in "abc"}
+    schema = fit_schema(data, trains, scale)
+    for who, index in trains.items():
+        own = shift if scale == "common" else shift[index]
+        expected = (shift[index] - own.mean()) / own.std()
+        x = encode(read(tmp_path / "t.csv", names=schema.names).frame.iloc[index], schema, who)
+        assert x.dtype == torch.float32
+        assert x[:, 0].numpy() == pytest.approx(expected, abs=max(1e-6, math.ulp(start) / span * 100))
+
+
+def test_a_model_of_an_earlier_version_rounds_as_it_was_trained():
+    schema = Schema((1,), "float32", ("0", "1"), (Column("u", "number"),), shared=Fit((), (1.7e9,), (1.0,)))
+    assert encode(pd.DataFrame({"u": [1.7e9 + 70]}), schema).item() == 128
