@@ -1,12 +1,17 @@
 """Going on from a state, metrics of one's own and scores on training examples."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from federations import bits
+from simulated_device import KIND, SimulatedDevice
 
 import fedcore as fc
+from fedcore.api import executor as place
+from fedcore.api.executor import OnAccelerator
+from fedcore.core import together as vectorised
 from fedcore.core.evaluation import evaluate
 
 QUICK = {"epochs": 1, "shared_init": True}
@@ -106,3 +111,114 @@ def test_a_guess_that_nobody_asked_for_ends_no_comparison():
     assert "does not end in the bias of its output" in found.left_out["majority"]
     with pytest.raises(fc.InputError, match=r"majority: this net does not end in the bias"):
         fc.compare([*rows, fc.method("majority")], divided)
+
+
+# Where a script's steps run.
+
+
+@pytest.mark.slow
+def test_devices_train_on_the_accelerator_to_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
+    config = fc.fedavg(rounds=2, training={"epochs": 1})
+    plain = fc.run(config, fed, progress=False)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
+    monkeypatch.setattr(place, "find_accelerator", lambda wanted: KIND)
+    monkeypatch.setattr(OnAccelerator, "map", on_it(OnAccelerator.map, done := []))
+    moved = fc.run(config, fed, progress=False, accelerator="auto")
+    assert sum(done) > 0
+    assert [bits(one) for one in plain.rounds] == [bits(one) for one in moved.rounds]
+
+
+def on_it(run: Any, done: list[int]) -> Any:
+    def map_calls(self: OnAccelerator, fn: Any, calls: Any) -> Any:
+        with SimulatedDevice() as elsewhere:
+            found = run(self, fn, calls)
+        done.append(elsewhere.count)
+        return found
+
+    return map_calls
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+@pytest.mark.parametrize(("name", "says"), [("cuda", "there is none here"), ("gpu", "'none', 'auto' or 'cuda'")])
+def test_an_accelerator_that_is_not_there_is_refused(name: Any, says: str):
+    fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
+    with pytest.raises(fc.InputError, match=says):
+        fc.run(fc.local_only(), fed, accelerator=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"together": 0}, "greater than or equal to 1"), ({"together": 4, "workers": 1}, "leave workers")],
+)
+def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
+    fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
+    with pytest.raises(fc.InputError, match=says):
+        fc.compare([fc.local_only()], fed, seeds=[0], **settings)
+
+
+@pytest.mark.slow
+def test_devices_train_together_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(place, "find_accelerator", lambda wanted: "cpu")
+    run, groups = vectorised.run_on_together, []
+    monkeypatch.setattr(vectorised, "run_on_together", lambda *args: groups.append(len(args) - 2) or run(*args))
+    fed = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(4), examples=100)
+    config = fc.fedavg(rounds=2, training={"epochs": 1})
+    plain = fc.run(config, fed, progress=False).rounds[-1].state.messages["device-00"].params
+    together = (
+        fc.run(config, fed, progress=False, accelerator="auto", together=2)
+        .rounds[-1]
+        .state.messages["device-00"]
+        .params
+    )
+    assert set(groups) == {1, 2}  # whether their last digits differ depends on the processor
+    assert all(torch.allclose(plain[name], together[name], atol=1e-5) for name in plain)
+
+
+# Tuning from a script.
+
+
+@pytest.fixture(scope="module")
+def fed_tuning() -> Any:
+    return fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(12), examples=600)
+
+
+@pytest.mark.slow
+def test_the_best_combination_on_validation_data_is_chosen(fed_tuning: Any):
+    """Against a run for each combination, whose validation scores are averaged by hand."""
+    grid = {"lr": [1e-5, 0.01], "rounds": [1, 3]}
+    found = fc.tune(fc.fedavg(training={"epochs": 1}), fed_tuning, seed=1, progress=False, **grid)
+    expected = {}
+    for lr, rounds in product(*grid.values()):
+        result = fc.run(fc.fedavg(rounds=rounds, training={"epochs": 1, "lr": lr}), fed_tuning, 1, progress=False)
+        last = result.table[result.table["round"] == rounds]
+        expected[lr, rounds] = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].mean()
+    assert {(row.lr, row.rounds): row.value for row in found.table.itertuples()} == pytest.approx(expected)
+    chosen = found.config.training.lr, found.config.settings["rounds"]
+    assert chosen == max(expected, key=lambda point: expected[point])
+
+
+def test_a_combination_that_diverges_is_not_chosen(fed_tuning: Any):
+    tried = fc.tune(fc.fedavg(training={"epochs": 1, "optimiser": "sgd"}), fed_tuning, lr=[1e30, 0.1], progress=False)
+    assert tried.config.training.lr == 0.1
+    assert tried.table["value"].isna().tolist() == [True, False]
+
+
+def test_a_metric_of_one_label_may_decide(fed_tuning: Any):
+    tried = fc.tune(fc.fedavg(), fed_tuning, epochs=[1], metric="recall", positive="3", progress=False)
+    assert tried.table["value"].between(0, 1).all()
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({}, "tune: needs values to try"),
+        ({"lr": []}, "tune.lr = []: must have values"),
+        ({"speed": [1]}, "tune.speed: fedavg has no such setting"),
+        ({"lr": [-1]}, "fedavg.training.lr = -1"),
+        ({"lr": [0.1], "metric": "recall"}, "tune.metric = 'recall': needs tune.positive"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_by_name(fed_tuning: Any, grid: dict[str, Any], says: str):
+    with pytest.raises(fc.InputError, match=says.replace("[", r"\[")):
+        fc.tune(fc.fedavg(), fed_tuning, **grid)

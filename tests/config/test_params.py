@@ -1,18 +1,28 @@
 """params.yaml and the files of studies and claims: how they are read, changed and refused."""
 
 import shutil
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dvc.utils.hydra import apply_overrides
+from federations import NETS
 from project_params import PARAMS, ROOT, ask, copied, points, refusal
+from ruamel.yaml import YAML
 
 import fedcore as fc
 from fedcore.builders import RENAMED
+from fedcore.config import nightly
+from fedcore.config.files import parse_value, read_mapping
+from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.params import REQUIRED, change, parse, read
 from fedcore.config.studies import Run, find_study, run_section
+from fedcore.core.training import Training
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
+from fedcore.pipeline.cache.keys import Digest
 
 
 def project(folder: Path, **files: str | bytes) -> Path:
@@ -337,3 +347,206 @@ def test_old_methods_and_studies_are_refused(params: dict[str, Any]):
 
 def test_every_old_word_is_tested():
     assert {*KEYS, *IN_STUDIES, *VALUES, "recommended", "mine", "field"} == {*RENAMED}
+
+
+# YAML files: YAML 1.2's numbers, and what is refused before it takes the memory or the stack.
+BOMB = "\n".join(f"{b}: &{b} [{','.join(10 * [f'*{a}'])}]" for a, b in pairwise("abcdefghi"))
+"""Each line ten times the one before."""
+MERGE_BOMB = "\n".join(f"{b}: &{b} {{<<: [{','.join(10 * [f'*{a}'])}]}}" for a, b in pairwise("abcdefghi"))
+
+
+def written(folder: Path, content: str) -> Path:
+    path = folder / "some.yaml"
+    path.write_text(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("a: &a [*a]\n", "the alias *a refers to what contains it"),
+        ("a: &a\n  b: {c: *a}\n", "the alias *a refers to what contains it"),
+        ("a: " + "[" * 10_000 + "]" * 10_000, "nested more than 50 deep"),
+        ("a: " + "[" * 100_000, "nested more than 50 deep"),
+        ("- " * 10_000 + "a", "nested more than 50 deep"),
+        ("? " * 10_000, "nested more than 50 deep"),
+        ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + BOMB, "more than 100000 values"),
+        ("a: &a {x: 1, y: 1}\n" + MERGE_BOMB, "more than 100000 values"),
+        ("a: 1\nb: 2\na: 3\n", 'found duplicate key "a"'),
+        ("a: {b: 1, b: 2}\n", 'found duplicate key "b"'),
+        ("a: *b\n", "found undefined alias (line 1, column 4)"),
+        ("a: [\n", "(line 2, column 1)"),
+        ("a: 1999-99-99\n", "month"),
+        ("a: !!python/object/apply:os.getpid []\n", "python/object"),
+        ("a: \0", "control characters"),
+        ("- a\n", "must hold keys, has list"),
+        ("", "must hold keys, has NoneType"),
+    ],
+)
+def test_what_would_hang_or_break_is_refused_in_one_line(tmp_path: Path, content: str, says: str):
+    line = refusal(read_mapping, written(tmp_path, content), "keys")
+    assert says in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3), ("+3", 3), ("010", 10), ("1e-3", 1e-3), ("1e-07", 1e-7), ("1.0e+20", 1e20), ("-0.5E3", -500.0),
+        ("5.", 5.0), (".inf", float("inf")), ("true", True), ("False", False), ("yes", "yes"), ("no", "no"),
+        ("on", "on"), ("1:30", "1:30"), ("1e", "1e"), ("", None), ("null", None), ("~", None), ("[1, a]", [1, "a"]),
+    ],
+)  # fmt: skip
+def test_values_are_those_of_yaml_1_2(text: str, value: Any):
+    """YAML 1.1 reads 010 as 8, 1:30 as 90, yes as true, and 1e-3 as a text."""
+    parsed = parse_value("key", text)
+    assert (parsed, type(parsed)) == (value, type(value))
+
+
+def test_a_typed_value_that_is_no_yaml_is_refused_by_its_key():
+    assert refusal(parse_value, "net.widths", "[1") == "net.widths: '[1' is not a YAML value"
+
+
+def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):
+    assert read_mapping(written(tmp_path, "a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2}\n"), "keys")["b"] == {"x": 1, "y": 2}
+
+
+def test_what_was_read_can_be_changed_and_a_changed_file_is_read(tmp_path: Path):
+    """Texts are parsed once; nobody else has the values."""
+    path = written(tmp_path, "a: &x {b: [1]}\nc: *x\n")
+    read_mapping(path, "keys")["a"]["b"].append(2)
+    assert read_mapping(path, "keys") == {"a": {"b": [1]}, "c": {"b": [1]}}
+    path.write_text("a: {b: [3]}\n")
+    assert read_mapping(path, "keys") == {"a": {"b": [3]}}
+
+
+# A method with all its settings, from a script and from a study's row.
+
+
+def test_a_scripts_method_is_a_row_of_a_study(params: dict[str, Any]):
+    ask(params, {"slow": {"method": "dfl", "threshold": 0.5, "training": {"epochs": 3}}})
+    (row,) = points(params)[0].methods
+    assert fc.dfl(threshold=0.5, training={"epochs": 3}, label="slow") == row
+    assert fc.method("dfl", threshold=0.5, training={"epochs": 3}, label="slow") == row
+
+
+def test_its_settings_are_complete_and_flat():
+    config = configure("dfl", {"threshold": 0.5}, {"lr": 0.1})
+    flat = config.flat()
+    assert (flat["method"], flat["threshold"], flat["rounds"], flat["training.lr"]) == ("dfl", 0.5, 10, 0.1)
+    assert flat["training.shared_init"] is False
+    assert len(flat) == 1 + len(config.settings) + len(Training.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("training", "shared"),
+    [(None, True), ({"epochs": 2}, True), (Training(epochs=2), True), ({"shared_init": False}, False)],
+)
+def test_a_method_starts_as_its_builder_says_unless_it_is_told_otherwise(training: Any, shared: bool):
+    assert fc.dfl(training=training).training.shared_init is shared
+    assert fc.fedavg(training=training).training.shared_init is shared
+    assert fc.local_only(training=training).training.shared_init is False
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_methods_that_average_or_have_rounds_start_from_a_common_model(name: str):
+    """Those that align models first, train alone, or combine outputs need not."""
+    apart = {
+        "code_ot", "lmf", "no_alignment", "half_best", "best_local", "local_only", "majority", "majority_per_device",
+        "analytic", "ensemble", "stack", "gaussian_distillation", "personal_distillation",
+    }  # fmt: skip
+    assert fc.method(name).training.shared_init is (name not in apart)
+
+
+def test_what_its_nets_do_not_allow_names_its_label():
+    config = fc.dfl(label="mine", training={"shared_init": False})
+    line = refusal(config.build, NETS)
+    assert line.startswith("training.shared_init = false: dfl averages changes to one model")
+    assert line.endswith(" (method mine)")
+
+
+def test_rounds_have_a_bound_that_is_told_at_once():
+    assert refusal(fc.fedavg(rounds=10**9).build, NETS) == (
+        "1,000,000,000 rounds: at most 1,000,000 are allowed (method fedavg)"
+    )
+    assert fc.fedavg(rounds=10**6).build(NETS).stages[0].rounds == 10**6
+
+
+def test_a_builder_of_ones_own_has_its_name():
+    def own(*, training: Training, rounds: int = 2) -> fc.Method:
+        raise NotImplementedError
+
+    config = fc.method(own, rounds=3)
+    assert config == MethodConfig("own", own, Training(), {"rounds": 3})
+    assert config.flat()["method"] == "own"
+
+
+def test_no_step_depends_on_where_models_start():
+    """The server's first message says so; the training of a given model is the same."""
+    digest = Digest()
+    assert digest.of(replace(Training(), shared_init=True)) == digest.of(Training())
+    assert digest.of(replace(Training(), optimiser_state="keep")) != digest.of(Training())
+
+
+# The settings of a schedule: nightly.yaml.
+WRONG: dict[str, list[Any]] = {
+    "retries": [-1, 1.5, "two"],
+    "retry_delay": [-1, "long"],
+    "time_limit": [0, -1, "long"],
+    "keep.cache": [-1, "long"],
+    "keep.record": [-1, True],
+    "alerts.events": [["promotd"], "failed"],
+    "alerts.least_free": [-1, "much"],
+    "alerts.webhook": ["ops.example.org", "ftp://ops.example.org/a", "http:///a", 3, "http://me:secret@host/a",
+                       "http://host:secret/a", "http://host/é", "http://host/\x7f"],
+    "alerts.command": ["logger -t fedcore", []],
+    "alerts.mail": ["ops@example.org", {"to": "ops", "sender": "a@b"}, {"to": "a@b"},
+                    {"to": "a@b", "sender": "a@b", "host": "smtp://host"}],
+    "alerts.sms": [1],
+}  # fmt: skip
+
+
+def write(folder: Path, key: str, value: Any) -> None:
+    *above, name = key.split(".")
+    section = {name: value}
+    for part in above:
+        section = {part: section}
+    YAML().dump(section, folder / nightly.NIGHTLY)
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_a_wrong_value_is_refused_by_its_key(tmp_path: Path, key: str, value: Any):
+    write(tmp_path, key, value)
+    with pytest.raises(InputError, match=f"^{nightly.NIGHTLY}.{key}") as refused:
+        nightly.read(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_project_without_the_file_deletes_and_tells_nothing(tmp_path: Path):
+    found = nightly.read(tmp_path)
+    assert (found.retries, found.time_limit, found.keep.cache, found.keep.record) == (0, None, None, None)
+    assert (found.alerts.webhook, found.alerts.command, found.alerts.mail) == (None, None, None)
+
+
+def test_the_file_that_a_project_gets_is_read_and_explains_every_setting():
+    path = Path(__file__).parents[2] / "ops" / nightly.NIGHTLY
+    found, text = nightly.read(path.parent), path.read_text()
+    assert found.keep.cache is not None
+    for kind in (nightly.Nightly, nightly.Keep, nightly.Alerts, nightly.Mail):
+        for name in kind.model_fields:
+            assert f"{name}:" in text
+
+
+def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPS", "https://ops.example.org/secret")
+    assert nightly.secret("$OPS") == "https://ops.example.org/secret"
+    assert nightly.secret("http://a/b") == "http://a/b"
+    with pytest.raises(InputError, match=r"^the environment has no NOBODY$"):
+        nightly.secret("$NOBODY")
+
+
+def test_a_password_is_no_address(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FEDCORE_MAIL_PASSWORD", "pa55 word")
+    assert nightly.secret("$FEDCORE_MAIL_PASSWORD") == "pa55 word"
+    with pytest.raises(ValueError, match=r"^must be http://"):
+        nightly.webhook("$FEDCORE_MAIL_PASSWORD")

@@ -116,11 +116,7 @@ def test_every_number_is_the_spectrum_of_its_window(tmp_path):
 def test_the_readings_of_a_spectrum_by_hand():
     """A cosine of amplitude 2 at bin 1 of eight samples beside a mean of 1: magnitudes 8, 8, 0, 0."""
     window = 1 + 2 * np.cos(np.pi / 4 * np.arange(8))
-    for reading, wanted in {
-        "magnitude": [8, 8, 0, 0],
-        "divided": [1, 1, 0, 0],
-        "normalised": [1, 1, -1, -1],
-    }.items():
+    for reading, wanted in {"magnitude": [8, 8, 0, 0], "divided": [1, 1, 0, 0], "normalised": [1, 1, -1, -1]}.items():
         np.testing.assert_allclose(spectrum(window[None], reading), [wanted], atol=1e-12)
     np.testing.assert_array_equal(spectrum(np.zeros((1, 8)), "normalised"), -np.ones((1, 4)))
 

@@ -28,6 +28,7 @@ from fedcore.errors import InputError
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
 from fedcore.execute.cluster import Cluster, ClusterLost
+from fedcore.execute.dask_workers import differences
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
 from fedcore.types.federation import Data, Device, Splits
 from fedcore.types.method import Message, StepId
@@ -363,3 +364,17 @@ def test_workers_of_its_own():
         assert engine._ours._cluster.scheduler.allowed_failures == room.DEATHS - 1
         left = psutil.Process(engine.call(os.getpid))
     left.wait(60)
+
+
+# Workers that do not fit are named in words; tests/execute/test_cluster.py has the rest.
+
+
+def test_differences_are_said_in_words():
+    expected = {"Python": "3.11", "source of tasks": "00ff", "scipy": "1.14"}
+    assert [*differences({**expected, "check": ""}, {**expected, "check": ""})] == []
+    assert [*differences({"Python": "3.12", "source of tasks": ""}, expected)] == [
+        "has Python 3.12, not 3.11", "has another source of tasks", "has scipy (none), not 1.14",
+    ]  # fmt: skip
+    assert [*differences(ModuleNotFoundError("No module named 'fedcore'"), expected)] == [
+        "cannot run fedcore (No module named 'fedcore')"
+    ]

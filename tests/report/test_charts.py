@@ -1,16 +1,25 @@
 """The numbers behind the page's charts."""
 
+import io
 import json
 import math
+from typing import Any
 
 import pandas as pd
 import pytest
-from comparisons import summary
+from comparisons import METHODS, summary, sweep
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.dates import num2date
+from rich.console import Console
 from scipy import stats
-from tables import NO_SECONDS, frame, rows
+from tables import NO_SECONDS, drawn, frame, rows
 
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
+from fedcore.report.history import HEADS, history_cells, print_history, trends
+from fedcore.report.names import GAP, shorten, shorten_one
 from fedcore.report.phrases import sentences
+from fedcore.report.plots import courses, draw
 from fedcore.results.answer import answer, answers_by_budget
 from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.summary import front, summarise
@@ -78,3 +87,110 @@ def test_ticks_are_the_powers_of_ten_around_what_is_sent():
     assert ticks([0.0, 2e3, 4e4]) == [(1e3, "1 kB"), (1e4, "10 kB"), (1e5, "100 kB")]
     assert ticks([1e3]) == [(1e3, "1 kB"), (1e4, "10 kB")]
     assert ticks([0.0]) == []
+
+
+# Shortened names are short, and different names stay different.
+
+
+@given(names=st.lists(st.text("ab", max_size=30), unique=True, max_size=9), width=st.integers(4, 20))
+def test_names_are_short_and_different(names: list[str], width: int):
+    short = shorten(names, width)
+    assert all(len(name) <= width for name in short)
+    assert len({*short}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "expected"),
+    [
+        (["education-years", "education-name"], 10, ["educa…ears", "educa…name"]),
+        (["site-1-of-the-plant", "site-2-of-the-plant"], 9, None),
+        (["plant one, the north hall of it", "plant one, the south hall of it"], 10, ["p…north h…", "p…south h…"]),
+        (["short", "names"], 5, ["short", "names"]),
+        ([], 5, []),
+    ],
+)
+def test_both_ends_are_kept(names: list[str], width: int, expected: list[str] | None):
+    short = shorten(names, width)
+    assert len({*short}) == len(names)
+    assert expected is None or short == expected
+
+
+def test_one_name_keeps_its_ends():
+    assert shorten_one("/a/long/way/to/the/rows.csv", 14) == f"/a/long{GAP}ws.csv"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("settings", "keys"), [(3, 3), (4, 1), (13, 0)])
+def test_few_settings_have_a_plot_over_rounds_each_more_share_one(settings: int, keys: int):
+    table = sweep(settings, rounds=3)
+    found = courses(table, summary(table))
+    assert len(found) == keys
+    assert all(picture.startswith(b"\x89PNG") for picture in found.values())
+    assert keys != 1 or list(found) == [("study", "")]
+
+
+def test_a_single_round_has_no_course():
+    table = drawn(METHODS, 2)
+    assert courses(table, summary(table)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("settings", "pictures"), [(3, 3), (4, 0)])
+def test_a_comparison_is_drawn_for_each_of_few_settings(settings: int, pictures: int):
+    table = frame(*(rows({"a": [[0.5, 0.6 + i / 100]]}, setting=f"devices={i}") for i in range(settings)))
+    found = draw(table, summary(table)).comparisons
+    assert len(found) == pictures
+    assert len(set(found.values())) == pictures
+
+
+# The history of answers: its table and its trend.
+
+
+def line(date: str, best: float, data: str = "aaaaaaaaaa", **more: Any) -> dict[str, Any]:
+    return {
+        "date": f"{date}T02:00:00+00:00", "study": "my_data", "size": "base", "setting": "base", "dataset": "machines",
+        "metric": "accuracy", "data": data, "rows": 1200, "action": "use", "method": "fedavg", "value": best,
+        "best_value": best, "alone_value": 0.6, "champion": "3", **more,
+    }  # fmt: skip
+
+
+def test_a_line_has_the_change_against_the_line_before():
+    found = history_cells([line("2026-01-01", 0.7), line("2026-01-02", 0.745, "bbbbbbbbbb", champion=None)])
+    assert found == [
+        ["2026-01-01", "aaaaaa", "1,200", "use fedavg", "70.0%", "-", "60.0%", "3"],
+        ["2026-01-02", "bbbbbb", "1,200", "use fedavg", "74.5%", "+4.5", "60.0%", "-"],
+    ]
+    worse = [line("2026-01-01", 0.5, metric="log_loss"), line("2026-01-02", 0.75, metric="log_loss")]
+    assert history_cells(worse)[1][HEADS.index("change")] == "+0.25"
+
+
+def test_nothing_said_is_a_line_too():
+    unsure = line("2026-01-01", 0.7, action="cannot say", method=None, value=None, alone_value=None)
+    assert history_cells([unsure, line("2026-01-02", 0.7)])[0][3:7] == ["cannot say", "-", "-", "-"]
+
+
+def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
+    out = io.StringIO()
+    lines = [
+        line("2026-01-01", 0.7, method="fedavg_with_a_long_name_of_its_own", rows=123456789),
+        line("2026-01-02", 0.7),
+        line("2026-01-02", 0.7, metric="cost", value=0.143),
+    ]
+    print_history(lines, Console(file=out, width=80))
+    shown = out.getvalue().splitlines()
+    assert max(map(len, shown)) <= 80
+    heads = [text for text in shown if text.startswith("my_data: base (machines, base)")]
+    assert [text.split(", ")[-1] for text in heads] == ["accuracy", "cost"]
+    assert not any("…" in text for text in shown)
+
+
+def test_a_trend_needs_two_days_and_is_of_the_last_data():
+    first, again, next_day = line("2026-01-01", 0.7), line("2026-01-01", 0.8), line("2026-01-03", 0.75, "b")
+    assert trends([]) == trends([first, again]) == {}
+    other = line("2026-01-02", 0.9, dataset="another")
+    (figure,) = trends([first, other, next_day]).values()
+    best, alone, *marks = figure.axes[0].lines
+    assert list(best.get_ydata()) == [0.7, 0.75]
+    assert list(alone.get_ydata()) == [0.6, 0.6]
+    assert [num2date(day).day for day in best.get_xdata()] == [1, 3]
+    assert len(marks) == 1  # where the data changed

@@ -1,11 +1,19 @@
 """The index of the papers' figures: what it shows, and that the committed one is that of the files."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
 from project_params import PARAMS, ROOT, refusal
 
 from fedcore.config.papers import Condition, Figure, Paper, Statement, Value, read_papers
+from fedcore.core.metrics import METRICS
 from fedcore.report.papers import index
+from fedcore.report.phrases import AnswerInWords, headline, points, sentences, tally
+from fedcore.results.answer import answer
+from fedcore.results.criterion import Criterion
 
 CLAIMS = """study,says,rule,of,where,verdict,numbers
 code_fig8,a,b,c,,holds,1
@@ -101,3 +109,98 @@ def test_the_index_of_the_papers_is_made():
     text = index(read_papers(PARAMS["studies"], ROOT), ROOT)
     assert text.startswith("# Figures and tables of the papers")
     assert all(f"## {family}" in text for family in ("code", "dfl", "fedasa", "st_lf"))
+
+
+# The words of an answer. The sentences are what a user reads, so they are compared whole.
+
+
+def in_words(methods: Mapping[str, Accuracy], **settings: float) -> str:
+    return " ".join(sentences(answer(table(methods), CONTROLS, **settings)))
+
+
+def test_an_answer_speaks_in_its_metric():
+    """Of a loss and a cost less is better: a gain is a fall. In these tables loss is 1 - accuracy."""
+    made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    words = " ".join(sentences(answer(made, CONTROLS, Criterion(METRICS["log_loss"]))))
+    assert words.startswith("Use code: log loss 0.250 (less is better), -0.1 ± 0 against training alone, -0.45 ± ")
+    cost = made.assign(metric=made["metric"].replace("loss", "cost"))
+    words = " ".join(sentences(answer(cost, CONTROLS, Criterion(METRICS["cost"]))))
+    assert words.startswith("Use code: cost 250 per 1,000 rows, -100 ± 0 per 1,000 rows against training alone")
+    f1 = made.assign(metric=made["metric"].replace("macro_f1", "f1"))
+    words = " ".join(sentences(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault"))))
+    assert words.startswith("Use code: F1 of 'fault' 37.5%, +5.0 ± 0.0 points against training alone")
+    assert headline(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault")).advice) == "Use code"
+
+
+def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
+    found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
+    assert headline(found.advice) == "Use code"
+    assert sentences(found) == [
+        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 2.7 against always guessing "
+        "(3 seeds; ± 95 %).",
+        "code helps 2 of 2 devices by at least 1 point and hurts none.",
+        "Each device sends 1 kB and receives 2 kB in total.",
+    ]
+
+
+def test_a_difference_that_does_not_matter():
+    found = answer(table({"local_only": ALONE, "code": plus(0.002)}), CONTROLS)
+    begins = "No difference that matters (1 point): the best combining method"
+    assert found.own is not None
+    assert sentences(found)[0].startswith(f"{begins} by validation data, code, has ")
+    unvalidated = replace(found, own=replace(found.own, validated=False))
+    assert sentences(unvalidated)[0].startswith(f"{begins}, code, has ")
+
+
+def test_an_open_question_says_what_would_answer_it():
+    wide = in_words({"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]})
+    assert wide.startswith("Cannot say: the best combining method by validation data, code, is ")
+    assert "More seeds or more test data would tell." in wide
+    assert "as good" not in wide
+    assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no row fits the budget."
+
+
+def test_a_winner_names_the_device_that_it_hurts_most():
+    words = in_words({"local_only": ALONE, "code": [[0.95, 0.50], [0.97, 0.50], [0.93, 0.50]]})
+    assert "hurts 1, most d01 (-10.0 points); the worst device falls from 60.0% to 50.0%." in words
+
+
+def test_rivals_and_better_controls_are_named():
+    assert "even is as good within 1 point." in in_words({"local_only": ALONE, "big": plus(0.1), "even": plus(0.1)})
+    cheap = answer(table({"local_only": ALONE, "big": plus(0.101), "thin": plus(0.1)}, {"big": 9000.0}), CONTROLS)
+    assert "It is as good as big within 1 point, and cheaper." in sentences(cheap)[0]
+    shaky = in_words({"local_only": ALONE, "code": plus(0.1), "shaky": [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]})
+    assert "Not told apart from code by these seeds: shaky." in shaky
+    assert "as good" not in shaky
+    beaten = in_words({"local_only": ALONE, "code": plus(0.1), "best_local": plus(0.2)})
+    assert "Beware: the control best_local is better, interval included." in beaten
+
+
+def test_a_new_device_has_a_sentence_of_its_own():
+    made = {"local_only": ALONE, "personal": plus(0.1), "common": plus(-0.1)}
+    found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
+    last = sentences(found)[-1]
+    assert last.startswith("On the shared test data, new rows of all devices: use common: 80.0% right, +30.0")
+
+
+def test_training_alone_where_no_row_fits_the_budget():
+    assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
+        "Train alone: 65.0% right (+35.0 ± 2.7 against always guessing). No method fits the budget."
+    )
+
+
+def test_answers_of_many_settings_are_counted():
+    better, worse = (answer(table({"local_only": ALONE, "code": plus(by)}), CONTROLS) for by in (0.1, -0.1))
+    assert tally([better, worse, better]) == "Use code in 2 of 3 settings, train alone in 1."
+
+
+def test_an_answer_in_words_has_the_same_numbers_and_prints_its_sentences():
+    found = answer(table({"local_only": ALONE, "code": plus(0.1)}), CONTROLS)
+    worded = AnswerInWords.of(found)
+    assert vars(worded) == vars(found)
+    assert (worded.headline, str(worded).splitlines()) == (headline(found.advice), sentences(found))
+
+
+@pytest.mark.parametrize(("difference", "text"), [(0.043, "+4.3"), (-0.0, "+0.0"), (-0.0004, "+0.0"), (-0.5, "-50.0")])
+def test_a_difference_is_in_points_with_its_sign(difference: float, text: str):
+    assert points(difference) == text

@@ -1,13 +1,18 @@
 """The bounds and energies by hand, and against the numbers that the paper prints."""
 
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from federations import NET, bits, data, half, model
+from links import BOUNDS, COSTS, NAMES, REPORTS, ROUND_INFO, D, formed, planted
 
+from fedcore.core.evaluation import outputs
 from fedcore.errors import InputError
-from fedcore.methods.st_lf import energy
+from fedcore.methods.st_lf import divergence, energy, planning, programs, protocol
 from fedcore.methods.st_lf.bound import (
     combination_noise,
     corollary_1,
@@ -18,6 +23,12 @@ from fedcore.methods.st_lf.bound import (
     target_bound,
     theorem_2,
 )
+from fedcore.methods.st_lf.forms import StepSolution
+from fedcore.methods.st_lf.planning import link_costs, pose_program, report_solution
+from fedcore.methods.st_lf.problem import Problem, Solution, best_links, energy_of_links
+from fedcore.methods.st_lf.programs import solve_successively
+from fedcore.methods.st_lf.sending import add_noise, review, send_models
+from fedcore.types.method import Model, StepId, Update
 
 SIZES = np.array([100.0, 400.0])
 ERROR = np.array([0.25, 0.5])
@@ -158,3 +169,214 @@ def test_what_cannot_be_used_is_refused_in_one_line(call: object, message: str) 
     with pytest.raises(InputError, match=message) as refusal:
         call()
     assert "\n" not in str(refusal.value)
+
+
+# Models on links, by hand: what a target runs, the bytes and the energy, the bounds and their noise.
+
+
+def sent(names=NAMES):
+    return {name: Update(model(name), size=7) for name in names}
+
+
+WEIGHTS = torch.tensor([[0, 0, 0.3, 1], [0, 0, 0.7, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
+
+
+def linked(how):
+    server = REPORTS | {
+        "psi": torch.tensor([0.0, 0, 1, 1], dtype=torch.float64),
+        "alpha": WEIGHTS,
+        "energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
+    }
+    updates = sent("ab") | {name: Update() for name in "cd"}
+    return *send_models(server, updates, ROUND_INFO, how=how), updates
+
+
+def test_targets_get_the_weighted_mean_and_sources_keep_their_own_model():
+    _, messages, _, updates = linked("parameters")
+    mine = {name: protocol.deploy_received(sent()[name].params, messages[name]) for name in NAMES}
+    by_hand = {key: 0.3 * x + 0.7 * updates["b"].params[key] for key, x in updates["a"].params.items()}
+    torch.testing.assert_close(mine["c"].members[0], by_hand)
+    assert bits(mine["d"].members[0]) == bits(updates["a"].params)  # one source: its model, bit by bit
+    for name in "ab":
+        assert messages[name].nbytes == 0
+        assert bits(mine[name]) == bits(Model((sent()[name].params,)))
+
+
+def test_outputs_are_the_weighted_mean_of_what_the_sources_say():
+    _, messages, _, updates = linked("outputs")
+    mine = protocol.deploy_received(sent()["c"].params, messages["c"])
+    assert [bits(member) for member in mine.members] == [bits(updates[name].params) for name in "ab"]
+    x = data(9).x
+    said = [outputs(Model((updates[name].params,)), NET, x).exp() for name in "ab"]
+    torch.testing.assert_close(outputs(mine, NET, x).exp(), 0.3 * said[0] + 0.7 * said[1])
+    one = protocol.deploy_received(sent()["d"].params, messages["d"])
+    assert bits(one) == bits(Model((updates["a"].params,)))
+
+
+def test_what_links_carry_and_cost_is_reported_by_device():
+    server, _, report, updates = linked("parameters")
+    found = report.devices["links"]
+    weight = float(updates["a"].nbytes)
+    assert [*found] == [*NAMES]
+    assert all([*numbers] == [*found["a"]] for numbers in found.values())
+    columns = {name: [numbers[name] for numbers in found.values()] for name in found["a"]}
+    assert [*columns] == ["target", "error", "links_out", "links_in", "sent", "received", "energy", "exchanged"]
+    assert columns["links_out"] == [2, 1, 0, 0]
+    assert columns["links_in"] == [0, 0, 2, 1]
+    assert columns["sent"] == [2 * weight, weight, 0, 0]
+    assert columns["received"] == [0, 0, 2 * weight, weight]
+    assert columns["energy"] == [2 + 3, 6, 0, 0]
+    assert sum(columns["energy"]) == energy_of_links(server["energy"].numpy(), WEIGHTS.numpy())
+    assert columns["target"] == [0, 0, 1, 1]
+    assert columns["error"] == [150 / 600, 180 / 500, 1, 1]
+
+
+def test_bounds_of_a_targets_error_are_those_of_its_one_source():
+    """Corollary 1 is T_ij, and Theorem 2 the source's error and half of the divergence."""
+    server, *_ = formed()
+    _, _, told = send_models(server, sent("ab") | {name: Update() for name in "cd"}, ROUND_INFO, how="parameters")
+    found = told.devices["links"]
+    assert all("theorem_2" not in found[name] for name in "ab")
+    error = np.array([150 / 600, 180 / 500, 1, 1])
+    bounds = target_bound(error, np.array([600.0, 500, 700, 800]), D, delta=1e-3, constants="assumed")
+    for j, name in enumerate("cd", 2):
+        i = int(server["alpha"][:, j].argmax())
+        assert found[name]["theorem_2"] == pytest.approx(error[i] + D[i, j] / 2)
+        assert found[name]["corollary_1"] == pytest.approx(bounds[i, j])
+
+
+def test_targets_measure_how_often_their_sources_disagree():
+    """Theorem 2 grows by sum_i alpha_ij sum_k alpha_kj D_ijk, with D counted by hand; one source has no noise."""
+    _, messages, _, updates = linked("outputs")
+    fed = half()
+    told = {name: protocol.compare_members(model(name), messages[name], fed.devices[name], StepId(0, 4, 0, name))[1]
+            for name in NAMES}  # fmt: skip
+    x = fed.devices["c"].data.unlabelled.x
+    says = [outputs(Model((updates[name].params,)), NET, x).argmax(1) for name in "ab"]
+    apart = float((says[0] != says[1]).double().mean())
+    assert apart > 0
+    assert told["c"].extra["differ"].tolist() == [[0, apart], [apart, 0]]
+    server = {"alpha": WEIGHTS, "psi": torch.tensor([0.0, 0, 1, 1]), "theorem_2": torch.ones(4, dtype=torch.float64)}
+    server, sent_now, found = add_noise(server, told, ROUND_INFO)
+    assert not sent_now
+    assert found.devices["noise"]["c"]["theorem_2"] == pytest.approx(1 + 2 * 0.3 * 0.7 * apart)
+    assert found.devices["noise"]["d"] == {"noise": 0.0, "theorem_2": 1.0}
+
+
+def test_a_review_completes_what_is_known_of_targets():
+    links = {"a": {"target": 0.0, "energy": 3.0}, "b": {"target": 1.0, "theorem_2": 0.5, "corollary_1": 4.0},
+             "c": {"target": 1.0}}  # fmt: skip
+    right = {"a": 0.9, "b": 0.25, "c": 0.75}
+    scores = {name: {"test": {"accuracy": right[name], "macro_f1": right[name] / 2}} for name in right}
+    found = review({"links": links, "program": {}}, scores)
+    assert found == {
+        "links": {
+            "a": {**links["a"], "source_accuracy": 0.9, "source_macro_f1": 0.45},
+            "b": {**links["b"], "accuracy": 0.25, "slack_theorem_2": -0.25, "slack_corollary_1": 3.25},
+            "c": {"target": 1.0, "accuracy": 0.75},
+        },
+        "program": {},
+    }
+    assert [*found["links"]["b"]][-2:] == ["slack_theorem_2", "slack_corollary_1"]  # rows come in this order
+
+
+# Links from reports and divergences, by hand; how often their program is solved, and what is reported of it.
+
+
+def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
+    """c is near a and d near b, and neither has a label: each target listens to its neighbour."""
+    server, messages, report = formed()
+    torch.testing.assert_close(report.matrices["divergence"], torch.from_numpy(D))
+    error = np.array([0.1 * 500 + 100, 0.2 * 400 + 100, np.nan, np.nan]) / [600, 500, 700, 800]
+    error[2:] = 1e3
+    sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "assumed"}
+    problem = Problem(
+        source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), link_costs(5, 4, COSTS), 1, 5, 1
+    )
+    psi = np.array([0.0, 0, 1, 1])
+    assert server["psi"].tolist() == psi.tolist()
+    np.testing.assert_array_equal(server["alpha"].numpy(), best_links(problem, psi))
+    assert {name: bool(message.extra["sends"]) for name, message in messages.items()} == {
+        name: bool(server["alpha"][i].any()) for i, name in enumerate(NAMES)
+    }
+    assert server["energy"].tolist() == problem.energy.tolist()
+    assert float(report.matrices["gap"]) == 0
+    assert report.devices["program"] == {name: {"gap": 0.0} for name in NAMES}
+    assert bits({name: report.matrices[name] for name in ("psi", "alpha", "energy")}) == bits(
+        {name: server[name] for name in ("psi", "alpha", "energy")}
+    )
+
+
+def test_the_order_of_devices_does_not_matter():
+    """The same costs, handed over with the devices in another order, give the same links."""
+    order = [2, 0, 3, 1]
+    costs = link_costs(5, 4, COSTS)
+
+    def links(index):
+        moved = replace(COSTS, costs=costs[np.ix_(index, index)].tolist())
+        server, *_ = formed({"report": REPORTS["report"][index]}, D[np.ix_(index, index)], costs=moved)
+        return server["psi"], server["alpha"]
+
+    (psi, alpha), (moved, weights) = links([0, 1, 2, 3]), links(order)
+    assert torch.equal(moved, psi[order])
+    assert torch.equal(weights, alpha[order][:, order])
+
+
+def test_the_factor_of_divergences_is_in_t_alone():
+    server, round_info = REPORTS, ROUND_INFO
+    plain, more = (pose_program(server, D, round_info, replace(BOUNDS, phi_d=phi), COSTS) for phi in (1.0, 100.0))
+    np.testing.assert_allclose(more.target - plain.target, 99 * D / 2)
+    np.testing.assert_array_equal(more.source, plain.source)
+
+
+@pytest.fixture
+def unsolved():
+    """A process that remembers no program's answer, before and after."""
+    planning.solve_cached.cache_clear()
+    yield
+    planning.solve_cached.cache_clear()
+
+
+@pytest.mark.slow
+def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
+    posed, solve = [], planning.solve_program
+    monkeypatch.setattr(planning, "solve_program", lambda problem, how: posed.append(problem) or solve(problem, how))
+    first, again = formed(), formed()
+    assert len(posed) == 1
+    assert bits(first) == bits(again)
+    problem = pose_program(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), ROUND_INFO, BOUNDS, COSTS)
+    assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
+        x.tolist() for x in (problem.source, problem.target, problem.energy)
+    ]
+    dear = {"bounds": replace(BOUNDS, phi_e=2.0)}
+    for other in (dear, {"d": D / 2}, {"round_info": replace(ROUND_INFO, seed=6)}, {"solver": "repaired"}):
+        formed(**other)
+    assert len(posed) == 5
+
+
+def test_a_solver_that_fails_is_a_warning_that_names_its_stand_in(unsolved, monkeypatch):
+    def cone(around):
+        return StepSolution(None, np.inf, "NumericalError")
+
+    monkeypatch.setitem(programs.SOLVERS, "successive", partial(solve_successively, solve_step=cone))
+    server, _, told = formed(solver="successive")
+    status = "cone: NumericalError at iteration 1; fallback: local search"
+    assert told.words == {"status": status, "warning": f"the program was not solved as asked; {status}"}
+    assert server["psi"].tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("status", ["cone: Solved", "cone: max_iterations"])  # the latter is its own end, no failure
+def test_a_solver_that_ends_is_no_warning(status):
+    answer = Solution(np.zeros(1), np.zeros((1, 1)), 0.0, 0.0, 1, 0.0, status)
+    assert report_solution(answer, "a").words == {"status": status}
+
+
+def test_gap_iterations_fall_and_rise_of_a_program_are_reported():
+    def solution(gap, *trace):
+        answer = Solution(np.zeros(1), np.zeros((1, 1)), 0.0, gap, 1, 0.0, "", trace)
+        return report_solution(answer, "ab").devices["program"]
+
+    expected = {"gap": 0.25, "iterations": 4, "fall": 3 / 8, "rise": 2 / 8}
+    assert solution(0.25, 8.0, 4.0, 6.0, 5.0) == {"a": expected, "b": expected}
+    assert solution(0.0)["a"] == {"gap": 0}
+    assert solution(np.nan, 8.0)["a"] == {"iterations": 1, "fall": 0, "rise": 0}

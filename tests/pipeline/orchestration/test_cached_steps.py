@@ -1,18 +1,34 @@
 """Steps that the cache has."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from federations import SGD, bits, federation
 
+from fedcore.core import stacked
+from fedcore.core.evaluation import score
+from fedcore.core.rounds import begin, run
+from fedcore.core.training import train
+from fedcore.execute.workers import Inline, WorkerDied
+from fedcore.methods import method
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache.calls import load_call_save, load_calls_vectorised
 from fedcore.pipeline.cache.keys import Digest
-from fedcore.pipeline.cache.store import Store, flatten
+from fedcore.pipeline.cache.store import Ref, Store, flatten, unflatten
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import cached_steps
-from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.cached_steps import InMemory, SharedWork, Steps
 from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
+from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on, word_of
+from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
+from fedcore.pipeline.run.step_functions import deploy
+from fedcore.types.method import Message, StepId
 
 
 def double(number: int) -> int:
@@ -50,3 +66,182 @@ def test_a_record_that_was_not_written_ends_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(cached_steps, "wait_for", lambda name, future: future)
     with pytest.raises(Failed, match="the step's record was not kept"):
         Steps(Store(tmp_path / "blobs"), nothing)(double, 4)
+
+
+# Devices train together in the repeated rounds of a chunk as well.
+environment.prepare()  # Prefect reads its settings when it is imported
+
+
+@pytest.mark.slow
+def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sizes: list[int] = []
+    real = stacked.descend
+    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)][1])
+    fed, store = federation("ab"), Store(tmp_path)
+    nets = {name: device.net for name, device in fed.devices.items()}
+    built = method(
+        "fedavg", nets=nets, training=SGD, shared_init=True, rounds=3, fraction=1.0, weights="size", upload="model"
+    )
+    execute = InMemory(store, Inline(), lambda count: None, "cpu", 2)  # type: ignore[arg-type]
+    place = (*stored_parts(begin(built, fed, 0, Inline())), 0, 0)
+    found = compute_chunk(execute, built, fed, 0, place, 1, 3, [place])
+    assert sizes == [2, 2, 2]
+    expected = [*run(built, fed, 0, Inline())][-1].state.messages["a"].params
+    for name, tensor in store.get(found["state"][1]["a"]).params.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_chunks_key_knows_how_many_train_together():
+    steps = [nested_on(compute_chunk, kind, most) for kind, most in ((None, 1), ("cpu", 1), ("cpu", 2), ("cpu", 3))]
+    assert len({Digest().of(step) for step in steps}) == 4
+    assert {word_of(step) for step in steps} == {"rounds"}
+
+
+# Devices of small perceptrons train side by side in one call of a worker, though each has a step of its own.
+environment.prepare()  # Prefect reads its settings when it is imported
+
+FED = federation("abcd")
+TRAIN = partial(train, training=SGD)
+
+
+class Counting(Inline):
+    """Says what it was asked to run. failing: how many calls a worker does not survive."""
+
+    def __init__(self, places: int, failing: int = 0) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._places, self.failing = places, failing
+
+    def capacity(self) -> int:
+        return self._places
+
+    def call(self, fn: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        self.asked.append((fn.__name__, len(args[-1])))
+        if len(self.asked) <= self.failing:
+            raise WorkerDied("it ended")
+        return super().call(fn, *args)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few examples be enough."""
+    monkeypatch.setattr("fedcore.core.together.LEAST_BYTES", 1)
+    monkeypatch.setattr("fedcore.core.side_by_side.WORTH", 1)
+
+
+def calls(store: Store) -> dict[str, tuple[Any, ...]]:
+    """The arguments of the devices' steps, by the names of these."""
+    there = {name: replace(device, data=store.put(device.data)) for name, device in FED.devices.items()}
+    return {f"train-{name}": ({}, Message(), each, StepId(0, 0, 0, name)) for name, each in there.items()}
+
+
+def alone(store: Store, name: str) -> str:
+    return bits(value(store, load_call_save(store, TRAIN, calls(store)[name])))
+
+
+def value(store: Store, record: dict[str, Any]) -> Any:
+    return store.get(unflatten(record["value"], {}))
+
+
+def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
+    store, engine = Store(tmp_path), Counting(2)
+    work = SharedWork(store, engine, TRAIN)
+    work.prepare(calls(store))
+    for name in calls(store):
+        record = work.take(name)
+        assert bits(value(store, record)) == alone(store, name)
+        assert record["cpu"] > 0
+        assert 0 < record["wall"] < 60
+        assert work.take(name) is None  # a step that is tried again does it alone
+    assert engine.asked == [("load_calls_vectorised", 2)] * 2
+
+
+def test_parts_are_as_large_as_a_kill_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        cached_steps, "SMALL", sum(args[2].data.nbytes for args in calls(Store(tmp_path)).values()) // 4
+    )
+    work = SharedWork(Store(tmp_path), Counting(1), TRAIN)
+    work.prepare(calls(Store(tmp_path)))
+    assert [work.take(name) is None for name in calls(Store(tmp_path))] == [True] * 4
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_single_step_has_nothing_to_share(tmp_path: Path, count: int):
+    store, engine = Store(tmp_path), Counting(2)
+    work = SharedWork(store, engine, TRAIN)
+    work.prepare(dict([*calls(store).items()][:count]))
+    assert work.take("train-a") is None
+    assert engine.asked == []
+
+
+def test_where_a_worker_dies_each_step_is_done_alone(tmp_path: Path):
+    store, engine = Store(tmp_path), Counting(1, failing=1)
+    work = SharedWork(store, engine, TRAIN)
+    work.prepare(calls(store))
+    assert [work.take(name) for name in calls(store)] == [None] * 4
+    assert len(engine.asked) == 1
+
+
+def failing(memory: Any, message: Message, device: Any, step_id: StepId) -> Any:
+    if device.name == "b":
+        raise ValueError("b cannot")
+    return train(memory, message, device, step_id, training=SGD)
+
+
+def test_a_call_that_fails_leaves_the_others(tmp_path: Path):
+    store = Store(tmp_path)
+    found = load_calls_vectorised(store, failing, [*calls(store).values()])
+    assert [one is None for one in found] == [False, True, False, False]
+    assert bits(value(store, found[0])) == alone(store, "train-a")
+
+
+def test_repeated_rounds_train_side_by_side(tmp_path: Path):
+    store = Store(tmp_path)
+    engine = Counting(2)
+    execute = InMemory(store, engine, lambda count: None, None)
+    found = execute.map(TRAIN, calls(store))
+    assert [*found] == [*calls(store)]
+    assert {name: bits(result) for name, result in found.items()} == {name: alone(store, name) for name in found}
+    assert engine.asked == [("run_side_by_side", 3)] * 2
+
+
+# Which devices' calls share a step of Prefect.
+
+
+def calls_shards(*sizes: int) -> dict[str, tuple[Any, ...]]:
+    return {f"d{i}": (Ref(f"model {i}", size), {"data": Ref("data", 0)}) for i, size in enumerate(sizes)}
+
+
+def shared(fn: Any, *sizes: int) -> list[list[str]]:
+    given = calls_shards(*sizes)
+    shards = into_shards(fn, given)
+    assert {unit: args for shard in shards.values() for unit, args in shard.items()} == given
+    return [[*shard] for shard in shards.values()]
+
+
+@pytest.mark.parametrize("fn", [score, deploy, partial(deploy, "how")])
+def test_small_models_are_scored_and_deployed_together(fn: Any):
+    assert shared(fn, 1, 1, 1) == [["d0", "d1", "d2"]]
+    assert shared(fn, SMALL // 2, SMALL // 2, 1) == [["d0", "d1"], ["d2"]]
+
+
+def test_large_models_are_scored_one_by_one():
+    assert shared(score, SMALL, SMALL, 2 * SMALL, 2 * SMALL) == [["d0"], ["d1"], ["d2"], ["d3"]]
+
+
+def test_a_call_that_scores_many_devices_is_a_step_of_its_own():
+    few, many = ({f"d{i}": Ref("data", 0) for i in range(count)} for count in (FEW // 2, FEW))
+    shards = into_shards(score, {"a": (few,), "b": (few,), "c": (few,), "d": (many,), "e": (many,)})
+    assert [[*shard] for shard in shards.values()] == [["a", "b"], ["c"], ["d"], ["e"]]
+
+
+def test_devices_that_train_together_share_a_step():
+    given = calls_shards(1, 1, 1)
+    shards = into_shards(partial(train, training=None), given, together=2)
+    assert shards == {"d0 to d1": {unit: given[unit] for unit in ("d0", "d1")}, "d2 to d2": {"d2": given["d2"]}}
+    assert into_shards(score, given, together=2) == into_shards(score, given)
+
+
+def test_training_is_a_step_of_each_device_unless_they_are_many():
+    assert shared(partial(train, training=None), 1, 1) == [["d0"], ["d1"]]
+    assert [len(part) for part in shared(train, *[SMALL] * (MANY + 1))] == [SHARD] * 4 + [1]

@@ -1,6 +1,36 @@
 """Descriptions that fit into MLflow."""
 
-from fedcore.pipeline.record.contents import NOTE, REST, shorten_note
+import asyncio
+import json
+import math
+from base64 import b64encode
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tables import NO_SECONDS, frame, grouped, rows
+
+from fedcore.config.params import read
+from fedcore.config.studies import grid_points
+from fedcore.core.metrics import METRICS
+from fedcore.errors import InputError
+from fedcore.methods import METHODS
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.record.contents import (
+    NOTE,
+    REST,
+    device_table,
+    metrics,
+    read_device_table,
+    safe_name,
+    shorten_note,
+)
+from fedcore.pipeline.record.mlflow_page import Guard
+from fedcore.pipeline.record.origin import Origin, from_json, to_json
+from fedcore.results.criterion import Criterion
+from fedcore.types.method import Threshold
 
 
 def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
@@ -11,3 +41,189 @@ def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
     assert shorten_note(note) == "\n\n".join([head, *tables[:2], REST])
     assert shorten_note(note[:NOTE]) == note[:NOTE]
     assert shorten_note("?" * (NOTE + 1)) == REST
+
+
+# A run's metrics: few headline numbers, and the numbers of single devices in a table.
+SECONDS = pd.DataFrame(
+    [("study", "alpha=1", "a", 0, "train", 2.0, 1.0), ("study", "alpha=1", "a", 0, "fuse", 1.0, 0.5)],
+    columns=NO_SECONDS.columns,
+)
+
+
+def points(table: pd.DataFrame) -> dict[tuple[str, int], float]:
+    found = list(metrics(table, SECONDS, 1000))
+    assert all(one.timestamp == 1000 + one.step for one in found)
+    named = {(one.key, one.step): one.value for one in found}
+    assert len(named) == len(found)
+    return named
+
+
+def two_rounds() -> pd.DataFrame:
+    return frame(rows({"a": [[0.4, 0.6]]}, shared=0.3), rows({"a": [[0.7, 0.9]]}, at=2, shared=0.5, up=300.0))
+
+
+def test_headline_numbers_sort_first_and_bytes_add_up():
+    found = points(two_rounds())
+    assert found["accuracy", 1] == pytest.approx(0.5)
+    assert found["accuracy", 2] == pytest.approx(0.8)
+    assert found["accuracy_worst", 2] == pytest.approx(0.7)
+    assert found["accuracy_std", 2] == pytest.approx(0.1)
+    assert found["shared_accuracy", 2] == pytest.approx(0.5)
+    assert found["validation_accuracy", 2] == pytest.approx(0.8)
+    assert [found["bytes_up", step] for step in (1, 2)] == [200, 800]
+    assert (found["seconds", 0], found["seconds_cpu", 0]) == (3, 1.5)
+    names = sorted({key for key, _ in found})
+    assert names[:3] == ["accuracy", "accuracy_std", "accuracy_worst"]
+    assert len([name for name in names if "/" not in name]) <= 21
+    assert not [name for name in names if "d00" in name]
+
+
+def test_another_metric_that_decides_takes_the_place_of_accuracy():
+    table = two_rounds()
+    more = table[table["metric"] == "accuracy"]
+    table = pd.concat([table, more.assign(metric="cost", value=more["value"] + 1)], ignore_index=True)
+    found = {one.key: one.value for one in metrics(table, SECONDS, 0, Criterion(METRICS["cost"]))}
+    assert found["cost"] == pytest.approx(1.8)
+    assert found["cost_worst"] == pytest.approx(1.9)  # the greatest
+    assert found["shared_cost"] == pytest.approx(1.5)
+    assert found["validation_cost"] == pytest.approx(1.8)
+    assert found["topic/test.accuracy"] == pytest.approx(0.8)
+    assert found["topic/shared.macro_f1"] == pytest.approx(0.25)
+    assert not [key for key in found if "/" not in key and ("accuracy" in key or "f1" in key)]
+    columns = [*read_device_table(device_table(table, METRICS["cost"]))]
+    assert [name.partition(".")[2] for name in columns].index("accuracy") == 3  # after those of cost on three splits
+
+
+def test_the_mean_on_own_test_data_is_over_devices_that_count():
+    sizes = {"d00": 5.0, "d01": 20.0, "d02": 60.0}
+    table = frame(rows({"a": [[0.1, 0.4, 0.8]]}, shared=0.5))
+    held = table[(table["split"] == "test") & (table["metric"] == "accuracy")].assign(split="data")
+    held = [
+        held.assign(metric="test_examples", value=held["device"].map(sizes)),
+        held.assign(metric="test_classes", value=2),
+    ]
+    table = pd.concat([table, *held], ignore_index=True)
+
+    def own(**rule: object) -> dict[str, float]:
+        return {one.key: one.value for one in metrics(table, SECONDS, 0, Criterion(**rule))}
+
+    assert own(least_test=0)["accuracy"] == pytest.approx(1.3 / 3)
+    found = own(least_test=20)
+    assert (found["accuracy"], found["accuracy_worst"]) == (pytest.approx(0.6), pytest.approx(0.4))
+    assert found["shared_accuracy"] == 0.5
+    assert own(least_test=20, weigh="examples")["accuracy"] == pytest.approx((20 * 0.4 + 60 * 0.8) / 80)
+
+
+def test_groups_have_their_mean_accuracy():
+    found = points(grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"}))
+    assert found["accuracy_in_A", 1] == pytest.approx(0.3)
+    assert found["accuracy_in_B", 1] == pytest.approx(0.9)
+    assert found["topic/data.in_A", 1] == pytest.approx(2 / 3)
+
+
+def test_the_numbers_of_devices_are_a_table_of_the_last_round():
+    table = two_rounds()
+    table.loc[table["split"].eq("val") & table["device"].eq("d01"), "value"] = math.nan
+    found = read_device_table(device_table(table))
+    assert list(found.index) == ["d00", "d01"]
+    assert list(found["test.accuracy"]) == [0.7, 0.9]
+    assert list(found["traffic.bytes_up"]) == [300, 300]
+    assert found.loc["d00", "val.accuracy"] == 0.7
+    assert math.isnan(found.loc["d01", "val.accuracy"])
+
+
+def test_names_that_mlflow_refuses_stay_distinct():
+    assert safe_name("in_A") == "in_A"
+    assert safe_name("a/b") != safe_name("a?b")
+
+
+# What made a run, as JSON: it comes back as it was, with every digest, for every method and kind of setting.
+ROOT = Path(__file__).parents[3]
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"data.name": "domains", "data.domains": ["digits", "digits_inverted"], "federation.partition": "by_domain"},
+    {"data.name": "bearings", "data.locations": ["A"], "net.name": "cells", "federation.partition": "by_device"},
+    {"data.name": "digits", "run.metric": "f1", "run.positive": "3", "federation.scale": "common"},
+    {
+        "run.threshold": "validation",
+        "run.positive": "3",
+        "net.variants": [{"widths": [48, 24]}],
+        "federation.hidden": "random",
+        "federation.hostile": 0.25,
+    },
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: str(changes.get("data.name", len(changes))))
+def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
+    (setting,) = grid_points(read(ROOT), "code", "small", changes, list(METHODS))
+    for row in setting.methods:
+        chosen = Threshold("3", 0.1) if setting.threshold else None
+        made = Origin(setting, row, 3, "small", "c" * 40, "d" * 40, chosen)
+        found = from_json(to_json(made))
+        assert found.threshold == chosen
+        assert (found.seed, found.size, found.config, found.data) == (3, "small", "c" * 40, "d" * 40)
+        assert replace(found.setting, methods=setting.methods) == setting
+        assert found.row == row
+        assert Digest().of(found.row.flat()) == Digest().of(row.flat())
+
+
+def test_settings_of_earlier_versions_are_read_by_todays_names():
+    (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
+    card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
+    settings = card["method"]["settings"]
+    del settings["secure_aggregation"], settings["upload"]
+    for sums, sends, today in (("plain", "change", (False, "delta")), ("masked", "model", (True, "model"))):
+        card["method"]["settings"] = settings | {"sums": sums, "sends": sends}
+        found = from_json(json.dumps(card).encode()).row.settings
+        assert (found["secure_aggregation"], found["upload"]) == today
+
+
+def test_a_setting_that_is_no_longer_known_is_refused_by_name():
+    (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
+    card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
+    card["method"]["settings"]["shots"] = 3
+    with pytest.raises(InputError, match="shots"):
+        from_json(json.dumps(card).encode())
+
+
+# MLflow's page answers nothing without the password, and no other page with it.
+KNOWN = (b"authorization", b"Basic " + b64encode(b"fedcore:secret"))
+HOST = (b"host", b"127.0.0.1:5000")
+
+
+def status(*headers: tuple[bytes, bytes], kind: str = "http") -> Any:
+    """Return the status of an answer to these headers; "app" from the app, or the code of a closed socket."""
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"status": "app"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> None:
+        raise AssertionError("the body of a refused request was read")
+
+    scope = {"type": kind, "path": "/graphql", "headers": [HOST, *headers]}
+    asyncio.run(Guard(app, "fedcore:secret")(scope, receive, send))
+    return sent[0].get("status") or sent[0]["code"]
+
+
+def test_the_password_opens_the_page():
+    assert status(KNOWN) == status(KNOWN, (b"origin", b"http://127.0.0.1:5000")) == "app"
+
+
+@pytest.mark.parametrize("said", [b"", b"Basic", b"Basic " + b64encode(b"fedcore:"), b"Bearer secret"])
+def test_another_word_does_not(said: bytes):
+    assert status((b"authorization", said)) == status() == 401
+    assert status((b"authorization", said), kind="websocket") == 1008
+
+
+@pytest.mark.parametrize(
+    "origin", [b"null", b"https://evil.example", b"http://127.0.0.1:5001", b"https://127.0.0.1:5000"]
+)
+def test_another_page_is_refused_with_the_password(origin: bytes):
+    assert status(KNOWN, (b"origin", origin)) == 403
+    assert status(KNOWN, (b"origin", origin), kind="websocket") == 1008

@@ -23,9 +23,20 @@ from fedcore.types.method import Model, Report, Threshold
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
+import numpy as np
+from answer_tables import CONTROLS, plus, table
+from partitions import LABELS, SETTINGS, dataset
+
 from fedcore.core.metrics import METRICS
+from fedcore.core.rounds import run as rounds
+from fedcore.execute.workers import Inline
+from fedcore.partition import partition
+from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.record.registry import Versions
 from fedcore.pipeline.record.result import PreparedData, Result
-from fedcore.pipeline.run.partitions import require_two
+from fedcore.pipeline.run import history
+from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
+from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
 from fedcore.pipeline.run.run_method import (
     choose_threshold,
     leader_of,
@@ -35,6 +46,7 @@ from fedcore.pipeline.run.run_method import (
     summary_line,
 )
 from fedcore.pipeline.run.step_functions import distribute, score_validation
+from fedcore.results.answer import answers
 from fedcore.results.criterion import Criterion
 
 
@@ -128,3 +140,172 @@ def test_a_result_is_sent_without_what_it_has_computed_of_itself():
     sent = pickle.loads(pickle.dumps(result))
     assert sent.__dict__.keys() == {one.name for one in fields(Result)}
     assert sent == result
+
+
+# Datasets and partitions on their way into a run.
+
+
+def test_what_files_looked_like_changes_no_key(tmp_path: Path):
+    store, data = Store(tmp_path), dataset(LABELS)
+    told = replace(data, notes=("read: columns separated by tabs",))
+    assert read_dataset(store, {}, told) == read_dataset(store, {}, data)
+
+
+def test_a_run_names_the_devices_that_it_drops(tmp_path: Path):
+    store, data = Store(tmp_path), dataset(LABELS, ["tiny"] * 3 + ["a", "b"] * 98 + ["a"])
+    section = {"partition": "by_device", "devices": 4, "min_size": 11, "drop_small": True}
+    divided = partition(data, **{**SETTINGS, "name": "by_device", "min_size": 11}, drop_small=True)
+    prepared = PreparedData(store.put(data), store.put(divided))
+    assert dropped_line(store, prepared, section) == "1 devices below federation.min_size=11 are dropped: tiny"
+    assert dropped_line(store, prepared, {**section, "drop_small": False}) == ""
+
+
+# Sites whose rows are all marked test, scored by the pipeline.
+environment.prepare()  # Prefect reads its settings when it is imported
+
+
+class Steps(Inline):
+    """Steps in this process, on stored values."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def run_inline(self, fn: Any, *refs: Ref) -> Any:
+        return fn(*map(self.store.get, refs))
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_pipeline_scores_a_new_site_as_a_script_does(tmp_path: Path, marked: bool):
+    rng = np.random.default_rng(0)
+    x, site = rng.normal(size=(160, 3)), np.arange(160) % 4
+    split = np.where(site == 3, "test" if marked else "train", np.array(["train", "train", "test"])[np.arange(160) % 3])
+    data = fc.from_arrays(x, (x[:, 0] > 0).astype(int), device=[f"s{i}" for i in site])
+    data = replace(data, split=tuple(split.tolist()))
+    fed = fc.federate(data, fc.by_device(), net=fc.mlp(6))
+    config = fc.fedavg(rounds=2, training={"epochs": 1})
+    federation = fed.federation()
+    method = config.build(federation.public.nets)
+    store = Store(tmp_path)
+    prepared: Any = PreparedData(store.put(data), store.put(fed.partition()))
+    steps: Any = Steps(store)
+    *_, last = rounds(method, federation, 0, steps)
+    found = score_sites(steps, prepared, "none", method, federation, last.state)
+    table = fc.run(config, fed).table
+    rows = table[table["split"] == "left_out"]
+    assert found == ({"s3": dict(zip(rows["metric"], rows["value"], strict=True))} if marked else {})
+    assert {*rows["device"]} == ({"s3"} if marked else set())
+
+
+def rows(devices: int, named: bool = True) -> fc.Dataset:
+    x = np.random.default_rng(0).normal(size=(20 * devices, 3))
+    owners = [f"s{i % devices:02d}" for i in range(len(x))]
+    return fc.from_arrays(x, (x[:, 0] > 0).astype(int), device=owners if named else None)
+
+
+@pytest.mark.parametrize("scale", ["none", "device", "common"])
+def test_the_federation_without_a_device_is_that_of_a_script(tmp_path: Path, scale: Any):
+    fed, store = fc.federate(rows(4), fc.by_device(), net=fc.mlp(6), scale=scale), Store(tmp_path)
+    prepared, steps = PreparedData(store.put(fed.dataset), store.put(fed.partition(1))), Steps(store)
+    found, examples = federation_without(steps, fed.federation(1), prepared, scale, "s02")
+    expected, theirs = fed.left_out("s02", 1)
+    assert [*found.devices] == [*expected.devices] == ["s00", "s01", "s03"]
+    pairs = [(examples, theirs), (found.test, expected.test)]
+    for name, device in expected.devices.items():
+        assert found.devices[name].net == device.net
+        pairs += [
+            (found.devices[name].data.train, device.data.train),
+            (found.devices[name].data.test, device.data.test),
+        ]
+    for one, other in pairs:
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+
+
+@pytest.mark.parametrize(("asked", "devices", "named", "expected"), [
+    ("auto", 4, True, True), ("auto", MOST + 1, True, False), ("auto", 4, False, False), ("shared", 4, True, False),
+    ("left_out", MOST + 1, True, True), ("left_out", 4, False, True),
+])  # fmt: skip
+def test_what_leaves_devices_out(tmp_path: Path, asked: Any, devices: int, named: bool, expected: bool):
+    data, store = rows(devices, named), Store(tmp_path)
+    fed = fc.federate(data, fc.by_device() if named else fc.iid(), devices=devices, min_size=1)
+    assert leaves_out(asked, store, PreparedData(store.put(data), store.put(fed.partition()))) == expected
+
+
+def test_one_device_cannot_be_left_out(tmp_path: Path):
+    store, fed = Store(tmp_path), fc.federate(rows(1), fc.by_device())
+    with pytest.raises(InputError, match=r"run.new_device = 'left_out': needs at least two devices"):
+        leaves_out("left_out", store, PreparedData(store.put(fed.dataset), store.put(fed.partition())))
+
+
+# The history of a project: what a run appends to it.
+environment.prepare()  # Prefect reads its settings when it is imported
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(history, "HISTORY", tmp_path / "runs" / "history.jsonl")
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(
+        history.registry, "read", lambda: {"machines": Versions(aliases={"champion": "7"}, challenge="better? no")}
+    )
+    return history.HISTORY
+
+
+def line(result: str = "r", date: str = "2026-01-01T02:00:00+00:00", **more: Any) -> history.Line:
+    return {
+        "date": date, "study": "s", "size": "small", "setting": "base", "data": "d", "task": "machines",
+        "result": result, "champion": None, **more,
+    }  # fmt: skip
+
+
+def test_a_line_is_completed_by_the_champion_and_kept_once_a_day(file: Path):
+    history.append([line(), line(study="t")])
+    history.append([line(date="2026-01-01T23:00:00+00:00")])
+    assert [(one["study"], one["champion"]) for one in history.read()] == [("s", "7"), ("t", "7")]
+    assert {one["challenge"] for one in history.read()} == {"better? no"}
+    history.append([line(date="2026-01-02T02:00:00+00:00"), line("another")])
+    assert [one["date"][8:10] for one in history.read()] == ["01", "01", "02", "01"]
+
+
+def test_half_a_line_is_no_line_and_the_next_one_is_whole(file: Path):
+    history.append([line()])
+    with file.open("ab") as opened:
+        opened.write(b'{"date": "2026-01-02T')
+    history.append([line("another")])
+    assert [one["result"] for one in history.read()] == ["r", "another"]
+    assert file.read_bytes().endswith(b"\n")
+
+
+def test_nothing_is_written_without_lines(file: Path):
+    history.append([])
+    assert not file.exists()
+    assert history.read() == []
+
+
+def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
+    store = Store(tmp_path)
+    ref: Any = store.put(Dataset(Data(torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)), None, ("a", "b")))
+    scores = table({"local_only": plus(0.0), "fedavg": plus(0.1)})
+    told = answers(scores, CONTROLS)
+    ((study, _, setting),) = told
+    steps = (SimpleNamespace(key="train", cached=False, wall=2.0), SimpleNamespace(key="read", cached=True, wall=50.0))
+    made: Any = [
+        SimpleNamespace(
+            setting=SimpleNamespace(study=study, name=setting, data_name="m", model_name="m-y"),
+            size="small", seed=seed,
+            prepared=SimpleNamespace(dataset=ref, partition=SimpleNamespace(digest=f"p{seed}")),
+            fed=SimpleNamespace(devices={"a": 0, "b": 0}), steps=steps, config=f"c{seed}", digest=f"r{seed}",
+            row=SimpleNamespace(label=row), table=scores[(scores["method"] == row) & (scores["seed"] == seed)],
+        )
+        for seed in (1, 0) for row in ("fedavg", "local_only")
+    ]  # fmt: skip
+    (found,) = history.lines_of(made, told, store)
+    assert (found["action"], found["method"], found["rows"], found["devices"]) == ("use", "fedavg", 5, 2)
+    assert (found["seconds"], found["seeds"], found["data"]) == (2.0, [0, 1], ref.digest)
+    assert found["value"] == found["best_value"] == pytest.approx(0.75)
+    assert found["alone_value"] == pytest.approx(0.65)
+    assert found["worst"] == pytest.approx(0.7)
+    assert found["sites"] == pytest.approx({"d00": 0.81, "d01": 0.7})
+    assert found["gain_low"] <= found["gain"] == pytest.approx(0.1)
+    (again,) = history.lines_of(made[::-1], told, store)
+    assert again["result"] == found["result"]
