@@ -28,7 +28,7 @@ from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, count_different
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.partition import final_splits
-from fedcore.partition.tables import training_numbers
+from fedcore.partition.tables import shares_of, training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import tidy
 from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
@@ -320,7 +320,7 @@ def _run_one(
         results = tuple(_show_progress(steps, what, method) if progress else steps)
     turn_reports = [result.report for result in results if isinstance(result.report, Report)]
     if isinstance(fed, DividedDataset):
-        name, data = fed.name, training_numbers(fed.dataset, fed.partition(seed))
+        name, data = fed.name, training_numbers(fed.dataset, fed.partition(seed), shares_of(fed.settings))
         before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
         sites = score_new(method, federation, results[-1].state, execute, fed.nets[0], fed.new_sites(seed))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,17 @@ from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
 from fedcore.data.task import MULTILABEL, NO_LABEL, SEQUENCES, count_different
 from fedcore.partition import AUTO, PARTS, Partition, training
-from fedcore.partition.examples import label_scale
+from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.schemes import Index, device_names
+
+Shares: TypeAlias = tuple[float, float]
+"""federation.test and federation.shared_test"""
+
+
+def shares_of(federation: Mapping[str, Any]) -> Shares | None:
+    """Return the shares of a federation's settings by which devices test; None if its rows are limited by a draw."""
+    return None if federation.get("examples") is not None else (federation["test"], federation["shared_test"])
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
@@ -88,12 +96,36 @@ def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     return cosines(dataset.train, training(partition))
 
 
-def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+def expected_tests(dataset: Dataset, partition: Partition, shares: Shares | None) -> pd.DataFrame | None:
+    """Return how many test examples each device is to expect, and how many classes of them, whatever the seed.
+
+    The examples are its rows, or those marked test, times the share that tests; a class is expected if half an example
+    of it is. None where devices or their examples are drawn, and where the data mark all that is tested.
+
+    shares: federation.test and federation.shared_test; None: unknown, or federation.examples limits the rows.
+    """
+    owners, marked = owners_of(dataset, partition), dataset.split is not None
+    if shares is None or owners is None or owners is not dataset.device or (marked and not shares[1]):
+        return None
+    share = (1.0 if marked else shares[0]) * (1.0 if dataset.test is not None else 1 - shares[1])
+    rows = np.asarray(dataset.split) == "test" if marked else np.full(len(owners), True)
+    names, labels = np.asarray(owners)[rows], dataset.strata[rows]
+    if not dataset.task.has_classes:
+        labels = np.unique(dataset.train.y.numpy()[rows].reshape(len(labels), -1), axis=0, return_inverse=True)[1]
+    cells = share * pd.crosstab(names, labels.reshape(-1)).reindex(partition.names, fill_value=0)
+    classes = (cells >= 0.5).sum(axis=1) if dataset.task.has_classes else (cells > 0).sum(axis=1)
+    return pd.DataFrame({"expected_test": cells.sum(axis=1).round(9), "expected_classes": classes}).astype(float)
+
+
+def training_numbers(
+    dataset: Dataset, partition: Partition, shares: Shares | None = None
+) -> dict[str, dict[str, float]]:
     """Return device -> numbers of its data: labelled training examples, their classes, the largest class's fraction.
 
     Where labels are no classes only the first of these is there, and test_classes counts different labels; label_std is
     the deviation of all training labels that are numbers, labels how many each example has where there are several.
-    Further: test_examples and their test_classes; and, the same for all devices, shared_examples, the size of the
+    Further: test_examples and their test_classes, with expected_test and expected_classes of :func:`expected_tests`,
+    which takes `shares`; and, the same for all devices, shared_examples, the size of the
     shared test set, and largest_class, the largest class's fraction of all examples of all devices; for a dataset that
     marks its test examples same_test, 1: every seed tests them.
 
@@ -133,9 +165,11 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     if dataset.split is not None:
         columns["same_test"] = 1.0
     numbers = pd.DataFrame(columns, index=table.index).astype(float).fillna(0.0)
+    if (expected := expected_tests(dataset, partition, shares)) is not None:
+        numbers = numbers.join(expected)
     beside = _domain_numbers(dataset, partition)
     return {
-        str(who): dict(zip(columns, row, strict=True)) | beside.get(str(who), {})
+        str(who): dict(zip(map(str, numbers), row, strict=True)) | beside.get(str(who), {})
         for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
     }
 

@@ -130,6 +130,9 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield _decision(first, criterion, "training alone" if own else "one device's model")
     if own is not None:
         yield from _left_out(answer)
+        if (gain := answer.over_all) is not None:
+            size = f"{_change(criterion.metric, gain)} {criterion.metric.unit}".strip()
+            yield f"Over all {gain.seeds} devices that have test rows it is {size} ({gain.seeds} devices; ± 95 %)."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
@@ -235,10 +238,10 @@ def _left_out(answer: Answer) -> Iterator[str]:
     """Say which devices have no part in the mean, and how devices are weighed."""
     counted, least = answer.measured, answer.criterion.least_test
     by_rows = ", each by its test rows" if answer.criterion.weigh == "examples" else ""
-    why = []
+    rows, why = "test rows" if counted.expected else "test rows, mean of the seeds", []
     if counted.few:
         have = "has" if len(counted.few) == 1 else "have"
-        why.append(f"{_count(counted.few)} {have} fewer than {least} test rows")
+        why.append(f"{_count(counted.few)} {have} fewer than {least} {rows}")
     if counted.one_class:
         have = "has" if len(counted.one_class) == 1 else "have"
         why.append(f"{_count(counted.one_class)} {have} test rows of one class only")

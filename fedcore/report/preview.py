@@ -24,10 +24,10 @@ from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
-from fedcore.partition.tables import counts, dropped_devices, dropped_note
+from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import standard
-from fedcore.results.criterion import LARGEST, LEAST_TEST
+from fedcore.results.criterion import LARGEST, LEAST_TEST, Criterion, measured_by
 
 WIDTH = 80
 """Characters in a line where there is no terminal and COLUMNS does not say it."""
@@ -93,7 +93,7 @@ def print_preview(
     classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
     console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
-    for line in _problems(dataset, divided, gaps, examples_of):
+    for line in _problems(setting, dataset, divided, gaps, examples_of):
         console.print(Text(line))
     if section["drop_small"]:
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
@@ -243,8 +243,13 @@ def _width(names: Sequence[str], rest: int) -> int:
     return sum(len(f"{name}, %") + PADDING for name in names) + (len(REST.format(rest)) + PADDING if rest else 0)
 
 
-def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples_of: Mapping[str, Index]) -> list[str]:
-    """Return a line for each problem of devices: how many and which have it."""
+def _problems(
+    setting: Setting, dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples_of: Mapping[str, Index]
+) -> list[str]:
+    """Return a line for each problem of devices: how many and which have it.
+
+    Which devices count in means is told as the answer has it: of given devices by what is to be expected.
+    """
     sizes = counts(dataset, divided)
     labelled = (sizes[list(dataset.classes)] > 0).sum(axis=1)
     lacks = {
@@ -252,13 +257,19 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples
         for who, count_of in ((str(who), dict(row)) for who, row in gaps.iterrows())
     }
     untested = sizes.index[sizes["n_test"] == 0]
-    few_tests = sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]
-    counted = "though all count" if len(few_tests) == len(sizes) else "so not in means (run.least_test)"
+    expected = expected_tests(dataset, divided, shares_of(setting.federation))
+    tests, seen = sizes["n_test"], (counts_of(dataset, divided, "test") > 0).sum(axis=1)
+    if expected is not None:
+        tests, seen = expected["expected_test"], expected["expected_classes"]
+    counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], Criterion(least_test=LEAST_TEST))
+    few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
+    counted = "though all count" if counts_in.everyone else "so not in means (run.least_test)"
+    seed = "" if expected is not None else " with this seed"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
-        f"fewer than {LEAST_TEST} test examples, {counted}": few_tests,
+        f"fewer than {LEAST_TEST} test examples{seed}, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in examples_of if lacks[who]],
     }

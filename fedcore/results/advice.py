@@ -98,7 +98,8 @@ class Answer:
     the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
     bytes that a device sends and receives in total with that row, mean over devices and seeds. causes: the likely cause
     why each row of `advice.at_chance` is no better than guessing. stopped: rows with fewer seeds than the others, since
-    they could not win; seeds: of those, and of the others.
+    they could not win; seeds: of those, and of the others. over_all: where some devices do not count,
+    the gain of that row on training alone over all that have test data, with its interval over these, its `seeds`.
     """
 
     criterion: Criterion
@@ -112,6 +113,7 @@ class Answer:
     causes: Mapping[str, AtChance] = field(default_factory=dict)
     stopped: tuple[str, ...] = ()
     seeds: tuple[int, int] = (0, 0)
+    over_all: Gain | None = None
 
     @property
     def min_effect(self) -> float:

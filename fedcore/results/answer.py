@@ -48,7 +48,7 @@ import pandas as pd
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.chance import AtChance, likely_causes
 from fedcore.results.criterion import Criterion, SettingKey
-from fedcore.results.gains import Gain, gain_of
+from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
 from fedcore.results.summary import SETTING_KEY, mean_over_devices
 
@@ -165,7 +165,15 @@ def _answer(scores: Scores, budget: float) -> Answer:
     return Answer(
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
+        over_all=_over_all(scores, row) if own is not None and alone and row is not None else None,
     )  # fmt: skip
+
+
+def _over_all(scores: Scores, row: str) -> Gain | None:
+    """Return the gain over all devices, where some do not count and three or more are tested."""
+    alone = scores.own.best(scores.alone & {*scores.own.tested})
+    gains = (scores.all_tested[row] - scores.all_tested[alone]).mean().dropna()
+    return gain_over_devices(gains) if len(gains) > max(2, len(scores.own.weights)) else None
 
 
 def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
@@ -174,7 +182,8 @@ def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
         return {}
     split = "test" if scores.own.tested else "shared"
     one_learns = bool(scores.alone - {*advice.at_chance})
-    return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns)
+    sets = scores.own if scores.own.tested else scores.new
+    return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns, sets.weights)
 
 
 def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:

@@ -1,8 +1,8 @@
 """Why a row is no better than always guessing: the likely cause, by a rule on what every comparison stores.
 
-L is the loss of the row and G that of the guess, in nats, after the last round, means over devices and seeds; with K
-classes the loss of an untrained net is about ln K, with several labels ln 2 (of a number, whose loss is the squared
-error, G alone tells). The first that applies is the likely cause:
+L is the loss of the row and G that of the guess, in nats, after the last round, means over the devices that count and
+over seeds; with K classes the loss of an untrained net is about ln K, with several labels ln 2 (of a number, whose loss
+is the squared error, G alone tells). The first that applies is the likely cause:
 
 1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
    trains alone, is better than guessing: averages of models that start from different values are spoilt.
@@ -23,7 +23,7 @@ from enum import StrEnum
 import pandas as pd
 
 from fedcore.results.criterion import has_several_labels, label_std
-from fedcore.results.summary import last_round
+from fedcore.results.summary import last_round, mean_over_devices, runs_of
 
 FAR, CLOSE = 1.5, 0.9
 
@@ -47,15 +47,16 @@ class AtChance:
 
 
 def likely_causes(
-    table: pd.DataFrame, split: str, names: Iterable[str], guess: str, one_learns: bool
+    table: pd.DataFrame, split: str, names: Iterable[str], guess: str, one_learns: bool, weights: pd.Series
 ) -> dict[str, AtChance]:
     """Return the likely cause of each of some rows of one setting's tidy table; none without losses.
 
     split: that on which they are at chance. guess: the row that guesses. one_learns: whether some row that trains alone
-    is better than it.
+    is better than it. weights: of the devices that count.
     """
     last = last_round(table)
-    losses = last[(last["split"] == split) & (last["metric"] == "loss")].groupby("method")["value"].mean()
+    runs = runs_of(last[(last["split"] == split) & (last["metric"] == "loss")])
+    losses = {name: float(mean_over_devices(run, weights).mean()) for name, run in runs.items()}
     if guess not in losses or math.isnan(losses[guess]):
         return {}
     numbers = table[(table["split"] == "data") & table["metric"].isin(["classes", "test_classes"])]["value"]

@@ -208,24 +208,29 @@ class Measured:
 
     devices: their weights, by name; all of them if `everyone`. few: devices with fewer than the least test examples.
     one_class: those whose test examples are of one class. everyone: no device was measurable, so that all count.
+    expected: the numbers are to be expected whatever the seeds, rows times share; otherwise they are means over seeds.
     """
 
     weights: Mapping[str, float]
     few: tuple[str, ...] = ()
     one_class: tuple[str, ...] = ()
     everyone: bool = False
+    expected: bool = False
 
 
 def measured(table: pd.DataFrame, criterion: Criterion) -> Measured:
     """Return the devices of one setting of a tidy table that count, by their numbers of test examples and classes.
 
-    They are means over seeds; a table that does not hold them counts everyone alike.
+    Of devices that are given they are what is to be expected, so that every number of seeds counts the same devices; of
+    drawn ones means over seeds. A table that does not hold them counts everyone alike.
     """
     numbers = _data_numbers(table)
     names = [str(name) for name in table["device"][table["split"] != LEFT_OUT].unique() if name]
     if "test_examples" not in numbers:
         return Measured(dict.fromkeys(names, 1.0))
-    return measured_by(numbers["test_examples"], numbers["test_classes"], criterion)
+    given = "expected_test" in numbers
+    sizes, classes = ("expected_test", "expected_classes") if given else ("test_examples", "test_classes")
+    return replace(measured_by(numbers[sizes], numbers[classes], criterion), expected=given)
 
 
 def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:

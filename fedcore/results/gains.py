@@ -60,6 +60,13 @@ def gain_of(
     return Gain(mean, mean - margin, mean + margin, spread, float(gains.min()), seeds)
 
 
+def gain_over_devices(gains: pd.Series) -> Gain:
+    """Return the mean gain over devices, each alike, with its interval over them. gains: means over seeds."""
+    mean, count = float(gains.mean()), len(gains)
+    margin = _half_width_by_device(gains, pd.Series(1.0, gains.index), 1)
+    return Gain(mean, mean - margin, mean + margin, float(gains.std()), float(gains.min()), count)
+
+
 def _half_width_by_device(gains: pd.Series, weights: pd.Series, among: int) -> float:
     """Return half of the interval of a mean over devices; 0 for one device. gains: of the devices, mean over seeds."""
     gains = gains.dropna()

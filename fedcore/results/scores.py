@@ -89,7 +89,7 @@ class Scores:
 
     alone: the rows that train alone. left_out: the values on devices that took no part, a row of the frames for each of
     these `new_devices`; without: rows that have none; in_turn: whether they are devices that were left out one by one.
-    table: all of it.
+    table: all of it. all_tested: as own.tested, also of the devices that do not count.
     """
 
     criterion: Criterion
@@ -105,6 +105,7 @@ class Scores:
     in_turn: bool
     without: tuple[str, ...]
     table: pd.DataFrame
+    all_tested: Runs
 
     @property
     def traffic(self) -> dict[str, float]:
@@ -120,7 +121,7 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     values = values.assign(value=criterion.metric.sign * values["value"])
     up, down = (_traffic(table, direction) for direction in ("bytes_up", "bytes_down"))
     tested, validated, shared = (runs_of(values[values["split"] == split]) for split in ("test", "val", "shared"))
-    counted = measured(table, criterion)
+    counted, all_tested = measured(table, criterion), tested
     weights = pd.Series(counted.weights, dtype=float)
     tested, validated = (
         {name: part for name, run in runs.items() if (part := run[run.columns.intersection(weights.index)]).notna()
@@ -138,6 +139,7 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
         criterion, controls, own, new, up, down, alone, counted,
         _by_device(left_out, measured_elsewhere, own, len(taking_part)), measured_elsewhere,
         {*measured_elsewhere.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
+        all_tested,
     )  # fmt: skip
 
 

@@ -87,7 +87,14 @@ def summarise(
     devices and seeds. wall, cpu: seconds of all steps, mean over seeds, nan if unknown (`seconds` may be empty).
     rounds: number of rounds of all stages. n_measured: devices whose own test data count.
     """
+    deciders = {}
+    for setting_key, part in table.groupby(SETTING_KEY, sort=False):
+        study, dataset, setting = map(str, setting_key)
+        criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
+        deciders[setting_key] = part, criterion.of_table(part), measured(part, criterion)
+    counted_rows = {(*key, name) for key, (_, _, counted) in deciders.items() for name in counted.weights}
     scores = last_round(table)
+    scores = scores[(scores["split"] != "test") | scores.set_index([*SETTING_KEY, "device"]).index.isin(counted_rows)]
     rows = _traffic(table).join(_cost(table)).join(_counts(table)).join(_seconds(seconds, table))
     for split in SPLITS:
         for metric in ("macro_f1", "loss"):
@@ -98,14 +105,9 @@ def summarise(
                 rows = rows.join(devices["std"].rename(f"{split}_loss_std_devices"))
     rows = rows.reset_index()
     ranked = []
-    for key, part in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, key)
-        criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
-        here, counted = criterion.of_table(part), measured(part, criterion)
+    for key, (part, here, counted) in deciders.items():
         of_setting = rows[(rows[SETTING_KEY] == list(key)).all(axis=1)]
         score = scores[(scores[SETTING_KEY] == list(key)).all(axis=1) & (scores["metric"] == here.metric.column)]
-        own = score["device"].isin([*counted.weights])
-        score = score[own | (score["split"] == "shared")]
         ratios = {split: ratio_of_test(part, split, counted.weights) for split in SPLITS}
         of_setting = of_setting.assign(metric=here.metric.name, n_measured=len(counted.weights))
         ranked.append(_rank(of_setting, score, controls, here.metric, pd.Series(counted.weights, dtype=float), ratios))

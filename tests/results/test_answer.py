@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
@@ -11,8 +12,10 @@ from scipy import stats
 from tables import frame, rows
 
 from fedcore.core.metrics import METRICS
+from fedcore.report.phrases import sentences
 from fedcore.results.advice import Action
 from fedcore.results.answer import answer, answers, answers_by_budget, decide, device_changes
+from fedcore.results.chance import Cause
 from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.gains import Gain
 
@@ -179,6 +182,33 @@ def test_a_tiny_device_does_not_outvote_the_others():
     weighed = answer(made, CONTROLS, Criterion(weigh="examples")).advice.gain
     assert weighed is not None
     assert weighed.mean == pytest.approx((0.05 * 400 - 0.5 * 2) / 402)
+
+
+def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
+    """One device of four counts; over all the gain is .1 (.2, .1, .1, 0), with the interval over devices."""
+    own = [[0.5 + shift] * 4 for shift in (0.0, 0.02, -0.02)]
+    gains = [[value + gain for value, gain in zip(row, (0.2, 0.1, 0.1, 0.0), strict=True)] for row in own]
+    made = table({"local_only": own, "code": gains})
+    found = answer(with_sizes(made, {"d00": 50, "d01": 5, "d02": 5, "d03": 5}), CONTROLS, Criterion(least_test=20))
+    assert found.over_all is not None
+    half = 3.182446 * np.std([0.2, 0.1, 0.1, 0.0], ddof=1) / 2  # Student's t of three degrees of freedom
+    assert (found.over_all.mean, found.over_all.margin) == (pytest.approx(0.1), pytest.approx(half, rel=1e-5))
+    assert f"Over all 4 devices that have test rows it is +10.0 ± {100 * half:.1f} points" in " ".join(sentences(found))
+    assert "fewer than 20 test rows, mean of the seeds" in " ".join(sentences(found))
+    everyone = answer(with_sizes(made, dict.fromkeys(["d00", "d01", "d02", "d03"], 50)), CONTROLS, Criterion())
+    assert everyone.over_all is None
+
+
+def test_losses_that_tell_a_cause_are_of_the_devices_that_count():
+    """d01 does not count: its loss would make code's .5 of .7, the commonest class, into 2.75, too far."""
+    chance = [[0.3, 0.3]] * 3
+    made = table({"local_only": ALONE, "code": chance, "majority": chance}, up={"code": 10.0})
+    losses = {("code", "d00"): 0.5, ("code", "d01"): 5.0, ("majority", "d00"): 0.7, ("majority", "d01"): 0.7}
+    keys = [*zip(made["method"], made["device"], strict=True)]
+    known = made["metric"].eq("loss") & np.array([key in losses for key in keys])
+    made = made.assign(value=made["value"].where(~known, [losses.get(key, 0.0) for key in keys]))
+    found = answer(with_sizes(made, {"d00": 400, "d01": 2}), CONTROLS, Criterion(least_test=20))
+    assert (found.causes["code"].cause, found.causes["code"].loss) == (Cause.COMMONEST, pytest.approx(0.5))
 
 
 def test_a_device_of_one_class_is_not_counted_as_right():

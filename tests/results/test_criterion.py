@@ -1,13 +1,31 @@
 """Which metric decides, how it is written, and what is refused."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from answer_tables import ALONE, table
 
 from fedcore.core.metrics import METRICS
+from fedcore.data import Dataset
 from fedcore.errors import InputError
-from fedcore.results.criterion import RATIO, criterion, largest_class, measured, measured_by, ratio_of_test, scoring
-from fedcore.types.federation import Scoring
+from fedcore.partition import partition
+from fedcore.partition.tables import expected_tests, shares_of, training_numbers
+from fedcore.report.preview import _problems
+from fedcore.results.criterion import (
+    RATIO,
+    Criterion,
+    criterion,
+    largest_class,
+    measured,
+    measured_by,
+    ratio_of_test,
+    scoring,
+)
+from fedcore.types.federation import Data, Scoring
 
 CLASSES = ("ok", "fault", "stop")
 
@@ -86,3 +104,54 @@ def test_numbers_as_labels_are_decided_by_their_error():
     assert criterion("mae").of_table(made).reason == ""
     words = [METRICS["mae"].value(12345.6), METRICS["mae"].value(0.01234), METRICS["mae"].difference(1234.0)]
     assert words == ["12,346", "0.0123", "-1,234"]
+
+
+SITES = {
+    "small": [21, 24, 28, 31, 36, 40],
+    "about the least": [112, 119, 124, 126, 133, 140],
+    "one big": [24] * 7 + [130],
+    "many": [*range(10, 71), 260, 400],
+}
+"""Rows of each site; a share of .16 tests, so that 125 rows are the fewest that count."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", SITES.values(), ids=SITES)
+def test_given_devices_count_alike_with_any_seeds_and_in_preview(sizes: list[int]):
+    hold_out = "stable" if len(sizes) > 6 else "random"
+    rng, names = np.random.default_rng(0), [f"s{i:02d}" for i in range(len(sizes))]
+    x, y = torch.from_numpy(rng.normal(size=(sum(sizes), 2))).float(), torch.from_numpy(rng.integers(0, 2, sum(sizes)))
+    data = Dataset(Data(x, y), None, ("no", "yes"), device=tuple(np.repeat(names, sizes).tolist()))
+    federation = {"test": 0.2, "shared_test": 0.2, "examples": None}
+    tables = []
+    for seed in range(10):
+        parts = partition(data, name="by_device", min_size=1, seed=seed, hold_out=hold_out)
+        numbers = training_numbers(data, parts, shares_of(federation))
+        rows = [(name, "data", *pair) for name, of in numbers.items() for pair in of.items()]
+        tables.append(pd.DataFrame(rows, columns=["device", "split", "metric", "value"]))
+    decides = Criterion(least_test=20)
+    first, *others = (measured(pd.concat(tables[:count]), decides) for count in (1, 3, 5, 10))
+    assert others == [first] * 3
+    large = [name for name, size in zip(names, sizes, strict=True) if size >= 125]
+    assert [*first.weights] == (large or names)
+    setting, nothing = SimpleNamespace(federation=federation), pd.DataFrame(index=names)
+    (line,) = (line for line in _problems(setting, data, parts, nothing, {}) if "test examples" in line)
+    how = "so not in means (run.least_test)" if large else "though all count"
+    small = len(names) - len(large)
+    assert line.startswith(f"fewer than 20 test examples, {how}: {small} of {len(names)} devices: ")
+
+
+def test_drawn_devices_and_marked_rows_have_no_number_to_expect():
+    """Of marked rows there is one only where a part of them is drawn for the shared test set."""
+    y = torch.arange(40) % 2
+    data = Dataset(Data(torch.rand(40, 2), y), None, ("no", "yes"), device=("a",) * 30 + ("b",) * 10)
+    drawn = partition(data, name="iid", devices=2, min_size=1, seed=0)
+    assert expected_tests(data, drawn, (0.2, 0.2)) is None
+    marked = replace(data, split=(("train",) * 3 + ("test",) * 2) * 8)
+    parts = partition(marked, name="by_device", min_size=1, seed=0, shared_test=0.0)
+    assert expected_tests(marked, parts, (0.2, 0.0)) is None
+    assert expected_tests(data, parts, shares_of({"examples": 20})) is None
+    found = expected_tests(marked, parts, (0.2, 0.25))
+    assert found is not None
+    assert found["expected_test"].tolist() == [9.0, 3.0]
+    assert found["expected_classes"].tolist() == [2.0, 2.0]

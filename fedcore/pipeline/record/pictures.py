@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition
-from fedcore.partition.tables import groups, similarity, training_numbers
+from fedcore.partition.tables import Shares, groups, similarity, training_numbers
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record.result import Result
@@ -66,9 +66,11 @@ def _pictures(store: Store, result: Result) -> dict[str, Picture]:
 
 
 @cache
-def data_numbers(store: Store, dataset: Ref, partition: Ref) -> dict[str, dict[str, float]]:
+def data_numbers(
+    store: Store, dataset: Ref, partition: Ref, shares: Shares | None = None
+) -> dict[str, dict[str, float]]:
     """Return numbers about the devices' data, computed once for all methods."""
-    return training_numbers(store.get(dataset), store.get(partition))
+    return training_numbers(store.get(dataset), store.get(partition), shares)
 
 
 def cached_picture(draw: Callable[[], Figure]) -> Picture:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +21,9 @@ from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
-from fedcore.results import tidy
 from fedcore.results.criterion import Criterion
 from fedcore.results.outcomes import Outcomes
+from fedcore.results.stopping import validation_value
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
 
@@ -181,10 +181,8 @@ class Result:
 
     @cached_property
     def validation(self) -> float | None:
-        """Mean over the devices' validation splits of the metric, the greater the better, or None if they are empty."""
-        last = tidy.final(self.table)
-        values = last[(last["split"] == "val") & (last["metric"] == self.metric.column)]["value"].dropna()
-        return self.metric.sign * float(values.mean()) if len(values) else None
+        """The metric's mean on validation data over the devices that count, the greater the better; None without."""
+        return validation_value(self.table, replace(self.criterion, metric=self.metric, auto=False))
 
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:
         """Return how each device prepared its examples. dataset, partition: those of `prepared`."""

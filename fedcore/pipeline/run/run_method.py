@@ -18,6 +18,7 @@ from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS
 from fedcore.errors import InputError, naming
+from fedcore.partition.tables import shares_of
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
@@ -72,7 +73,7 @@ def run_method(
     scale = setting.federation["scale"]
     table = tidy.of_run(
         tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed), method, played, turn_reports,
-        pictures.data_numbers(session.store, prepared.dataset, prepared.partition),
+        pictures.data_numbers(session.store, prepared.dataset, prepared.partition, shares_of(setting.federation)),
         dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, scale)),
         score_sites(session.steps, prepared, scale, method, fed, played[-1].state),
     )  # fmt: skip
@@ -143,8 +144,8 @@ def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str
 
 def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
     """Return device -> its labelled training examples."""
-    numbers = pictures.data_numbers(store, prepared.dataset, prepared.partition)
-    return {name: int(of["examples"]) for name, of in numbers.items()}
+    parts = read_prepared(store, prepared)[1]
+    return dict(zip(parts.names, parts.sizes[:, 0].tolist(), strict=True))
 
 
 def count_all_steps(setting: Setting, fed: Federation, tuned: bool) -> int:
