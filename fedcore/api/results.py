@@ -98,7 +98,7 @@ class DeployedModel:
         if takes_integers(template(self.net)):
             return examples.float()
         data = Data(examples if examples.dtype == torch.uint8 else examples.double(), torch.zeros(0))
-        return self.scale(data).inputs()
+        return self.scale(data).inputs().float()
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
