@@ -1,14 +1,15 @@
 """The numbers of a table in docs/ are those of a CSV file where a comment above the table names the file:
 
-    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [spread=COLUMN] [where=...] -->
+    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [spread=...] [where=...] -->
 
 The first cell of a line is a value of the file's column `row`, the head of a column one of `column`; a+b are two
 columns, their values joined by a space. names=a:b;c:d translates what the page calls otherwise, with _ for a space in
 a and c, and _and_ for one in b and d. A cell begins with the mean of `value` over the other columns, and may go on
-with ± the standard deviation, or the mean of `spread`. Without `value` the columns 0, 1, ... or seed_0, seed_1, ...
-are seeds; with column=columns each column of the file is one of the table. where=COLUMN:VALUE chooses lines of the
-file. A number is right if the file's, rounded to as many digits, is the same. Cells in brackets and cells without a
-number are not looked at.
+with ± the standard deviation, or the mean of `spread`, or half of the 95 % interval for that of `interval=COLUMN`, a
+standard deviation over the file's seeds. Without `value` the columns 0, 1, ... or seed_0, seed_1, ... are seeds; with
+column=columns each column of the file is one of the table. where=COLUMN:VALUE chooses lines of the file. A number is
+right if the file's, rounded to as many digits, is the same. Cells in brackets and cells without a number are not
+looked at.
 """
 
 import re
@@ -18,6 +19,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from fedcore.results.criterion import RATIO
+from fedcore.results.intervals import half_width
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"<!-- numbers: (?P<file>\S+) (?P<words>.*?) -->\n+(?P<table>(?:\|.*\n)+)")
@@ -54,6 +58,11 @@ def groups_of(file: Path, *words: str | None) -> pd.DataFrame:
     return tidy(file, *words).groupby(["row", "column"])["value"].agg(["mean", "std"])
 
 
+def seeds_of(file: Path) -> str:
+    """Return the column with the number of seeds."""
+    return next(name for name in ("n_seeds", "seeds") if name in pd.read_csv(file, nrows=1))
+
+
 def same(written: str, number: float) -> bool:
     """Tell whether a number, rounded to as many digits, is the one that is written; a tie may go either way."""
     digits = -int(Decimal(written).as_tuple().exponent)
@@ -73,6 +82,11 @@ def differences(page: Path) -> tuple[int, list[str]]:
         numbers = groups_of(file, *place, words.get("value"), words.get("where"))
         if "spread" in words:
             numbers["std"] = groups_of(file, *place, words["spread"], words.get("where"))["mean"]
+        if "interval" in words:
+            std = groups_of(file, *place, words["interval"], words.get("where"))["mean"]
+            seeds = groups_of(file, *place, seeds_of(file), words.get("where"))["mean"]
+            halves = [half_width(spread, int(count), RATIO) for spread, count in zip(std, seeds, strict=True)]
+            numbers["std"] = pd.Series(halves, std.index)
         numbers *= times
         head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in mark["table"].splitlines())
         for line in lines:
