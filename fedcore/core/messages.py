@@ -48,6 +48,11 @@ def received_model(memory: Params, message: Message) -> Model:
     return Model((message.params,))
 
 
+def local_model(memory: Params, message: Message) -> Model:
+    """Run the model in the device's memory; before it has one, the model that the server sent."""
+    return Model((memory or message.params,))
+
+
 def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
     """Return the tensors of several models and their weights, to be sent in one message."""
     params = {f"{k}/{name}": tensor for k, model in enumerate(models) for name, tensor in model.items()}

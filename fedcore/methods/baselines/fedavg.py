@@ -19,6 +19,7 @@ from fedcore.core.aggregation import MEAN, Aggregator, apply_changes, by_size, e
 from fedcore.core.messages import (
     begin_with_memory,
     initial_messages,
+    local_model,
     received_model,
     require_shared_init,
     to_everyone,
@@ -29,7 +30,7 @@ from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.nets import init, require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Fraction
 
 __all__ = ["fedavg", "local_only"]
@@ -156,10 +157,5 @@ def local_only(*, nets: Mapping[str, Net], training: Training) -> Method:
     return Method(
         partial(initial_messages, shared_init=training.shared_init),
         (Stage(partial(train, training=training), None),),
-        keep,
+        local_model,
     )
-
-
-def keep(memory: Params, message: Message) -> Model:
-    """Run the device's own model; before training, the initial one."""
-    return Model((memory or message.params,))

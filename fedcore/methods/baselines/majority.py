@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import control
-from fedcore.core.messages import initial_messages, received_model
+from fedcore.core.messages import initial_messages, local_model, received_model
 from fedcore.core.prediction import predict
 from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import init, key, shapes
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
 
 __all__ = ["majority", "majority_per_device"]
 
@@ -52,7 +52,7 @@ def majority_per_device(*, nets: Mapping[str, Net]) -> Method:
     for net in nets.values():
         output_bias(net)
     begin = partial(initial_messages, shared_init=False)
-    return Method(begin, (Stage(guess_own, None),), keep_model)
+    return Method(begin, (Stage(guess_own, None),), local_model)
 
 
 @step_word("count")
@@ -60,11 +60,6 @@ def guess_own(memory: Params, message: Message, device: Device, step_id: StepId)
     """Keep the model whose outputs are the frequencies of the device's own labels, (n_k + 1) / (N + K)."""
     _, update = count_labels(memory, message, device, step_id)
     return {}, Update(constant_model(device.net, guess_of(update.extra[COUNTS])))
-
-
-def keep_model(memory: Params, message: Message) -> Model:
-    """Run the device's own guess."""
-    return Model((memory or message.params,))
 
 
 def count_labels(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:

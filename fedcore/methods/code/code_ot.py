@@ -1,9 +1,17 @@
 """CODE: coupled model averaging by optimal transport (Chiang et al. 2024, Algorithms 1 and 2), one shot or a few.
 
-Its nearest rival is LMF, layer-wise model fusion by optimal transport (Singh and Jaggi 2020).
+Its nearest rival is LMF, layer-wise model fusion by optimal transport (Singh and Jaggi 2020). Departures from the paper
+are listed in fedcore.methods.code.fusion, fedcore.methods.code.transport and docs/methods/code.md.
 
-Departures from the paper are listed in fedcore.methods.code.fusion, fedcore.methods.code.transport and
-docs/methods/code.md.
+The controls have CODE's training, ranking and messages, without transport:
+
+best_local     the most accurate of the devices' models; fusing must beat choosing
+half_best      half of that model
+no_alignment   CODE's weights, 1/2 for the best model, 1/4, ..., without alignment
+
+`half_best` is what CODE returns when its formulas are read as printed: the aligned part vanishes, and half of the last
+model is left. Its accuracy is nearly that of the whole, so accuracy alone cannot tell that an implementation fuses
+anything.
 """
 
 from __future__ import annotations
@@ -12,9 +20,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal, TypeAlias
 
+from fedcore.builders import control
+from fedcore.core.messages import to_everyone
 from fedcore.core.training import Training
 from fedcore.methods.code import fusion
-from fedcore.methods.code.fusion import common_axes, fit_widths
+from fedcore.methods.code.fusion import common_axes, fit_widths, fold_without_alignment
 from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.methods.code.transport import FIGURES, Transport, report_plans
 from fedcore.nets import require_equal
@@ -22,7 +32,7 @@ from fedcore.types.federation import Axes, Net, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Update
 from fedcore.types.ranges import Count, Fraction
 
-__all__ = ["code_ot", "lmf"]
+__all__ = ["best_local", "code_ot", "half_best", "lmf", "no_alignment"]
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -117,3 +127,62 @@ def fuse_evenly(
     fused, plans = fusion.lmf(list(models.values()), axes, transport, reference=len(names) - 1)
     messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
     return server, messages, report_plans(dict(zip(names, plans, strict=True)))
+
+
+@control
+def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
+    """Build the control that sends everyone the most accurate model.
+
+    Args:
+        rank_by: what models are ranked by, as for `code_ot`.
+    """
+    require_equal(nets)
+    return ranked_method(training, partial(choose_best, nets=nets), rank_by)
+
+
+@control
+def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
+    """Build the control that sends everyone half of the most accurate model.
+
+    Args:
+        rank_by: what models are ranked by, as for `code_ot`.
+    """
+    require_equal(nets)
+    return ranked_method(training, partial(halve_best, nets=nets), rank_by)
+
+
+@control
+def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
+    """Build the control that averages the models as they are, with CODE's weights.
+
+    Args:
+        rank_by: what models are ranked by, as for `code_ot`.
+    """
+    require_equal(nets)
+    return ranked_method(training, partial(fold_models, nets=nets), rank_by)
+
+
+def choose_best(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the best model."""
+    return server, to_everyone(round_info.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))
+
+
+def halve_best(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the best model, every number in it halved (counters are kept)."""
+    best = updates[rank_ascending(server, updates, nets)[-1]].params
+    half = {name: x / 2 if x.is_floating_point() else x for name, x in best.items()}
+    return server, to_everyone(round_info.names, Message(half))
+
+
+def fold_models(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the weighted mean of the models, in CODE's order."""
+    names = rank_ascending(server, updates, nets)
+    return server, to_everyone(
+        round_info.names, Message(fold_without_alignment([updates[name].params for name in names]))
+    )

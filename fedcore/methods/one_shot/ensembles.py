@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedcore.core.evaluation import outputs
-from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
+from fedcore.core.messages import WEIGHTS, local_model, pack_models, unpack_models
 from fedcore.core.prediction import predict
 from fedcore.data.task import label_kind_of
 from fedcore.nets import key
@@ -121,7 +121,7 @@ def deploy_personal(memory: Params, message: Message, *, common: Deploy) -> Mode
 def deploy_ensemble(memory: Params, message: Message, *, kinds: Sequence[Net] = ()) -> Model:
     """Run all models received; before that the device's own, or the initial one. kinds: see `kinds_of`."""
     if WEIGHTS not in message.extra:
-        return Model((memory or message.params,))
+        return local_model(memory, message)
     voters = unpack_models(message.extra)
     if not kinds:
         return voters

@@ -20,7 +20,7 @@ from fedcore.core.training import Training, train
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.methods.published.fednova import path_length
+from fedcore.methods.published.corrected_mean import path_length
 from fedcore.methods.published.partial_sharing import batch_norms
 from fedcore.types.federation import Net, Splits
 from fedcore.types.method import Message, Model, StepId, generator

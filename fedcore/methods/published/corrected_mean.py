@@ -1,0 +1,194 @@
+r"""Methods whose mean is corrected for devices that pull it their way: FedDyn by a penalty, FedNova by their steps.
+
+FedDyn (Acar et al. 2021, Algorithm 1): a penalty on each device that makes the optima of all devices one.
+
+theta_k = argmin L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^(t-1)||^2     on each device that takes part
+g_k <- g_k - alpha (theta_k - theta^(t-1))                                         kept by the device, 0 at first
+h <- h - alpha/m sum_(k in P) (theta_k - theta^(t-1))                              m devices in all, 0 at first
+theta^t = 1/|P| sum_(k in P) theta_k - h / alpha
+
+A device sends its model and receives one: FedAvg's traffic. Its g_k never travels; h stays with the server. Departures:
+a device trains as `training` says, from theta^(t-1), in place of an exact minimum. Buffers, which have no gradient, are
+averaged. alpha = 0 leaves both corrections out: FedAvg with even weights, bit by bit.
+
+FedNova (Wang et al. 2020, Section 4): devices that took more steps do not pull the mean their way.
+
+d_k = (y_k - x) / a_k                    a device's change, divided by the length of its path
+x <- x + (sum_k p_k a_k) sum_k p_k d_k   p_k by examples, among those who took part
+
+a_k = sum_s c_s is the weight of all of a device's gradients in its change: c_s = sum_(t >= s) lr_t rho^(t - s) with
+momentum rho, which for plain SGD at a constant rate is lr times the number of steps, and for momentum the paper's
+||a_k||_1 times lr. A device sends d_k and the number a_k. Departures: the effective number of steps is the paper's
+default, tau_eff = sum_k p_k a_k. Buffers, which have no gradient, are moved by their mean change, not divided. Momentum
+at the server is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedcore.builders import training_defaults
+from fedcore.core.aggregation import add, by_size, evenly, mean, subtract
+from fedcore.core.messages import (
+    begin_with_memory,
+    from_memory,
+    received_model,
+    require_shared_init,
+    to_everyone,
+    to_memory,
+)
+from fedcore.core.training import (
+    FlatNet,
+    Training,
+    at_round,
+    fit,
+    flatten_net,
+    learning_rates,
+    minibatches,
+    refuse_patience,
+    starting_params,
+    to_params,
+    to_vector,
+)
+from fedcore.errors import InputError
+from fedcore.nets import parameters, require_equal
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.ranges import Amount, Count, Fraction
+
+__all__ = ["feddyn", "fednova"]
+
+SERVER = "h/"
+"""Prefix of the tensors of h in the server's memory of FedDyn."""
+
+PATH = "path"
+"""The entry of an update of FedNova that holds a_k, ()."""
+
+
+@training_defaults(shared_init=True)
+def feddyn(
+    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, alpha: Amount = 0.1
+) -> Method:
+    """Build FedDyn. Models are averaged evenly, as in the paper.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        alpha: weight of the penalty, from 0 (the paper: .1, .01 or .001); 0 is FedAvg with even weights.
+    """
+    require_equal(nets)
+    require_shared_init("feddyn", training.shared_init)
+    learnt = parameters(next(iter(nets.values())))
+    stage = Stage(
+        partial(train_penalised, training=training, alpha=alpha),
+        partial(correct_mean, learnt=learnt, alpha=alpha),
+        rounds,
+        fraction,
+    )
+    return Method(begin_with_memory, (stage,), received_model)
+
+
+def train_penalised(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, alpha: float
+) -> tuple[Params, Update]:
+    """Minimise the penalised loss; keep g_k, the gradient of the device's loss at its new model, and send the model."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    sent, gradient = flat.vector.clone(), to_vector(flat, memory)
+    hook = penalty_grad_hook(flat, sent, gradient, alpha) if alpha else None
+    moments = fit(flat, device, step_id, training, memory, message=message, grad_hook=hook)
+    own = to_params(flat, gradient - alpha * (flat.vector - sent)) if alpha else {}
+    return own | moments, Update(flat.params(), size=len(device.data.train))
+
+
+def penalty_grad_hook(flat: FlatNet, sent: Tensor, gradient: Tensor, alpha: float) -> Callable[[], None]:
+    """Return a function that adds alpha (theta - theta^(t-1)) - g_k to `flat.gradient`; sent, gradient: (P,)."""
+
+    def grad_hook() -> None:
+        flat.gradient.add_(flat.vector - sent, alpha=alpha).sub_(gradient)
+        flat.idle.clear()
+
+    return grad_hook
+
+
+@step_word("average")
+def correct_mean(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, learnt: tuple[str, ...], alpha: float
+) -> tuple[Params, Mapping[str, Message]]:
+    """Average the models evenly and correct the mean by h."""
+    sent = from_memory(server)
+    model = mean([update.params for update in updates.values()], evenly(len(updates)))
+    part = len(updates) / len(round_info.names)
+    corrections: Params = {}
+    for name in learnt if alpha else ():
+        change = model[name] - sent[name]
+        h = server.get(f"{SERVER}{name}", change.new_zeros(change.shape)) - alpha * part * change
+        corrections[f"{SERVER}{name}"] = h
+        model[name] = model[name] - h / alpha
+    return to_memory(model) | corrections, to_everyone(round_info.names, Message(model))
+
+
+@training_defaults(optimiser="sgd", shared_init=True)
+def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
+    """Build FedNova. Where all devices take as many steps it is FedAvg, but for rounding.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+
+    Raises:
+        InputError: for an optimiser other than SGD, or one whose momentum is kept from round to round: the change is
+            not a sum of this round's gradients with known weights then.
+    """
+    require_equal(nets)
+    refuse_patience("fednova", training)
+    require_shared_init("fednova", training.shared_init)
+    if training.optimiser != "sgd":
+        raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
+    if training.momentum and training.optimiser_state == "keep":
+        raise InputError("training.optimiser_state = keep: fednova needs a fresh momentum in each round; use fresh")
+    learnt = parameters(next(iter(nets.values())))
+    stage = Stage(
+        partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), rounds, fraction,
+        sends="change",
+    )  # fmt: skip
+    return Method(begin_with_memory, (stage,), received_model)
+
+
+def train_normalised(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
+    """Train; send the change per length of path, and that length."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    parts = fit(flat, device, step_id, training, memory, message=message)
+    count = len(minibatches(flat, len(device.data.train), training, step_id.generator("batches")))
+    path = path_length(at_round(training, step_id.round), count)
+    change = subtract(flat.params(), message.params)
+    for name in flat.parameters if path else ():
+        change[name] /= path
+    return {**memory, **parts}, Update(change, {PATH: torch.tensor(path)}, len(device.data.train))
+
+
+def path_length(training: Training, steps: int) -> float:
+    """Return a_k, the sum of the weights of all gradients in the change that so many steps of SGD make."""
+    rho, ahead = training.momentum, int(training.nesterov)
+    rates = learning_rates(training, steps)
+    return sum(rate * (1 - rho ** (step + 1 + ahead)) / (1 - rho) for step, rate in enumerate(rates))
+
+
+@step_word("average")
+def follow_mean_path(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, learnt: tuple[str, ...]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Move the model along the mean direction, as far as the devices went on average."""
+    weights = by_size([update.size for update in updates.values()])
+    paths = torch.stack([update.extra[PATH] for update in updates.values()])
+    change = mean([update.params for update in updates.values()], weights)
+    distance = (weights * paths).sum().item()
+    for name in learnt:
+        change[name] *= distance
+    model = add(from_memory(server), change)
+    return to_memory(model), to_everyone(round_info.names, Message(model))
