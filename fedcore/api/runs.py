@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 import torch
 
-from fedcore.api.executor import Accelerator, executor
 from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
@@ -23,10 +23,14 @@ from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
+from fedcore.core.together import SideBySide, Together
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, count_different
 from fedcore.errors import Diverged, InputError, naming
+from fedcore.execute.accelerator import accelerate, find_accelerator
+from fedcore.execute.workers import Inline, Workers
+from fedcore.nets.randomness import keep_generators
 from fedcore.partition import final_splits
 from fedcore.partition.tables import shares_of, training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -55,6 +59,8 @@ from fedcore.types.ranges import Count
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
+
+Accelerator: TypeAlias = Literal["none", "auto", "cuda"]
 
 
 def run(
@@ -419,3 +425,38 @@ def _show_progress(results: Iterator[RoundResult], what: str, method: Method) ->
     from rich.progress import track
 
     return iter(track(results, description=what, total=sum(stage.rounds for stage in method.stages)))
+
+
+@dataclass(frozen=True)
+class OnAccelerator:
+    """Runs the server's steps as another executor does, and those of devices on an accelerator of that kind."""
+
+    execute: Execute
+    kind: str
+
+    def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+        return self.execute(fn, *args)
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
+        return self.execute.map(accelerate(fn, self.kind), calls)
+
+
+@contextmanager
+def executor(
+    workers: int | None, accelerator: Accelerator = "none", together: int = 1, where: str = "run"
+) -> Iterator[Execute]:
+    """Open what runs the steps. workers: processes; None: this one.
+
+    accelerator: "none", "auto" (one if there is one) or its name. together: devices that train together on it. where:
+    the function that the user called. Raises InputError for an accelerator that is not there.
+    """
+    kind = None if accelerator == "none" else find_accelerator("auto")
+    if accelerator not in ("none", "auto") and kind is None:
+        raise InputError(f"{where}.accelerator = {accelerator!r}: there is none here; use auto or none")
+    if together > 1 and workers is not None:
+        raise InputError(f"{where}.together = {together}: devices train together in this process; leave workers out")
+    with keep_generators(), Workers(workers) if workers is not None else Inline() as execute:
+        if kind is None:
+            yield SideBySide(execute)
+        else:
+            yield OnAccelerator(execute, kind) if together == 1 else Together(kind, together)

@@ -9,8 +9,8 @@ from federations import bits
 from simulated_device import KIND, SimulatedDevice
 
 import fedcore as fc
-from fedcore.api import executor as place
-from fedcore.api.executor import OnAccelerator
+from fedcore.api import runs as place
+from fedcore.api.runs import OnAccelerator
 from fedcore.core import together as vectorised
 from fedcore.core.evaluation import evaluate
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedcore import nets
-from fedcore.api.executor import executor
+from fedcore.api.runs import executor
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import Training
