@@ -27,16 +27,9 @@ def table(**more):
                 for round_info in (1, 2):
                     for device, side in (("a", 0.01), ("b", -0.01)):
                         row = (
-                            setting,
-                            method,
-                            seed,
-                            0,
-                            round_info,
-                            device,
-                            "shared",
-                            "accuracy",
+                            setting, method, seed, 0, round_info, device, "shared", "accuracy",
                             value - 0.2 * (2 - round_info) + side,
-                        )
+                        )  # fmt: skip
                         rows.append(row)
     columns = ["setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
     return pd.DataFrame(rows, columns=columns)

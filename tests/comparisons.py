@@ -72,12 +72,7 @@ def add_links(table: pd.DataFrame, told: dict[str, list[list[tuple[float, float,
     first = table.iloc[0]
     more = [
         {
-            **first,
-            "method": method,
-            "seed": seed,
-            "device": f"d{i:02d}",
-            "split": "links",
-            "metric": name,
+            **first, "method": method, "seed": seed, "device": f"d{i:02d}", "split": "links", "metric": name,
             "value": value,
         }
         for method, seeds in told.items()
@@ -85,7 +80,7 @@ def add_links(table: pd.DataFrame, told: dict[str, list[list[tuple[float, float,
         for i, (target, energy, accuracy) in enumerate(devices)
         for name, value in {"target": target, "energy": energy, "accuracy": accuracy}.items()
         if name != "accuracy" or target
-    ]
+    ]  # fmt: skip
     return pd.concat([table, pd.DataFrame(more)], ignore_index=True)
 
 

@@ -11,15 +11,9 @@ from fedcore.partition.tables import to_frame
 from fedcore.types.federation import Data
 
 SETTINGS = {
-    "name": "dirichlet",
-    "devices": 4,
-    "alpha": 1.0,
-    "min_size": 2,
-    "val": 0.1,
-    "test": 0.2,
-    "shared_test": 0.2,
+    "name": "dirichlet", "devices": 4, "alpha": 1.0, "min_size": 2, "val": 0.1, "test": 0.2, "shared_test": 0.2,
     "seed": 0,
-}
+}  # fmt: skip
 
 LABELS = np.arange(200) % 5
 OWNERS = [f"site {'abcd'[i % 4]}" for i in range(200)]

@@ -17,15 +17,9 @@ WHOLE = nets.net("cells", shape=(1, 512), classes=10)
 """The paper's."""
 
 ADAM = Training(
-    optimiser="adam",
-    lr=0.01,
-    momentum=0.0,
-    weight_decay=0.0,
-    schedule="constant",
-    batch=4,
-    epochs=2,
+    optimiser="adam", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2,
     optimiser_state="keep",
-)
+)  # fmt: skip
 
 
 def data(count: int, *words: object, shape: tuple[int, ...] = SHAPE) -> Data:

@@ -63,12 +63,8 @@ def test_the_notebook_runs(tmp_path: Path):
     assert not any(cell.get("outputs") for cell in cells)
     (tmp_path / "tour.py").write_text("\n\n".join([*sources, 'print(comparison.summary["method"].tolist())']))
     assert sorted(literal_eval(said(tmp_path / "tour.py", tmp_path).splitlines()[-1])) == [
-        "damped",
-        "fedavg",
-        "local_only",
-        "majority",
-        "majority_per_device",
-    ]
+        "damped", "fedavg", "local_only", "majority", "majority_per_device",
+    ]  # fmt: skip
 
 
 def test_server_momentum_keeps_its_velocity(monkeypatch: pytest.MonkeyPatch):

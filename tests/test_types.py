@@ -80,12 +80,9 @@ def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
     step = StepId(seed=1, stage=2, round=3, unit="a")
     assert drawn(step.generator("batches")) == drawn(generator(1, 2, 3, "a", "batches"))
     others = [
-        StepId(0, 2, 3, "a"),
-        StepId(1, 0, 3, "a"),
-        StepId(1, 2, 0, "a"),
-        StepId(1, 2, 3, "b"),
+        StepId(0, 2, 3, "a"), StepId(1, 0, 3, "a"), StepId(1, 2, 0, "a"), StepId(1, 2, 3, "b"),
         StepId(1, 2, 3, ("a", "b")),
-    ]
+    ]  # fmt: skip
     draws = [
         drawn(step.generator("batches")),
         drawn(step.generator()),

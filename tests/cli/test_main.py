@@ -56,15 +56,12 @@ WRONG = [
     (["run", "federation.devises=4"], "did you mean devices?"),
     (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
     (["plan", "training.speed=1"], "training.speed: no such key"),
-    (["preview", "data.nme=table"], "did you mean name?"),
-    (["stage", "date"], "No such command 'date'"),
-    (["show", "all"], "unexpected extra argument (all)"),
-    (["ui", "now"], "unexpected extra argument (now)"),
-    (["shwo"], "No such command 'shwo'"),
-    (["prune", "--days", "soon"], "'soon' is not a valid float"),
+    (["preview", "data.nme=table"], "did you mean name?"), (["stage", "date"], "No such command 'date'"),
+    (["show", "all"], "unexpected extra argument (all)"), (["ui", "now"], "unexpected extra argument (now)"),
+    (["shwo"], "No such command 'shwo'"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
     (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
     (["prune", "--weeks", "1"], "No such option '--weeks'"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -25,22 +25,19 @@ from fedcore.errors import InputError
 from fedcore.types.method import Model, Threshold
 
 REFUSED = {
-    "promote --versin 3": "No such option '--versin'",
-    "promote digits mnist": "unexpected extra argument (mnist)",
-    "promote digits": "model = 'digits': not registered",
-    "promote digits --list": "model = 'digits': not registered",
+    "promote --versin 3": "No such option '--versin'", "promote digits mnist": "unexpected extra argument (mnist)",
+    "promote digits": "model = 'digits': not registered", "promote digits --list": "model = 'digits': not registered",
     "promote --list": "--version, --list and --no-final-fit: need a model",
     "promote --no-final-fit": "--version, --list and --no-final-fit: need a model",
     "promote digits --list --version 1": "--list: not with --version",
     "promote digits --list --no-final-fit": "--list: not with --version or --no-final-fit",
-    "predict": "Missing argument 'ROWS'",
-    "predict new.csv --modle digits": "No such option '--modle'",
+    "predict": "Missing argument 'ROWS'", "predict new.csv --modle digits": "No such option '--modle'",
     "predict nowhere.csv": "nowhere.csv: no such file or folder",
     "predict new.csv --out none/labels.csv": "--out = none/labels.csv: no such folder",
     "predict new.csv --out .": "--out = .: is a folder",
     "predict new.csv": "--model: no model is registered; run fedcore run",
     "predict new.csv --model digits@champion": "model = 'digits': not registered",
-}
+}  # fmt: skip
 REFUSING = """
 import json, sys
 from fedcore.cli.main import main

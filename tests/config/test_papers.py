@@ -335,17 +335,10 @@ def fedasa(value: Value) -> pd.Series:
 FIG11 = [value for figure, value in PAPERS_PAPERS_VALUES["fedasa"].printed if figure.name == "Fig. 11"]
 
 WHERE: dict[str, Callable[[Value], pd.Series]] = {
-    "st-lf-table1": st_lf_table1,
-    "st-lf-table2": st_lf_table2,
-    "st-lf-fig6": st_lf_fig6,
-    "st-lf-fig7": st_lf_fig7,
-    "dfl-sizes": dfl_sizes,
-    "dfl-seconds": dfl_seconds,
-    "dfl-cifar10-": dfl_cifar10,
-    "dfl-": dfl_rounds,
-    "fedasa-80": fedasa_80,
-    "fedasa-": fedasa,
-}
+    "st-lf-table1": st_lf_table1, "st-lf-table2": st_lf_table2, "st-lf-fig6": st_lf_fig6, "st-lf-fig7": st_lf_fig7,
+    "dfl-sizes": dfl_sizes, "dfl-seconds": dfl_seconds, "dfl-cifar10-": dfl_cifar10, "dfl-": dfl_rounds,
+    "fedasa-80": fedasa_80, "fedasa-": fedasa,
+}  # fmt: skip
 NUMBERS = [
     (family, figure.name, value)
     for family, paper in PAPERS_PAPERS_VALUES.items()

@@ -200,18 +200,12 @@ def test_a_wrong_shared_setting_is_refused(params: dict[str, Any]):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"run: [\n", "not YAML"),
-        (b"\xff\xfe\x00", "not YAML"),
-        (b"- run\n", "sections"),
-        (b"", "sections"),
-        (b"run: {}\n", "missing"),
-        (b"runn: {}\n", "did you mean run?"),
-        (b"run: 3\n", "section"),
-        (b"studies: {}\n", "studies: no such section"),
-        (b"run: {}\nrun: {}\n", "run"),
+        (b"run: [\n", "not YAML"), (b"\xff\xfe\x00", "not YAML"), (b"- run\n", "sections"), (b"", "sections"),
+        (b"run: {}\n", "missing"), (b"runn: {}\n", "did you mean run?"), (b"run: 3\n", "section"),
+        (b"studies: {}\n", "studies: no such section"), (b"run: {}\nrun: {}\n", "run"),
         (b"run: {size: small, size: paper}\n", "size"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_parameter_file_is_refused(tmp_path: Path, content: bytes, says: str):
     assert says in refusal(read, project(tmp_path, params=content))
 
@@ -299,14 +293,11 @@ KEYS = {
     "init": "training.init", "moments": "fedavg.training.moments", "sums": "analytic.sums", "sends": "fedavg.sends",
 }  # fmt: skip
 IN_STUDIES: dict[str, dict[str, Any]] = {
-    "along": {"along": "net.name"},
-    "show": {"show": []},
-    "says": {"claims": [{"says": "?", "rule": "lmf > lmf"}]},
+    "along": {"along": "net.name"}, "show": {"show": []}, "says": {"claims": [{"says": "?", "rule": "lmf > lmf"}]},
     "of": {"claims": [{"statement": "?", "rule": "lmf > lmf", "of": "test.accuracy"}]},
     "at": {"claims": [{"statement": "?", "rule": "lmf > lmf", "at": 1}]},
-    "when": {"valid": [{"when": "lmf > 0", "reason": "?"}]},
-    "why": {"valid": [{"require": "lmf > 0", "why": "?"}]},
-}
+    "when": {"valid": [{"when": "lmf > 0", "reason": "?"}]}, "why": {"valid": [{"require": "lmf > 0", "why": "?"}]},
+}  # fmt: skip
 VALUES = {
     "printed": {"training.loss": "printed"}, "table3": {"training.loss": "table3"},
     "kept": {"training.optimiser_state": "kept"}, "change": {"fedavg.upload": "change"},
@@ -367,22 +358,16 @@ def written(folder: Path, content: str) -> Path:
         ("a: &a [*a]\n", "the alias *a refers to what contains it"),
         ("a: &a\n  b: {c: *a}\n", "the alias *a refers to what contains it"),
         ("a: " + "[" * 10_000 + "]" * 10_000, "nested more than 50 deep"),
-        ("a: " + "[" * 100_000, "nested more than 50 deep"),
-        ("- " * 10_000 + "a", "nested more than 50 deep"),
+        ("a: " + "[" * 100_000, "nested more than 50 deep"), ("- " * 10_000 + "a", "nested more than 50 deep"),
         ("? " * 10_000, "nested more than 50 deep"),
         ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + BOMB, "more than 100000 values"),
         ("a: &a {x: 1, y: 1}\n" + MERGE_BOMB, "more than 100000 values"),
-        ("a: 1\nb: 2\na: 3\n", 'found duplicate key "a"'),
-        ("a: {b: 1, b: 2}\n", 'found duplicate key "b"'),
-        ("a: *b\n", "found undefined alias (line 1, column 4)"),
-        ("a: [\n", "(line 2, column 1)"),
-        ("a: 1999-99-99\n", "month"),
-        ("a: !!python/object/apply:os.getpid []\n", "python/object"),
-        ("a: \0", "control characters"),
-        ("- a\n", "must hold keys, has list"),
-        ("", "must hold keys, has NoneType"),
+        ("a: 1\nb: 2\na: 3\n", 'found duplicate key "a"'), ("a: {b: 1, b: 2}\n", 'found duplicate key "b"'),
+        ("a: *b\n", "found undefined alias (line 1, column 4)"), ("a: [\n", "(line 2, column 1)"),
+        ("a: 1999-99-99\n", "month"), ("a: !!python/object/apply:os.getpid []\n", "python/object"),
+        ("a: \0", "control characters"), ("- a\n", "must hold keys, has list"), ("", "must hold keys, has NoneType"),
     ],
-)
+)  # fmt: skip
 def test_what_would_hang_or_break_is_refused_in_one_line(tmp_path: Path, content: str, says: str):
     line = refusal(read_mapping, written(tmp_path, content), "keys")
     assert says in line

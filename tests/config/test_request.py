@@ -15,14 +15,11 @@ from fedcore.nets import net
 @pytest.mark.parametrize(
     ("words", "studies"),
     [
-        ([], ["code"]),
-        (["data.name=table"], ["my_data"]),
-        (["data.name=image_folder", "method=fedavg"], ["my_data"]),
-        (["data.name=mnist"], ["code"]),
-        (["data.name=table", "study=dfl"], ["dfl"]),
+        ([], ["code"]), (["data.name=table"], ["my_data"]), (["data.name=image_folder", "method=fedavg"], ["my_data"]),
+        (["data.name=mnist"], ["code"]), (["data.name=table", "study=dfl"], ["dfl"]),
         (["data.name=table", "run.studies=[dfl]"], None),
     ],
-)
+)  # fmt: skip
 def test_a_command_without_a_study_has_one_that_fits_the_data(
     monkeypatch: pytest.MonkeyPatch, words: list[str], studies: list[str] | None
 ):

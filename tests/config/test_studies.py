@@ -128,12 +128,8 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
     }
     plain, sharp, average = points(ask(params, rows))[0].methods
     assert (plain.label, plain.name, plain.settings["reg"], plain.training.epochs, plain.training.shared_init) == (
-        "lmf",
-        "lmf",
-        0.25,
-        7,
-        False,
-    )
+        "lmf", "lmf", 0.25, 7, False,
+    )  # fmt: skip
     assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
     assert (sharp.training.epochs, sharp.training.lr, sharp.training.shared_init) == (2, 0.5, True)
     assert (average.name, average.settings["rounds"], average.settings["weights"]) == ("fedavg", 2, "size")

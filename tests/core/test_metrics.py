@@ -25,13 +25,10 @@ def cells(metric: Metric) -> tuple[str, ...]:
     kinds = {"classes": CLASSES, "a number": NUMBERS, "several labels": LABELS}
     unit = "the label's" if metric.in_label_unit else {100: "%", 1000: "per 1,000 rows", 1: ""}[metric.per]
     return (
-        f"`{metric.name}`",
-        metric.meaning + " `run.positive`" * metric.of_positive,
-        " or ".join(words for words, kind in kinds.items() if {*kind} <= {*metric.labels}),
-        unit,
-        "less" if metric.less else "more",
-        f"`{metric.sklearn}`" if metric.sklearn else "",
-    )
+        f"`{metric.name}`", metric.meaning + " `run.positive`" * metric.of_positive,
+        " or ".join(words for words, kind in kinds.items() if {*kind} <= {*metric.labels}), unit,
+        "less" if metric.less else "more", f"`{metric.sklearn}`" if metric.sklearn else "",
+    )  # fmt: skip
 
 
 def test_the_documentation_has_the_catalogue():

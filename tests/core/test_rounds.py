@@ -32,15 +32,9 @@ def fedavg(rounds=1, fraction=1.0, shared_init=True, training=SGD):
 
 def code_ot(rounds):
     return build(
-        "code_ot",
-        nets=NETS,
-        training=SGD,
-        shared_init=False,
-        rounds=rounds,
-        order="ascending",
-        rank_by="validation",
+        "code_ot", nets=NETS, training=SGD, shared_init=False, rounds=rounds, order="ascending", rank_by="validation",
         **PLANS,
-    )
+    )  # fmt: skip
 
 
 def plays(stages, begin=COMMON, deploy=received_model):

@@ -28,15 +28,12 @@ SGD = Training("sgd", 0.05, batch=16, epochs=2)
 ADAM = Training("adam", 0.001, batch=16, epochs=3, optimiser_state="keep")
 SIZES = {"a": 80, "b": 62, "c": 320, "d": 7, "e": 192}
 WAYS = {
-    "sgd": SGD,
-    "momentum and clipping": replace(SGD, momentum=0.5, clip=0.05),
+    "sgd": SGD, "momentum and clipping": replace(SGD, momentum=0.5, clip=0.05),
     "weight decay": replace(SGD, weight_decay=0.01, round_decay=0.5),
-    "class weights": replace(SGD, class_weights="balanced", batch=32),
-    "one example": replace(SGD, batch=1, epochs=1),
-    "some steps": replace(SGD, epochs=1, steps=7),
-    "adam": ADAM,
+    "class weights": replace(SGD, class_weights="balanced", batch=32), "one example": replace(SGD, batch=1, epochs=1),
+    "some steps": replace(SGD, epochs=1, steps=7), "adam": ADAM,
     "adamw": replace(ADAM, optimiser="adamw", optimiser_state="fresh", batch=48),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -186,13 +183,10 @@ def test_products_are_tried_out_once(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("built", "training"),
     [
-        ("dfl_cnn", SGD),
-        ("mlp", replace(SGD, schedule="cosine")),
-        ("mlp", replace(SGD, patience=1)),
-        ("mlp", replace(SGD, loss=lambda batch: (batch.logits**2).mean())),
-        ("mlp", replace(SGD, loss="softmax_twice")),
+        ("dfl_cnn", SGD), ("mlp", replace(SGD, schedule="cosine")), ("mlp", replace(SGD, patience=1)),
+        ("mlp", replace(SGD, loss=lambda batch: (batch.logits**2).mean())), ("mlp", replace(SGD, loss="softmax_twice")),
     ],
-)
+)  # fmt: skip
 @pytest.mark.slow
 def test_what_goes_alone(built: str, training: Training, trained: list[int]):
     fed = divided(nets.net(built, shape=(1, 28, 28), classes=10)) if built != "mlp" else divided(net())

@@ -89,18 +89,10 @@ def test_names_classes_and_order(tmp_path):
 
 
 PLACES = [
-    ("A0", "normal", 97),
-    ("B3", "normal", 100),
-    ("A1", "inner_7", 106),
-    ("B0", "inner_14", 169),
-    ("C2", "inner_21", 211),
-    ("A0", "ball_7", 118),
-    ("B2", "ball_14", 187),
-    ("C3", "ball_21", 225),
-    ("A3", "outer_7", 133),
-    ("C0", "outer_14", 197),
-    ("B1", "outer_21", 235),
-]
+    ("A0", "normal", 97), ("B3", "normal", 100), ("A1", "inner_7", 106), ("B0", "inner_14", 169),
+    ("C2", "inner_21", 211), ("A0", "ball_7", 118), ("B2", "ball_14", 187), ("C3", "ball_21", 225),
+    ("A3", "outer_7", 133), ("C0", "outer_14", 197), ("B1", "outer_21", 235),
+]  # fmt: skip
 
 
 @pytest.mark.slow

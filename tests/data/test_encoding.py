@@ -30,15 +30,11 @@ def plant(rows: int = 180) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
-            "heat": rng.normal(300, 20, rows),
-            "flow": rng.lognormal(0, 2, rows),
-            "speed": rng.integers(0, 5, rows),
-            "open": rng.random(rows) < 0.3,
-            "model": rng.choice(["A1", "B2", "C3"], rows),
-            "site": np.arange(rows) % 3,
+            "heat": rng.normal(300, 20, rows), "flow": rng.lognormal(0, 2, rows), "speed": rng.integers(0, 5, rows),
+            "open": rng.random(rows) < 0.3, "model": rng.choice(["A1", "B2", "C3"], rows), "site": np.arange(rows) % 3,
             "fault": rng.choice(["none", "leak"], rows),
         }
-    )
+    )  # fmt: skip
     frame["site"] = frame["site"].map(dict(enumerate(SITES)))
     frame.loc[rng.random(rows) < 0.1, "heat"] = np.nan
     frame.loc[rng.random(rows) < 0.1, "model"] = None

@@ -73,16 +73,12 @@ def test_leaf_refused(tmp_path, case):
 @pytest.mark.parametrize(
     ("x", "y", "why"),
     [
-        (drawn(0.5), [1, 2], "2 labels for 1 images"),
-        (drawn(0.5), [62], "a label that is not 0 to 61"),
-        (drawn(0.5), [-1], "a label that is not 0 to 61"),
-        (drawn(0.5), [1.5], "a label that is not 0 to 61"),
-        ([[0.0] * 783], [1], "an image without 784 numbers"),
-        (drawn(float("nan")), [1], "no finite number"),
-        (drawn(1e300), [1], "no finite number"),
-        ([["a"] * 784], [1], "could not convert"),
+        (drawn(0.5), [1, 2], "2 labels for 1 images"), (drawn(0.5), [62], "a label that is not 0 to 61"),
+        (drawn(0.5), [-1], "a label that is not 0 to 61"), (drawn(0.5), [1.5], "a label that is not 0 to 61"),
+        ([[0.0] * 783], [1], "an image without 784 numbers"), (drawn(float("nan")), [1], "no finite number"),
+        (drawn(1e300), [1], "no finite number"), ([["a"] * 784], [1], "could not convert"),
     ],
-)
+)  # fmt: skip
 def test_leaf_examples_refused(tmp_path, x, y, why):
     leaf_file(tmp_path / "all_data" / "a.json", {"good": (drawn(0.5), [1]), "u": (x, y)})
     assert why in refusal("leaf", path=tmp_path)
@@ -96,11 +92,8 @@ def test_leaf_texts_of_shakespeare(tmp_path):
     data = load("leaf", path=tmp_path)
     assert len(data.classes) == 81  # LEAF's eighty, and one more
     assert ["".join(data.classes[int(k)] for k in row) for row in data.train.x] == [
-        "But so",
-        "ut sof",
-        "O Rome",
-        "café?\n",
-    ]
+        "But so", "ut sof", "O Rome", "café?\n",
+    ]  # fmt: skip
     assert [data.classes[k] for k in data.train.y] == ["f", "t", "o", "!"]
     assert "".join(data.classes[:3]) == "\n !"
     assert data.classes[-1] == "é"

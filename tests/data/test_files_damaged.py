@@ -33,13 +33,10 @@ def test_an_idx_file_of_odd_sizes_is_refused(tmp_path: Path, name: str, sizes: t
 @pytest.mark.parametrize(
     "line",
     [
-        f"1 99999999999999999999:1 {PIXELS}",
-        f"1 2147483648:1 {PIXELS}",
-        f"nan {PIXELS}",
-        f"1e300 {PIXELS}",
+        f"1 99999999999999999999:1 {PIXELS}", f"1 2147483648:1 {PIXELS}", f"nan {PIXELS}", f"1e300 {PIXELS}",
         f"-inf {PIXELS}",
     ],
-)
+)  # fmt: skip
 def test_a_line_of_usps_with_numbers_out_of_range_is_refused(tmp_path: Path, line: str):
     (tmp_path / "USPS").mkdir()
     for name in ("usps.bz2", "usps.t.bz2"):
@@ -50,14 +47,10 @@ def test_a_line_of_usps_with_numbers_out_of_range_is_refused(tmp_path: Path, lin
 @pytest.mark.parametrize(
     "content",
     [
-        b"[" * 100_000,
-        leaf(x=[[10**400] * 784]),
-        leaf(x=[[None] * 784]),
-        leaf(x=[["a"] * 784]),
-        leaf(x={}),
+        b"[" * 100_000, leaf(x=[[10**400] * 784]), leaf(x=[[None] * 784]), leaf(x=[["a"] * 784]), leaf(x={}),
         b'{"users": [[]]}',
     ],
-)
+)  # fmt: skip
 def test_json_that_is_no_leaf_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "all_data").mkdir()
     (tmp_path / "all_data" / "1.json").write_bytes(content)

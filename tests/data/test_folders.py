@@ -24,15 +24,11 @@ def table_files(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("stem", "expected"),
     [
-        ("data_0_train", ("data_0", "train")),
-        ("train_x", ("x", "train")),
-        ("x-val", ("x", "val")),
-        ("X.Test", ("X", "test")),
-        ("validation", ("", "val")),
-        ("contest", ("contest", None)),
+        ("data_0_train", ("data_0", "train")), ("train_x", ("x", "train")), ("x-val", ("x", "val")),
+        ("X.Test", ("X", "test")), ("validation", ("", "val")), ("contest", ("contest", None)),
         ("trainer_a", ("trainer_a", None)),
     ],
-)
+)  # fmt: skip
 def test_a_name_says_the_part(stem: str, expected: tuple[str, str | None]):
     assert split_name(stem) == expected
 

@@ -18,13 +18,10 @@ def rows() -> pd.DataFrame:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame(
         {
-            "narrow": rng.random(50) / 100,
-            "wide": rng.normal(0, 900, 50),
-            "kind": rng.choice(["a", "b"], 50),
-            "on": rng.random(50) < 0.5,
-            "y": np.arange(50) % 2,
+            "narrow": rng.random(50) / 100, "wide": rng.normal(0, 900, 50), "kind": rng.choice(["a", "b"], 50),
+            "on": rng.random(50) < 0.5, "y": np.arange(50) % 2,
         }
-    )
+    )  # fmt: skip
     frame.loc[::9, "wide"] = np.nan
     frame.loc[::7, "kind"] = None
     return frame

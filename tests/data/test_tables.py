@@ -11,13 +11,10 @@ from fedcore.data import load
 
 ROWS = pd.DataFrame(
     {
-        "a": [1.5, 2.5, -3.0, 4.0],
-        "b": [1, 2, 3, 4],
-        "kind": ["ok", "bad", "ok", "bad"],
-        "who": ["north", "south", "north", "south"],
-        "part": ["train", "train", "test", "val"],
+        "a": [1.5, 2.5, -3.0, 4.0], "b": [1, 2, 3, 4], "kind": ["ok", "bad", "ok", "bad"],
+        "who": ["north", "south", "north", "south"], "part": ["train", "train", "test", "val"],
     }
-)
+)  # fmt: skip
 
 
 def written(rows: pd.DataFrame, file: Path) -> Path:
@@ -194,16 +191,11 @@ def test_table_folder_refused(tmp_path):
 
 MIXED = pd.DataFrame(
     {
-        "heat": [20.0, None, 22.5, 30.0, 21.0, 19.0],
-        "model": ["B", "A", "A", None, "C", "B"],
-        "on": [True, False, None, True, True, False],
-        "plant": [3, 10, 3, 10, 3, 3],
-        "batch": ["p1", "p2", "p3", "p4", "p5", "p6"],
-        "unit": ["C"] * 6,
-        "spare": [None] * 6,
-        "y": ["ok", "bad"] * 3,
+        "heat": [20.0, None, 22.5, 30.0, 21.0, 19.0], "model": ["B", "A", "A", None, "C", "B"],
+        "on": [True, False, None, True, True, False], "plant": [3, 10, 3, 10, 3, 3],
+        "batch": ["p1", "p2", "p3", "p4", "p5", "p6"], "unit": ["C"] * 6, "spare": [None] * 6, "y": ["ok", "bad"] * 3,
     }
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -214,13 +206,9 @@ def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path,
     assert data.schema.inputs == ("heat", "model=A", "model=B", "model=C", "on", "plant=3", "plant=10")
     gap = float("nan")
     expected = [
-        [20, 0, 1, 0, 1, 1, 0],
-        [gap, 1, 0, 0, 0, 0, 1],
-        [22.5, 1, 0, 0, gap, 1, 0],
-        [30, 0, 0, 0, 1, 0, 1],
-        [21, 0, 0, 1, 1, 1, 0],
-        [19, 0, 1, 0, 0, 1, 0],
-    ]
+        [20, 0, 1, 0, 1, 1, 0], [gap, 1, 0, 0, 0, 0, 1], [22.5, 1, 0, 0, gap, 1, 0], [30, 0, 0, 0, 1, 0, 1],
+        [21, 0, 0, 1, 1, 1, 0], [19, 0, 1, 0, 0, 1, 0],
+    ]  # fmt: skip
     torch.testing.assert_close(
         data.train.x, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=0, equal_nan=True
     )
@@ -301,11 +289,8 @@ def test_a_users_own_markers_replace_the_usual_ones(tmp_path):
     assert data.schema is not None
     assert data.schema.inputs == ("u", "v", "grade=-", "grade=x")
     assert data.train.x.isnan().tolist() == [
-        [False] * 4,
-        [True] + [False] * 3,
-        [False, True, False, False],
-        [False] * 4,
-    ]
+        [False] * 4, [True] + [False] * 3, [False, True, False, False], [False] * 4,
+    ]  # fmt: skip
     assert data.train.x[:, 2:].tolist() == [[1, 0], [0, 1], [0, 0], [1, 0]]
     assert data.notes == ("cells that count as missing: '-999' 2 in u, v",)
     assert "data.missing_values = 'x': must be a list" in refusal("table", path=file, label="y", missing_values="x")

@@ -70,13 +70,10 @@ def scaffold(rounds: int) -> Method:
 
 
 METHODS = {
-    "one round": fedavg(1),
-    "many rounds": fedavg(5),
-    "some devices per round": fedavg(5, fraction=0.5, shared_init=False),
-    "one shot": code(1),
-    "few shots": code(3),
+    "one round": fedavg(1), "many rounds": fedavg(5),
+    "some devices per round": fedavg(5, fraction=0.5, shared_init=False), "one shot": code(1), "few shots": code(3),
     "nothing sent": method("local_only", nets=NETS, training=SGD, shared_init=False),
-}
+}  # fmt: skip
 
 
 def said(rounds: list[RoundResult]) -> str:

@@ -179,11 +179,8 @@ def again_in_one_run(probe: Probe) -> dict[str, Any]:
         Steps._submit = submit  # type: ignore[method-assign]
     same = all(value == values[0] for value in values)
     return {
-        "tasks": len(tasks),
-        "cached": [step.cached for step in steps.done],
-        "same": same,
-        "ran": work.said("again"),
-    }
+        "tasks": len(tasks), "cached": [step.cached for step in steps.done], "same": same, "ran": work.said("again"),
+    }  # fmt: skip
 
 
 def short_steps(probe: Probe) -> dict[str, Any]:

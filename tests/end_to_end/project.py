@@ -37,12 +37,9 @@ TABLES = {
 }  # fmt: skip
 
 METHODS: dict[str, dict[str, Any]] = {
-    "local_only": {},
-    "fedavg_3": {"method": "fedavg", "rounds": 3, "training": {"epochs": 1, "shared_init": True}},
-    "lmf": {},
-    "code_ot": {},
-    "best_local": {},
-}
+    "local_only": {}, "fedavg_3": {"method": "fedavg", "rounds": 3, "training": {"epochs": 1, "shared_init": True}},
+    "lmf": {}, "code_ot": {}, "best_local": {},
+}  # fmt: skip
 
 ALONE = (("prefect", "worker"), ("fedcore", "ui"))
 """Commands that are new processes all the same: they serve others until they are stopped."""
@@ -141,14 +138,8 @@ class Project:
         for name in SOURCES:
             shutil.copytree(Path(compiled().name, name), folder / name)
         files = (
-            ".dvcignore",
-            ".gitignore",
-            ".dvc/config",
-            ".dvc/.gitignore",
-            "dvc.yaml",
-            "prefect.yaml",
-            "prefect.toml",
-        )
+            ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore", "dvc.yaml", "prefect.yaml", "prefect.toml",
+        )  # fmt: skip
         for name in (*files, "data/README.md"):
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
@@ -168,15 +159,12 @@ class Project:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         sources = [str(self.sources or self.folder), str(Path(__file__).parent)]
         return {
-            **kept,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]),
-            "PYTHONPATH": os.pathsep.join(sources),
-            "COLUMNS": "200",
+            **kept, "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(sources), "COLUMNS": "200",
             **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
             **({"PREFECT_API_URL": self.api} if self.api else {}),
-            **({"PREFECT_API_AUTH_STRING": self.password} if self.password else {}),
-            **more,
-        }
+            **({"PREFECT_API_AUTH_STRING": self.password} if self.password else {}), **more,
+        }  # fmt: skip
 
     def start(self, *command: str, log: Path | None = None, whole: bool = False, **environment: str) -> Process:
         """Start a command, its output into a file if one is named; what it started is ended by `stop`.

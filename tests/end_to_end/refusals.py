@@ -187,10 +187,7 @@ CASES: dict[str, Case] = {
         "fedasa.budget: B1 has 41855 bytes a round, the least that fits is 41856",
     ),
     "a sensor that no file has": late(
-        CWRU + "data.locations=[A,C]",
-        "data.locations = ['A', 'C']",
-        "no file",
-        "C (columns X..._BA_time)",
+        CWRU + "data.locations=[A,C]", "data.locations = ['A', 'C']", "no file", "C (columns X..._BA_time)",
         **{"sets/CWRU/105.mat": mat("X105_DE_time", "X105_FE_time")},
     ),
     "a window longer than a record": late(
@@ -267,7 +264,7 @@ CASES: dict[str, Case] = {
     "runs by hand alone to show in short": Case(
         "show", "--brief", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
     ),
-}
+}  # fmt: skip
 
 NOWHERE = "http://127.0.0.1:9/api"
 """No server: what is refused here is refused before anything is started or computed."""

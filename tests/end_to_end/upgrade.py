@@ -38,14 +38,8 @@ METHODS = """
     small: {set: {federation.partition: auto}}
 """
 LEFT = (
-    ".git",
-    ".fedcore/prefect",
-    ".fedcore/locks",
-    ".fedcore/password",
-    ".fedcore/nightly.env",
-    "ops",
-    ".dockerignore",
-)
+    ".git", ".fedcore/prefect", ".fedcore/locks", ".fedcore/password", ".fedcore/nightly.env", "ops", ".dockerignore",
+)  # fmt: skip
 """Of the project, what is its machine's, and what a save leaves out."""
 
 

@@ -139,18 +139,12 @@ def _when(_):
 
 
 TENSORS = {
-    "float32": torch.arange(6.0).view(2, 3),
-    "float64": torch.tensor([1 / 3], dtype=torch.float64),
-    "bfloat16": torch.arange(5).bfloat16(),
-    "int64": torch.tensor([-(2**62)]),
-    "bool": torch.tensor([True, False, True]),
-    "scalar": torch.tensor(3),
-    "empty": torch.empty(0, 4, dtype=torch.int32),
-    "turned": torch.arange(6).view(2, 3).t(),
-    "every other": torch.arange(10.0)[::2],
-    "complex": torch.tensor([1 + 2j]),
+    "float32": torch.arange(6.0).view(2, 3), "float64": torch.tensor([1 / 3], dtype=torch.float64),
+    "bfloat16": torch.arange(5).bfloat16(), "int64": torch.tensor([-(2**62)]),
+    "bool": torch.tensor([True, False, True]), "scalar": torch.tensor(3), "empty": torch.empty(0, 4, dtype=torch.int32),
+    "turned": torch.arange(6).view(2, 3).t(), "every other": torch.arange(10.0)[::2], "complex": torch.tensor([1 + 2j]),
     "large": torch.arange(3e6),
-}
+}  # fmt: skip
 
 
 def test_tensors_arrive_as_they_were(workers):
@@ -172,18 +166,11 @@ def many_tensors():
     g = torch.Generator().manual_seed(2)
     shared = torch.randn(40, 3, generator=g)
     kinds = [
-        shared[3:7],
-        shared[5:9],
-        shared.t()[1],
-        torch.randn(3, 5, generator=g).t(),
-        torch.randn(7, generator=g).bfloat16(),
-        torch.randn(5, generator=g).double()[::2],
-        torch.tensor(12),
-        torch.empty(0, 3),
-        torch.ones(3, requires_grad=True),
-        torch.randn(2, 1, 3, 3, generator=g),
+        shared[3:7], shared[5:9], shared.t()[1], torch.randn(3, 5, generator=g).t(),
+        torch.randn(7, generator=g).bfloat16(), torch.randn(5, generator=g).double()[::2], torch.tensor(12),
+        torch.empty(0, 3), torch.ones(3, requires_grad=True), torch.randn(2, 1, 3, 3, generator=g),
         torch.tensor([1 + 2j, 3j]).conj(),
-    ]
+    ]  # fmt: skip
     return {f"tensor{i}": kinds[i % len(kinds)] for i in range(128)}
 
 

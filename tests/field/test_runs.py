@@ -279,14 +279,9 @@ SHARED = Message(model("all"), {"counts": model("more")["fc1.bias"]})
 
 
 STATE = State(
-    model("server"),
-    {"a": SHARED, "b": Message(), "c": SHARED},
-    {"a": RemoteHandle("f00", 12)},
-    {},
-    1,
-    3,
+    model("server"), {"a": SHARED, "b": Message(), "c": SHARED}, {"a": RemoteHandle("f00", 12)}, {}, 1, 3,
     frozenset("ab"),
-)
+)  # fmt: skip
 
 
 def test_what_is_kept_is_read_to_the_bit_and_equal_messages_once():

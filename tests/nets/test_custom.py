@@ -182,10 +182,8 @@ def test_its_table_is_an_attribute():
     ("name", "settings", "words"),
     [
         ("no_such_module:Net", {}, "'no_such_module:Net' cannot be imported: No module named 'no_such_module'"),
-        (":Net", {}, "cannot be imported"),
-        (f"{HERE}:Big", {}, f"{HERE} has no 'Big'"),
-        (f"{HERE}:NUMBER", {}, "neither a class nor a function"),
-        (f"{HERE}:Data", {}, "is not an nn.Module"),
+        (":Net", {}, "cannot be imported"), (f"{HERE}:Big", {}, f"{HERE} has no 'Big'"),
+        (f"{HERE}:NUMBER", {}, "neither a class nor a function"), (f"{HERE}:Data", {}, "is not an nn.Module"),
         (f"{HERE}:positional", {}, "takes 'shape' by position"),
         (f"{HERE}:Small", {}, "missing a required argument: 'units'"),
         (f"{HERE}:Small", {"units": 3, "depth": 2}, "unexpected keyword argument 'depth'"),
@@ -193,12 +191,11 @@ def test_its_table_is_an_attribute():
         (f"{HERE}:odd", {"kind": "list"}, "makes a list, not an nn.Module"),
         (f"{HERE}:odd", {"kind": "classes"}, r"returns \(4, 5\) in evaluation, but logits must be real, \(4, 3\)"),
         (f"{HERE}:odd", {"kind": "shape"}, "fails for examples"),
-        (f"{HERE}:odd", {"kind": "shared"}, "under two names"),
-        (f"{HERE}:odd", {"kind": "lazy"}, "has a lazy layer"),
+        (f"{HERE}:odd", {"kind": "shared"}, "under two names"), (f"{HERE}:odd", {"kind": "lazy"}, "has a lazy layer"),
         (f"{HERE}:odd", {"kind": "frozen"}, "has no parameter to train"),
         (f"{HERE}:odd", {"kind": "double"}, "not float32"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_one_line(name, settings, words):
     with pytest.raises(InputError, match=words) as refusal:
         nets.net(name, shape=(1, 6, 6), classes=3, **settings)

@@ -92,12 +92,9 @@ def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    widths=st.lists(st.integers(1, 6), max_size=3),
-    batch=st.integers(1, 5),
-    keep=st.sampled_from([0.0, 0.5, 1.0]),
-    scale=st.sampled_from([1.0, -0.1]),
-    seed=st.integers(0, 99),
-)
+    widths=st.lists(st.integers(1, 6), max_size=3), batch=st.integers(1, 5), keep=st.sampled_from([0.0, 0.5, 1.0]),
+    scale=st.sampled_from([1.0, -0.1]), seed=st.integers(0, 99),
+)  # fmt: skip
 def test_the_chain_rule_by_hand_is_autograds(widths, batch, keep, scale, seed):
     module = mlp((6,), widths, 4).double()
     params = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
@@ -160,13 +157,10 @@ def test_nets_with_equal_settings_have_equal_keys():
 @pytest.mark.parametrize(
     ("shape", "name", "settings"),
     [
-        ((12,), "mlp", {"widths": [7, 5]}),
-        ((3, 16, 20), "cnn", {}),
-        ((2, 256), "cells", {}),
-        ((1, 4, 4), "mlp", {"widths": [7, 5]}),
-        ((2, 20), "mlp", {"widths": [7, 5]}),
+        ((12,), "mlp", {"widths": [7, 5]}), ((3, 16, 20), "cnn", {}), ((2, 256), "cells", {}),
+        ((1, 4, 4), "mlp", {"widths": [7, 5]}), ((2, 20), "mlp", {"widths": [7, 5]}),
     ],
-)
+)  # fmt: skip
 def test_a_net_is_chosen_by_the_shape_of_an_example(shape, name, settings):
     """The very same net, so that it shares the cached steps of the one that is named."""
     found = nets.net("auto", shape=shape, classes=3, widths=[7, 5])

@@ -23,15 +23,10 @@ def rows(*groups):
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),
     labels=st.builds(lambda n, classes: np.arange(n) % classes, st.integers(120, 300), st.integers(2, 6)),
-    devices=st.integers(1, 6),
-    val=st.floats(0, 0.2),
-    test=st.floats(0, 0.2),
-    shared_test=st.floats(0.05, 0.4),
-    unlabelled=st.floats(0, 0.3),
-    hidden=st.floats(0, 0.2),
-    seed=st.integers(0, 2**31),
+    devices=st.integers(1, 6), val=st.floats(0, 0.2), test=st.floats(0, 0.2), shared_test=st.floats(0.05, 0.4),
+    unlabelled=st.floats(0, 0.3), hidden=st.floats(0, 0.2), seed=st.integers(0, 2**31),
     held_out=st.sampled_from([(), ("val",), ("shared",), ("val", "shared")]),
-)
+)  # fmt: skip
 def test_no_row_is_lost_or_doubled_or_changes_its_device(name, labels, devices, held_out, **others):
     names = [f"d{i % devices}" for i in range(len(labels))]
     data = dataset(labels, names, None, names)

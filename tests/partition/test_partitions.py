@@ -23,16 +23,10 @@ from fedcore.types.federation import Data
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),
     labels=st.builds(lambda n, classes: np.arange(n) % classes, st.integers(120, 300), st.integers(2, 6)),
-    devices=st.integers(1, 6),
-    alpha=st.sampled_from([0.3, 1.0, 10.0, 1e20]),
-    min_size=st.integers(1, 3),
-    val=st.floats(0, 0.2),
-    test=st.floats(0, 0.2),
-    shared_test=st.floats(0.05, 0.4),
-    unlabelled=st.floats(0, 0.3),
-    hidden=st.floats(0, 0.2) | st.just("random"),
-    seed=st.integers(0, 2**31),
-)
+    devices=st.integers(1, 6), alpha=st.sampled_from([0.3, 1.0, 10.0, 1e20]), min_size=st.integers(1, 3),
+    val=st.floats(0, 0.2), test=st.floats(0, 0.2), shared_test=st.floats(0.05, 0.4), unlabelled=st.floats(0, 0.3),
+    hidden=st.floats(0, 0.2) | st.just("random"), seed=st.integers(0, 2**31),
+)  # fmt: skip
 def test_disjoint_complete_deterministic_and_large_enough(name, labels, devices, min_size, shared_test, **others):
     names = [f"d{i % devices}" for i in range(len(labels))]
     data = dataset(labels, names, None, names)

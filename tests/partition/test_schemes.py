@@ -211,12 +211,9 @@ def test_followers_have_the_classes_of_others():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    classes=st.integers(3, 8),
-    rounds=st.integers(1, 6),
-    share=st.floats(0.5, 1.0),
-    each=st.integers(20, 60),
+    classes=st.integers(3, 8), rounds=st.integers(1, 6), share=st.floats(0.5, 1.0), each=st.integers(20, 60),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_label_skew_of_equally_frequent_labels_is_exact_up_to_one(classes, rounds, share, each, seed):
     labels = np.random.default_rng(seed).permutation(np.arange(classes * rounds * each) % classes)
     table = held(labels, label_skew(labels, classes * rounds, share, seed))

@@ -112,16 +112,10 @@ def test_a_damaged_save_is_refused_before_anything_is_written(enter: Enter, tmp_
 @pytest.mark.parametrize(
     "name",
     [
-        "params.yaml",
-        "../outside",
-        "runs/../flows/a.py",
-        "/etc/passwd",
-        ".fedcore/password",
-        "runs//a",
-        "./runs/a",
+        "params.yaml", "../outside", "runs/../flows/a.py", "/etc/passwd", ".fedcore/password", "runs//a", "./runs/a",
         "runs/a\0",
     ],
-)
+)  # fmt: skip
 def test_a_place_outside_of_a_save_is_refused(enter: Enter, tmp_path: Path, name: str):
     enter("here")
     said = {"format": 1, "files": {name: ["0" * 40, 1]}}

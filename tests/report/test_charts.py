@@ -30,12 +30,8 @@ ALONE = [[0.70, 0.60], [0.72, 0.60], [0.68, 0.60]]
 def made() -> pd.DataFrame:
     """Rows that cost 0, 3, 3 and 30 kB; the last is worse than `good`, and `control` is best."""
     costs = {
-        "local_only": (0.0, 0.0),
-        "good": (1e3, 0.2),
-        "bad": (1e3, -0.1),
-        "dear": (1e4, 0.1),
-        "control": (1.0, 0.25),
-    }
+        "local_only": (0.0, 0.0), "good": (1e3, 0.2), "bad": (1e3, -0.1), "dear": (1e4, 0.1), "control": (1.0, 0.25),
+    }  # fmt: skip
     return frame(
         *(
             rows({name: [[value + change for value in devices] for devices in ALONE]}, up=up, shared=math.nan)

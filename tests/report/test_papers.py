@@ -28,11 +28,7 @@ code_fig9,a,b,c,,holds in most,1
 PAPER = Paper(
     conditions=[
         Condition(
-            setting="pixels | bits",
-            paper="not said",
-            place="VII-A",
-            ours=0.1307,
-            reason="as\nusual",
+            setting="pixels | bits", paper="not said", place="VII-A", ours=0.1307, reason="as\nusual",
             effect=".87 not .73",
         )
     ],
@@ -56,7 +52,7 @@ PAPER = Paper(
         Statement(name="(1)", says="a sum", tests=["tests/a.py::test_a", "tests/b.py::test_b"]),
         Statement(name="(2)", says="a step", reason="a step of a proof"),
     ],
-)
+)  # fmt: skip
 
 
 def project(folder: Path) -> Path:

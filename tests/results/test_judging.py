@@ -183,16 +183,12 @@ def as_errors(accuracies: pd.DataFrame, std: float) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("rule", "metric"),
     [
-        ("good > fair", "shared.accuracy"),
-        ("fair > good", "shared.accuracy"),
-        ("even ~ fair within 0.01", "shared.accuracy"),
-        ("good ~ fair within 0.09", "shared.accuracy"),
-        ("good falls with federation.alpha", "shared.accuracy"),
-        ("good rises with round", "worst of shared.accuracy"),
-        ("good ~ fair within 0.001", "std of shared.accuracy"),
-        ("good > 0.6", "shared.accuracy"),
+        ("good > fair", "shared.accuracy"), ("fair > good", "shared.accuracy"),
+        ("even ~ fair within 0.01", "shared.accuracy"), ("good ~ fair within 0.09", "shared.accuracy"),
+        ("good falls with federation.alpha", "shared.accuracy"), ("good rises with round", "worst of shared.accuracy"),
+        ("good ~ fair within 0.001", "std of shared.accuracy"), ("good > 0.6", "shared.accuracy"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.slow
 def test_claims_on_numbers_are_those_on_accuracies(rule, metric):
     """An error of a share e of the labels' deviation is as good as an accuracy of 1 - e."""

@@ -75,19 +75,9 @@ def test_a_trend_over_lists_follows_the_grid():
     table = pd.DataFrame(
         [("s", "d", place, "fedavg", seed, 0, 1, "a", "test", "accuracy", value) for place, seed, value in rows],
         columns=[
-            "study",
-            "dataset",
-            "setting",
-            "method",
-            "seed",
-            "stage",
-            "round",
-            "device",
-            "split",
-            "metric",
-            "value",
+            "study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value",
         ],
-    )
+    )  # fmt: skip
     verdict = judge(claim, table, points)
     assert verdict.word == "holds"
     assert verdict.evidence[0].difference == pytest.approx(0.3)

@@ -41,36 +41,11 @@ Case = Callable[[Path, Draw], Callable[[], object]]
 """(folder, draw) -> the call that reads what was written into the folder."""
 
 NUMBERS = [
-    "0",
-    "-1",
-    "1",
-    "2",
-    "1.5",
-    "1e999",
-    "-1e-320",
-    ".nan",
-    ".inf",
-    "1e20",
-    "99999999999999999999",
-    "0x10",
-    "1_0",
-]
+    "0", "-1", "1", "2", "1.5", "1e999", "-1e-320", ".nan", ".inf", "1e20", "99999999999999999999", "0x10", "1_0",
+]  # fmt: skip
 TEXTS = [
-    "",
-    "~",
-    "null",
-    "true",
-    "no",
-    "a",
-    "'1'",
-    '"\\u202e"',
-    "ü",
-    "=1+1",
-    "../../x",
-    "2001-01-01",
-    "a b",
-    "!!python/x y",
-]
+    "", "~", "null", "true", "no", "a", "'1'", '"\\u202e"', "ü", "=1+1", "../../x", "2001-01-01", "a b", "!!python/x y",
+]  # fmt: skip
 """Pieces of YAML; with its numbers, lists and mappings of them."""
 
 
@@ -166,35 +141,16 @@ def yaml_file(pattern: str) -> Case:
 def rules(folder: Path, draw: Draw) -> Callable[[], object]:
     """Claims made of the words of rules."""
     parts = [
-        "code_ot",
-        "lmf",
-        "-",
-        ">",
-        "~",
-        "within",
-        "0.1",
-        "-0.1",
-        "rises",
-        "falls",
-        "stays",
-        "with",
-        "round",
-        "pairwise",
-        "nan",
-        "'",
-        "x" * 99,
-    ]
+        "code_ot", "lmf", "-", ">", "~", "within", "0.1", "-0.1", "rises", "falls", "stays", "with", "round",
+        "pairwise", "nan", "'", "x" * 99,
+    ]  # fmt: skip
     rule = " ".join(draw.choice(parts) for _ in range(draw.randrange(1, 9)))
     more = draw.choice(
         [
-            "",
-            ", metric: test.accuracy",
-            ", metric: worst of",
-            ", round: 0",
-            f", where: {value(draw)}",
+            "", ", metric: test.accuracy", ", metric: worst of", ", round: 0", f", where: {value(draw)}",
             f", round: {value(draw)}",
         ]
-    )
+    )  # fmt: skip
     (folder / "claims" / "code.yaml").write_text(f'code_fig8:\n- {{statement: x, rule: "{rule}"{more}}}\n')
     return lambda: plan_jobs(ask(["study=code_fig8"]))
 
@@ -202,27 +158,10 @@ def rules(folder: Path, draw: Draw) -> Callable[[], object]:
 def cell(draw: Draw) -> str:
     return draw.choice(
         [
-            "1",
-            "2.5",
-            "a",
-            "b",
-            "",
-            "NA",
-            "nan",
-            "inf",
-            "1e999",
-            '"x,y"',
-            '"',
-            "\u202e",
-            "=1+1",
-            "2001-01-01",
-            "9" * 40,
-            "é",
-            "\x00",
-            '"a\nb"',
-            "\x1b[31m",
+            "1", "2.5", "a", "b", "", "NA", "nan", "inf", "1e999", '"x,y"', '"', "\u202e", "=1+1", "2001-01-01",
+            "9" * 40, "é", "\x00", '"a\nb"', "\x1b[31m",
         ]
-    )
+    )  # fmt: skip
 
 
 def table(folder: Path, draw: Draw) -> Callable[[], object]:
@@ -343,18 +282,11 @@ def lines(folder: Path, draw: Draw) -> Callable[[], object]:
 
 
 KINDS: dict[str, tuple[int, Case]] = {
-    "settings": (8, settings),
-    "params": (4, yaml_file("params.yaml")),
-    "studies": (4, yaml_file("studies/*.yaml")),
-    "claims": (2, yaml_file("claims/*.yaml")),
-    "rules": (2, rules),
-    "table": (4, table),
-    **{name: (1, damaged_set(name)) for name in SETS},
-    "blob": (1, blob),
-    "imported": (1, imported),
-    "record": (1, record),
-    "journal": (1, lines),
-}
+    "settings": (8, settings), "params": (4, yaml_file("params.yaml")), "studies": (4, yaml_file("studies/*.yaml")),
+    "claims": (2, yaml_file("claims/*.yaml")), "rules": (2, rules), "table": (4, table),
+    **{name: (1, damaged_set(name)) for name in SETS}, "blob": (1, blob), "imported": (1, imported),
+    "record": (1, record), "journal": (1, lines),
+}  # fmt: skip
 """kind -> (weight, case)"""
 
 

@@ -18,15 +18,9 @@ from fedcore.methods.code.transport import Transport
 from fedcore.types.federation import Axes, Net, Params
 
 MLP: Axes = {
-    "fc1.weight": ("h1", None),
-    "fc1.bias": ("h1",),
-    "fc2.weight": ("h2", "h1"),
-    "fc2.bias": ("h2",),
-    "fc3.weight": ("h3", "h2"),
-    "fc3.bias": ("h3",),
-    "fc4.weight": (None, "h3"),
-    "fc4.bias": (None,),
-}
+    "fc1.weight": ("h1", None), "fc1.bias": ("h1",), "fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",),
+    "fc3.weight": ("h3", "h2"), "fc3.bias": ("h3",), "fc4.weight": (None, "h3"), "fc4.bias": (None,),
+}  # fmt: skip
 CNN: Axes = {
     "conv1.weight": ("c1", None, None, None),
     "conv1.bias": ("c1",),
@@ -42,11 +36,8 @@ CNN: Axes = {
     "fc2.bias": (None,),
 }
 RESIDUAL: Axes = {
-    "stem.weight": ("c", None),
-    "cell.weight": ("c", "c"),
-    "cell.bias": ("c",),
-    "head.weight": (None, "c"),
-}
+    "stem.weight": ("c", None), "cell.weight": ("c", "c"), "cell.bias": ("c",), "head.weight": (None, "c"),
+}  # fmt: skip
 WIDTHS = {"h1": 12, "h2": 10, "h3": 8, "c1": 4, "c2": 6, "h": 9, "c": 7}
 NEWTON, EXACT, IDENTITY = Transport(max_iterations=200), Transport("exact"), Transport("identity")
 
@@ -71,14 +62,9 @@ def residual(params: Params, x: Tensor) -> Tensor:
 
 
 FIXED = {
-    "conv1.weight": (2, 3, 3),
-    "conv2.weight": (3, 3),
-    "fc1.weight": (5,),
-    "fc4.weight": (3,),
-    "fc2.weight": (3,),
-    "stem.weight": (5,),
-    "head.weight": (3,),
-}
+    "conv1.weight": (2, 3, 3), "conv2.weight": (3, 3), "fc1.weight": (5,), "fc4.weight": (3,), "fc2.weight": (3,),
+    "stem.weight": (5,), "head.weight": (3,),
+}  # fmt: skip
 NETS = {"mlp": (MLP, mlp, (5,)), "cnn": (CNN, cnn, (2, 7, 7)), "residual": (RESIDUAL, residual, (5,))}
 
 

@@ -31,11 +31,8 @@ def biased(guess):
 def test_the_least_accurate_comes_first_and_equal_ones_go_by_name():
     scores = {"d": 0.5, "a": 0.9, "c": 0.1, "b": 0.5}
     assert rank_ascending({}, {name: Update(score=score) for name, score in scores.items()}, NETS) == [
-        "c",
-        "b",
-        "d",
-        "a",
-    ]
+        "c", "b", "d", "a",
+    ]  # fmt: skip
 
 
 def test_nothing_speaks_for_a_model_that_was_not_scored():

@@ -52,23 +52,18 @@ def layers(n: int, noise: float, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 KINDS = {
-    "different p1": cost(*layers(200, float("inf")), 1),
-    "different p2": cost(*layers(200, float("inf")), 2),
-    "near p1": cost(*layers(200, 0.1), 1),
-    "near p2": cost(*layers(200, 0.1), 2),
-    "nearly equal p2": cost(*layers(200, 1e-3), 2),
-    "equal p1": cost(*layers(200, 0.0), 1),
+    "different p1": cost(*layers(200, float("inf")), 1), "different p2": cost(*layers(200, float("inf")), 2),
+    "near p1": cost(*layers(200, 0.1), 1), "near p2": cost(*layers(200, 0.1), 2),
+    "nearly equal p2": cost(*layers(200, 1e-3), 2), "equal p1": cost(*layers(200, 0.0), 1),
     "plane p1": cost(points(120, 2, 0), points(120, 2, 1), 1),
     "plane near p1": cost(points(200, 2, 0), points(200, 2, 0) + 0.1 * points(200, 2, 1), 1),
     "space near p2": cost(points(200, 8, 0), points(200, 8, 0) + points(200, 8, 1), 2),
-    "wide p2": cost(points(60, 8, 0), points(150, 8, 1), 2),
-    "tall p1": cost(points(150, 8, 0), points(60, 8, 1), 1),
+    "wide p2": cost(points(60, 8, 0), points(150, 8, 1), 2), "tall p1": cost(points(150, 8, 0), points(60, 8, 1), 1),
     "duplicates p1": cost(points(20, 4, 0).repeat(4, 1), points(20, 4, 0).repeat(4, 1), 1),
     "duplicates p2": cost(points(20, 4, 0).repeat(4, 1), points(50, 4, 1), 2),
     "noise": torch.rand(120, 120, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
-    "constant": torch.ones(30, 40, dtype=torch.float64),
-    "zero": torch.zeros(30, 40, dtype=torch.float64),
-}
+    "constant": torch.ones(30, 40, dtype=torch.float64), "zero": torch.zeros(30, 40, dtype=torch.float64),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("solver", ["newton", "sinkhorn"])
@@ -196,12 +191,9 @@ def test_single_units(solver: str, shape: tuple[int, int]) -> None:
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
-    n=st.integers(1, 12),
-    m=st.integers(1, 12),
-    seed=st.integers(0, 1000),
-    reg=st.sampled_from([0.02, 0.1, 1.0]),
+    n=st.integers(1, 12), m=st.integers(1, 12), seed=st.integers(0, 1000), reg=st.sampled_from([0.02, 0.1, 1.0]),
     even=st.booleans(),
-)
+)  # fmt: skip
 def test_algorithm_2_stays_within_its_bound_and_agrees_with_newton(
     n: int, m: int, seed: int, reg: float, even: bool
 ) -> None:

@@ -38,17 +38,9 @@ from fedcore.types.federation import Net
 from fedcore.types.method import Message, Model, PairStage, RoundInfo, StepId, Update, generator
 
 ALIGNMENT = Alignment(
-    start="own",
-    steps=3,
-    batch=4,
-    lr=0.1,
-    weight=0.5,
-    shown=16,
-    sharpness=1.0,
-    hidden=6,
-    identifier_steps=30,
+    start="own", steps=3, batch=4, lr=0.1, weight=0.5, shown=16, sharpness=1.0, hidden=6, identifier_steps=30,
     identifier_lr=0.5,
-)
+)  # fmt: skip
 RIVAL = identifier("fada", NET, 6)
 X = data(9).x
 ROUND_INFO = RoundInfo(5, 2, 0, ("a", "b"), ("a", "b"))

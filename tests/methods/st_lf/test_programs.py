@@ -465,13 +465,10 @@ def test_the_posynomials_as_printed(seed: int) -> None:
         psi_i, psi_j, psi_k, alpha, chi_s, chi_t, chi_c, *rest = draw
         chi_g, alphas = np.array(rest[: n - 1]), np.array(rest[n - 1 :])
         return {
-            "F (19)": [psi_i, chi_s / S],
-            "G (20)": [psi_k, chi_g[0] / (psi_j * alpha * D)],
-            "H (21)": [psi_i * T, *(psi_i * chi_g), chi_t / (psi_j * alpha)],
-            "J (22)": [alpha, np.array(EPS_E)],
-            "M+ (23)": [chi_c, np.array(EPS_C), psi_j],
-            "M- (24)": [*alphas],
-        }
+            "F (19)": [psi_i, chi_s / S], "G (20)": [psi_k, chi_g[0] / (psi_j * alpha * D)],
+            "H (21)": [psi_i * T, *(psi_i * chi_g), chi_t / (psi_j * alpha)], "J (22)": [alpha, np.array(EPS_E)],
+            "M+ (23)": [chi_c, np.array(EPS_C), psi_j], "M- (24)": [*alphas],
+        }  # fmt: skip
 
     at, other = (terms(np.exp(rng.uniform(-5, 1, 7 + 2 * (n - 1)))) for _ in range(2))
     for name in at:

@@ -86,14 +86,10 @@ def test_the_most_similar_source_is_linked_to_each_target():
     """By hand: target 1 takes source 2, 3 the first of two, 4 source 5. Other targets are nearer than any source."""
     divergence = np.array(
         [
-            [0.0, 0.5, 0.1, 0.3, 0.8, 0.1],
-            [0.5, 0.0, 0.4, 0.2, 0.1, 0.9],
-            [0.1, 0.4, 0.0, 0.3, 0.7, 0.1],
-            [0.3, 0.2, 0.3, 0.0, 0.1, 0.6],
-            [0.8, 0.1, 0.7, 0.1, 0.0, 0.6],
-            [0.1, 0.9, 0.1, 0.6, 0.6, 0.0],
+            [0.0, 0.5, 0.1, 0.3, 0.8, 0.1], [0.5, 0.0, 0.4, 0.2, 0.1, 0.9], [0.1, 0.4, 0.0, 0.3, 0.7, 0.1],
+            [0.3, 0.2, 0.3, 0.0, 0.1, 0.6], [0.8, 0.1, 0.7, 0.1, 0.0, 0.6], [0.1, 0.9, 0.1, 0.6, 0.6, 0.0],
         ]
-    )
+    )  # fmt: skip
     alpha = nearest_source(PSI, divergence)
     feasible(PSI, alpha)
     assert [alpha[:, j].argmax() for j in (1, 3, 4)] == [2, 0, 5]

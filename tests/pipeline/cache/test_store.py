@@ -48,15 +48,8 @@ from fedcore.types.method import Message, Model, Report, Update
 # values of every kind
 
 DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-]
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool,
+]  # fmt: skip
 
 
 @st.composite
@@ -102,21 +95,13 @@ schemas = st.builds(
     devices=st.dictionaries(names, fits, max_size=2), shared=fits,
 )  # fmt: skip
 blobs = st.one_of(
-    schemas,
-    st.builds(Dataset, data, st.none(), st.tuples(names), schema=st.none() | schemas),
-    data,
-    reports,
-    st.lists(reports, min_size=1, max_size=3),
-    splits,
-    st.builds(Message, params, params),
-    st.builds(Update, params, params, counts, numbers),
-    models,
+    schemas, st.builds(Dataset, data, st.none(), st.tuples(names), schema=st.none() | schemas), data, reports,
+    st.lists(reports, min_size=1, max_size=3), splits, st.builds(Message, params, params),
+    st.builds(Update, params, params, counts, numbers), models,
     st.builds(Dataset, data, st.none() | data, st.lists(names, max_size=3).map(tuple), optional_names, optional_names),
     st.builds(Partition, st.lists(names, max_size=3).map(tuple), indices, indices, indices),
-    st.dictionaries(names, tensors(), min_size=1, max_size=3),
-    tensors(),
-    indices,
-)
+    st.dictionaries(names, tensors(), min_size=1, max_size=3), tensors(), indices,
+)  # fmt: skip
 plain = st.none() | st.booleans() | st.integers() | numbers | names
 values = st.recursive(
     plain | blobs,
@@ -488,20 +473,9 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path):
 
 READERS = {"load", "loads", "Unpickler", "read_pickle", "unsafe_load", "full_load"}
 FROM = {
-    "pickle",
-    "cPickle",
-    "dill",
-    "cloudpickle",
-    "joblib",
-    "torch",
-    "shelve",
-    "marshal",
-    "np",
-    "numpy",
-    "pd",
-    "pandas",
+    "pickle", "cPickle", "dill", "cloudpickle", "joblib", "torch", "shelve", "marshal", "np", "numpy", "pd", "pandas",
     "yaml",
-}
+}  # fmt: skip
 
 
 def unpickled(source: str) -> set[str]:
@@ -564,23 +538,11 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "line",
     [
-        b"3",
-        b"null",
-        b"[]",
-        b'"text"',
-        b"{}",
-        b'{"key": "k"}',
-        b'{"time": 1.0}',
-        b'{"time": null, "key": "k"}',
-        b'{"time": "soon", "key": "k"}',
-        b'{"time": 1.0, "key": "k", "blobs": [3]}',
-        b'{"time": 1.0, "key": "k", "blobs": null}',
-        b'{"time": 1.0, "key": "k"',
-        b"\xff\xfe\x00",
-        b"[" * 100_000,
-        b"",
+        b"3", b"null", b"[]", b'"text"', b"{}", b'{"key": "k"}', b'{"time": 1.0}', b'{"time": null, "key": "k"}',
+        b'{"time": "soon", "key": "k"}', b'{"time": 1.0, "key": "k", "blobs": [3]}',
+        b'{"time": 1.0, "key": "k", "blobs": null}', b'{"time": 1.0, "key": "k"', b"\xff\xfe\x00", b"[" * 100_000, b"",
     ],
-)
+)  # fmt: skip
 def test_a_damaged_line_is_left_out(state: Path, line: bytes):
     whole = json.dumps(WHOLE).encode()
     (state / "journal.jsonl").write_bytes(b"\n".join([whole, line, whole, b""]))

@@ -41,26 +41,14 @@ URL = "http://127.0.0.1:4200/api"
 @pytest.mark.parametrize(
     "said",
     [
-        None,
-        3,
-        [],
-        {},
-        {"url": URL},
-        {"url": URL, "pid": "1"},
-        {"url": URL, "pid": 0},
-        {"url": URL, "pid": -1},
-        {"url": URL, "pid": 10**30},
-        {"url": None, "pid": 1},
-        {"url": [URL], "pid": 1},
-        {"url": "http://127.0.0.1/api", "pid": 1},
-        {"url": "http://127.0.0.1:0/api", "pid": 1},
-        {"url": "http://127.0.0.1:99999/api", "pid": 1},
-        {"url": "http://127.0.0.1:x/api", "pid": 1},
-        {"url": "http://192.0.2.1:4200/api", "pid": 1},
-        {"url": "http://127.0.0.1:4200@192.0.2.1:80/api", "pid": 1},
+        None, 3, [], {}, {"url": URL}, {"url": URL, "pid": "1"}, {"url": URL, "pid": 0}, {"url": URL, "pid": -1},
+        {"url": URL, "pid": 10**30}, {"url": None, "pid": 1}, {"url": [URL], "pid": 1},
+        {"url": "http://127.0.0.1/api", "pid": 1}, {"url": "http://127.0.0.1:0/api", "pid": 1},
+        {"url": "http://127.0.0.1:99999/api", "pid": 1}, {"url": "http://127.0.0.1:x/api", "pid": 1},
+        {"url": "http://192.0.2.1:4200/api", "pid": 1}, {"url": "http://127.0.0.1:4200@192.0.2.1:80/api", "pid": 1},
         {"url": "file:///etc/passwd", "pid": 1},
     ],
-)
+)  # fmt: skip
 def test_an_address_that_is_none_is_not_used(state: Path, said: Any):
     """The password goes to this address: it must be on loopback."""
     (state / "server.json").write_text(json.dumps(said))
@@ -143,16 +131,11 @@ def page(content: bytes, status: str = "200 OK") -> bytes:
 @pytest.mark.parametrize(
     ("answer", "good"),
     [
-        (page(b'"3.8.8"'), True),
-        (page(b"<html>"), False),
-        (page(b"{}"), False),
-        (page(b'"3.8.8"', "401 Unauthorized"), False),
-        (page(b'"3.8.8"', "503 Service Unavailable"), False),
-        (b"220 mail\r\n", False),
-        (b"\0\xff", False),
-        (b"", False),
+        (page(b'"3.8.8"'), True), (page(b"<html>"), False), (page(b"{}"), False),
+        (page(b'"3.8.8"', "401 Unauthorized"), False), (page(b'"3.8.8"', "503 Service Unavailable"), False),
+        (b"220 mail\r\n", False), (b"\0\xff", False), (b"", False),
     ],
-)
+)  # fmt: skip
 def test_only_a_prefect_server_that_takes_the_password_counts(state: Path, answer: bytes, good: bool):
     with speaking(answer) as url:
         assert server.answers(url) is good

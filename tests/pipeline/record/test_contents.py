@@ -145,13 +145,10 @@ CHANGES: list[dict[str, Any]] = [
     {"data.name": "bearings", "data.locations": ["A"], "net.name": "cells", "federation.partition": "by_device"},
     {"data.name": "digits", "run.metric": "f1", "run.positive": "3", "federation.scale": "common"},
     {
-        "run.threshold": "validation",
-        "run.positive": "3",
-        "net.variants": [{"widths": [48, 24]}],
-        "federation.hidden": "random",
-        "federation.hostile": 0.25,
+        "run.threshold": "validation", "run.positive": "3", "net.variants": [{"widths": [48, 24]}],
+        "federation.hidden": "random", "federation.hostile": 0.25,
     },
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -76,16 +76,13 @@ def newest_revision() -> str:
 @pytest.mark.parametrize(
     "statements",
     [
-        None,
-        "",
-        TABLES,
-        f"{TABLES} insert into alembic_version values ('000000000000');",
+        None, "", TABLES, f"{TABLES} insert into alembic_version values ('000000000000');",
         "create table alembic_version (version_num); insert into alembic_version values ('{revision}');",
         f"{TABLES} insert into alembic_version values ('{{revision}}'); insert into runs values (1);",
         f"{TABLES} insert into alembic_version values ('{{revision}}'); insert into experiments values (1);",
     ],
     ids=["no file", "empty", "no revision", "an unknown revision", "no tables", "somebody's runs", "an experiment"],
-)
+)  # fmt: skip
 def test_a_database_that_is_not_right_is_not_copied(statements: str | None, tmp_path: Path) -> None:
     path = tmp_path / "ready.db"
     if statements is not None:

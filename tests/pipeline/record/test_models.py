@@ -40,14 +40,11 @@ SECTIONS: list[dict[str, Any]] = [{"name": "mlp", "widths": [5]}, {"name": "mlp"
 NETS: list[Net] = [nets.net(shape=(4,), classes=3, **section) for section in SECTIONS]
 ROWS = pd.DataFrame(
     {
-        "kind": ["old", "new", "odd", None],
-        "other": 1,
-        "force": [1.5, None, -2.0, 7],
-        "running": [True, False, True, True],
-        "site": ["B", "A", "B", "A"],
+        "kind": ["old", "new", "odd", None], "other": 1, "force": [1.5, None, -2.0, 7],
+        "running": [True, False, True, True], "site": ["B", "A", "B", "A"],
     },
     index=[10, 11, 12, 13],
-)
+)  # fmt: skip
 
 
 def member(net: int, seed: int) -> dict[str, torch.Tensor]:
@@ -302,11 +299,8 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
         Data(cells(ROWS, COLUMNS), torch.tensor([90.0, 95.0, 120.0, 100.0])), None, ("hours",), schema=schema
     )
     parts = {
-        "train": np.array([0, 1, 3]),
-        "val": np.array([], int),
-        "test": np.array([2]),
-        "unlabelled": np.array([], int),
-    }
+        "train": np.array([0, 1, 3]), "val": np.array([], int), "test": np.array([2]), "unlabelled": np.array([], int),
+    }  # fmt: skip
     models.write_reference(tmp_path / "files", data, Partition.of({"A": parts}, np.array([], int)))
     reference = from_json((tmp_path / "files" / models.REFERENCE).read_bytes())
     label, prediction = reference.everyone.labels["label"], reference.everyone.predicted["label"]

@@ -66,12 +66,9 @@ def test_a_model_whose_logging_was_killed_is_continued(
     net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
     model = Model((nets.init(net, torch.Generator()),))
     result: Any = SimpleNamespace(
-        setting=SimpleNamespace(nets=[{"name": "mlp", "widths": [1]}]),
-        models={"one": store.put(model)},
-        fed=SimpleNamespace(devices={"one": None}),
-        row=SimpleNamespace(label="row"),
-        threshold=Threshold("a", 0.25),
-    )
+        setting=SimpleNamespace(nets=[{"name": "mlp", "widths": [1]}]), models={"one": store.put(model)},
+        fed=SimpleNamespace(devices={"one": None}), row=SimpleNamespace(label="row"), threshold=Threshold("a", 0.25),
+    )  # fmt: skip
     index = np.arange(2)
     held = Dataset(Data(torch.zeros(2, 1), torch.from_numpy(index)), None, ("a", "b"))
     made = Partition.of({"one": {"train": index} | dict.fromkeys(PARTS[1:], index[:0])}, index[:0])
