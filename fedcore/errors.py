@@ -19,7 +19,12 @@ class OneLine(Exception):
     """
 
     def __str__(self) -> str:
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """Return a text in which what would end the line, or steer a terminal, is its escape sequence."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class InputError(OneLine, ValueError):

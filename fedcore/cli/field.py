@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.errors import InputError, TooFew, require_extra
+from fedcore.errors import InputError, TooFew, printable, require_extra
 
 if TYPE_CHECKING:
     from fedcore.field.runs import Setup
@@ -102,7 +102,7 @@ def init(
     kits = make_kits(folder, setup.devices, address)
     write_setup(kits[SERVER], setup)
     for name, kit in kits.items():
-        print(f"{name}: {kit if name == SERVER else archive(kit)}")
+        say(f"{name}: {kit if name == SERVER else archive(kit)}")
     if setup.study is not None:
         answer = setup.study.answer or "none yet: fedcore run has not registered one, so that --method must be given"
         print(f"methods: {len(setup.study.methods)} rows of study {setup.study.name}; its answer: {answer}")
@@ -134,7 +134,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
         answer, seed, rates = find_answer(setting.model_name)
         job = job.model_copy(update={"seed": seed})
     if untried := sorted(setting.rates.keys() - rates.keys() - ({answer.label} if answer else set())):
-        say(f"not tuned: {', '.join(untried)}; fedcore run tries their learning rates")
+        more = f" and {len(untried) - 5} more" if len(untried) > 5 else ""
+        say(f"not tuned: {', '.join(untried[:5])}{more}; fedcore run tries their learning rates")
     return setup_of(job, setting, dataset, devices, answer, rates)
 
 
@@ -382,4 +383,4 @@ def going_on() -> Iterator[None]:
 
 def say(line: str) -> None:
     """Print a line at once."""
-    print(line, flush=True)
+    print(printable(line), flush=True)

@@ -116,7 +116,9 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
     if nightly:
         write_ops(source / "ops", folder)
-    model = "-".join([data_path.stem, *labels]) if data_path else "MODEL"
+    from fedcore.config.settings import model_name_of
+
+    model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
     (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model, look=LOOK))
     versioned = start_git(folder)
     print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")

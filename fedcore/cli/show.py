@@ -10,6 +10,8 @@ from fedcore.errors import InputError
 from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fedcore.report.answers import Box
 
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--history", is_flag=True, help="A line for each run, with its date.")
 @click.option("--study", help="Of the history: one study alone.")
 def show(brief: bool, papers: bool, history: bool, study: str | None) -> None:
-    """Print the last answers of `dvc repro`, with their tables and claims."""
+    """Print the last answers of `dvc repro`, with their tables and claims; without them those of the last run."""
     if study is not None and not history:
         raise InputError("--study: is of --history")
     from fedcore.cli.project import enter_project
@@ -41,11 +43,22 @@ def show_brief() -> None:
 
     path = Path("pipeline") / "compare" / BRIEF
     if not path.is_file():
-        from fedcore.pipeline.run.outputs import require
-
-        require(path)
+        show_last_run(path)
+        return
     print(path.read_text(), end="")
     print(f"page: results/{PAGE}   record: fedcore ui   in full: fedcore show")
+
+
+def show_last_run(missing: Path) -> None:
+    """Print the answers of the last run by hand, where `dvc repro` has made none. Refuses if there is no run either."""
+    from fedcore.pipeline.run.outputs import last_by_hand, require
+
+    last = last_by_hand()
+    if last is None:
+        require(missing)
+        return
+    print(last.read_text(), end="")
+    print(f"page: {last.parent / PAGE}   record: fedcore ui   with tables: dvc repro && fedcore show")
 
 
 def show_all() -> None:
@@ -60,6 +73,9 @@ def show_all() -> None:
     from fedcore.report.terminal import print_answers, print_claims, print_summary
 
     compared, results = Path("pipeline") / "compare", Path("results")
+    if not (compared / TABLE).is_file() and not any(Path("pipeline").glob("federate/*/*")):
+        show_last_run(compared / TABLE)
+        return
     whole = all(path.is_file() for path in (results / SUMMARY, compared / TABLE, compared / CLAIMS))
     boxes = answers.read(compared, results) if whole else None
     if boxes is None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fedcore.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fedcore.pipeline.record.registry import Version
 
 PARTS = {
     "rounds": "memories and messages of devices after rounds",
@@ -14,6 +21,18 @@ PARTS = {
 }
 """Kind of step -> what it leaves in the cache."""
 OTHERS = "models, messages and reports of other steps"
+
+
+def standing(led: Mapping[str, tuple[Version | None, Version | None]]) -> Iterator[str]:
+    """Yield a line for each candidate that is not the champion's own: how it stands beside the champion."""
+    from fedcore.pipeline.record import proposals
+
+    for name, (champion, candidate) in led.items():
+        proposal = None if candidate is None else proposals.standing_proposal(candidate, champion)
+        if proposal is not None and not proposal.of_champion:
+            yield str(proposal)
+        elif candidate is not None and proposal is None:
+            yield f"{name}: version {candidate.version} is not yet compared with this champion; fedcore promote does"
 
 
 @click.command()
@@ -82,7 +101,7 @@ def status() -> None:
         "runs": size(home / "runs"),
         "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
-        "challenge": "; ".join(entry.challenge for entry in catalogue.values() if entry.challenge) or "none",
+        "challenge": "; ".join(standing(registry.read_led() or {})) or "none",
     }
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

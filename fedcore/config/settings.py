@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
 from fedcore.partition import Partition, partition
 from fedcore.types.federation import Threats
+
+
+def model_name_of(data_name: str, labels: Iterable[str | None]) -> str:
+    """Return the name of the model that is registered for labels of data."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, [data_name, *labels])))
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,7 @@ class Setting:
     def model_name(self) -> str:
         """The name of the registered model: that of the data, and the label, or labels."""
         label = self.data.get("label")
-        parts = [self.data_name, *(label if isinstance(label, list | tuple) else [label])]
-        return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts)))
+        return model_name_of(self.data_name, label if isinstance(label, list | tuple) else [label])
 
     @property
     def source(self) -> str:

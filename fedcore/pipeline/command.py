@@ -67,6 +67,8 @@ def cause(error: BaseException | None) -> str:
             return f"{path or 'a file'}: {os.strerror(line.errno or 0)}; {CONTINUE}"
         if isinstance(line, MemoryError) or (isinstance(line, OSError) and line.errno == errno.ENOMEM):
             return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
+        if type(line).__name__ == "DamagedBlob":  # by its name: its module is slow
+            return f".fedcore/blobs: {line}, deleted beside this run; the same command computes it again"
         if (type(line).__module__, type(line).__name__) == ("sqlite3", "OperationalError"):
             return f"a database of this project: {line}; {CONTINUE}"
         error = error.__cause__

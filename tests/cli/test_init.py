@@ -124,6 +124,13 @@ def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.Mon
     assert YAML(typ="safe").load(tmp_path / "quoted" / "params.yaml")["data"]["label"] == "load, kN"
 
 
+@pytest.mark.parametrize(("label", "model"), [("c_num", "heart-c-num"), ("Güte (kN)", "heart-G-te-kN-")])
+def test_the_readme_names_the_model_as_the_registry_does(tmp_path: Path, label: str, model: str):
+    (tmp_path / "heart.csv").write_text(f"x,{label}\n1,2\n")
+    main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "heart.csv"), "--label", label])
+    assert f"fedcore promote {model} " in (tmp_path / "own" / "README.md").read_text()
+
+
 def test_several_labels_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("x,leak,worn\n1,0,1\n2,1,0\n")

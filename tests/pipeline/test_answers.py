@@ -9,8 +9,10 @@ import pytest
 from comparisons import claims, comparison
 from project_params import ROOT
 
+from fedcore.cli.show import show_all, show_brief
+from fedcore.errors import InputError
 from fedcore.pipeline import answers
-from fedcore.pipeline.files import ANSWERS, CLAIMS, SUMMARY, TABLE
+from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, SUMMARY, TABLE
 from fedcore.report.answers import Box
 from fedcore.report.tables import csv
 
@@ -69,3 +71,16 @@ def test_show_needs_neither_pytorch_nor_prefect(compared: Path):
     shown = subprocess.run(call, capture_output=True, text=True, env=environment, check=True).stdout
     for words in ("Use lmf", "So does ditto.", "claims of the paper", "page: results/report.html"):
         assert words in shown
+
+
+@pytest.mark.parametrize("show", [show_all, show_brief])
+def test_without_answers_of_dvc_those_of_the_last_run_are_shown(show, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^pipeline/compare/\S+: no such file; make it with: dvc repro$"):
+        show()
+    for age, name in enumerate(("new", "old")):
+        (folder := tmp_path / "runs" / name).mkdir(parents=True)
+        (folder / BRIEF).write_text(f"{name}: use fedavg\n")
+        os.utime(folder / BRIEF, (9 - age, 9 - age))
+    show()
+    assert capsys.readouterr().out.splitlines()[0] == "new: use fedavg"

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from fedcore.errors import InputError, shorten_traceback
-from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.cache.store import DamagedBlob, Store
 from fedcore.pipeline.command import CONTINUE, Failed, Stopped, cause, naming, report_bad_input
 from fedcore.pipeline.state import quarantine, write_atomic
 
@@ -230,6 +230,14 @@ def small_files() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_blob_that_was_deleted_beside_a_run_is_one_line(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as leaving, report_bad_input():
+        raise DamagedBlob("blob f00 is missing or damaged")
+    assert leaving.value.code == 1
+    line = "blob f00 is missing or damaged, deleted beside this run; the same command computes it again"
+    assert capsys.readouterr().err == f"fedcore: .fedcore/blobs: {line}\n"
 
 
 def test_a_cause_that_a_library_has_as_text_is_one_line(tmp_path: Path):

@@ -204,11 +204,14 @@ def compare_stages() -> Comparison:
     return compared
 
 
+def last_by_hand() -> Path | None:
+    """Return the file with the answers of the last run by hand, if there is one."""
+    return max(RUNS.glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime, default=None)
+
+
 def require(*outputs: Path) -> None:
     """Refuse to show what `dvc repro` has not made; says where the answers of runs by hand are, if there are any."""
     for missing in (path for path in outputs if not path.is_file()):
-        by_hand = sorted(RUNS.glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime)
-        more = (
-            f"; runs by hand have their answers in {RUNS}/*/{BRIEF}, the last one in {by_hand[-1]}" if by_hand else ""
-        )
+        last = last_by_hand()
+        more = "" if last is None else f"; runs by hand have their answers in {RUNS}/*/{BRIEF}, the last one in {last}"
         raise InputError(f"{missing}: no such file; make it with: dvc repro{more}")

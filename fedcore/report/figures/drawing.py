@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -122,7 +123,9 @@ def png(figure: Figure) -> bytes:
     out = io.BytesIO()
     figure.set_dpi(110)
     canvas = FigureCanvasAgg(figure)
-    canvas.print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]  # savefig lays it out twice
+    with warnings.catch_warnings():  # of names: letters that the font lacks, and too many for the room
+        warnings.filterwarnings("ignore", r"Glyph \d+|constrained_layout not applied")
+        canvas.print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]  # savefig lays it out twice
     return out.getvalue()
 
 

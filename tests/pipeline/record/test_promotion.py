@@ -18,7 +18,7 @@ from tables import frame, rows
 
 from fedcore.api.runs import method
 from fedcore.api.serving import ServedModels
-from fedcore.cli import predict, promote
+from fedcore.cli import predict, promote, status
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
@@ -253,6 +253,13 @@ def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, ma
     read = registry.read()
     assert read is not None
     assert read[versions[1].name.removeprefix("fedcore-")].challenge == said
+    name = versions[1].name
+    led = {name: (registry.read_led() or {})[name]}
+    assert [*status.standing(led)] == [said]
+    promotion.promote(client, versions[1])  # what was said of it is no longer how it stands
+    led = {name: (registry.read_led() or {})[name]}
+    assert [*status.standing(led)] == []
+    promotion.promote(client, versions[2])
     client.delete_registered_model_alias(versions[1].name, registry.CANDIDATE)
     known = registry.read()
     assert known is not None
