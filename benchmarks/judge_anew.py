@@ -13,6 +13,11 @@ verdict beside today's and the reason, from what was kept of its run:
   stricter one too, and is contradicted where the interval of its one setting is on the other side; a single setting has
   its interval from its mean and standard deviation. What is left keeps its verdict, marked as of the earlier rule.
 
+A verdict stands only where the rows that the claim is compared with have the paper's own numbers (`calibration` in
+papers/). Elsewhere it is "another regime", where a row still gains "not run to its end"; never contradicted. A claim of
+ours (statement "(ours)") is of our regime, so that its contradiction alone needs the baseline; what is counted or
+solved (:data:`COUNTED`) needs none. Column `here` has the verdict of the numbers alone.
+
 Writes docs/results/verdicts.md too, every changed verdict, and docs/results.md, what holds of each paper.
 """
 
@@ -28,7 +33,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.results_page import results_page
-from fedcore.config.papers import read_papers
+from fedcore.config.papers import Baseline, Papers, read_papers
 from fedcore.config.params import read
 from fedcore.config.studies import Study, find_study
 from fedcore.results.claims import Claim, read_rule
@@ -42,10 +47,14 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 FAMILIES = ("code", "dfl", "fedasa", "st-lf")
 COLUMNS = ["setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
-LATER = ["holds_in", "contradicted_in", "tested_in", "p", "a", "b", "earlier", "judged"]
+LATER = ["holds_in", "contradicted_in", "tested_in", "p", "a", "b", "earlier", "judged", "here"]
 """The columns that a claims file of an earlier version or of a run does not have."""
 FAILED = ("contradicted", "not shown")
 """The verdicts of which the earlier rule said "does not hold"."""
+
+COUNTED = ("data", "traffic", "transport", "program")
+"""Splits of metrics that no training decides: claims about them stand without a baseline."""
+REGIME, UNFINISHED = "another regime", "not run to its end"
 
 METRIC = "shared.accuracy"
 EARLIER = re.compile(
@@ -216,7 +225,7 @@ def fedasa_clean(name: str, study: Study) -> Numbers:
 
 
 def st_lf(name: str, study: Study) -> Numbers:
-    rows = pd.read_csv(RESULTS / name).rename(columns={"set": "setting"})
+    rows = pd.read_csv(RESULTS / name, comment="#").rename(columns={"set": "setting"})
     if "method" not in rows:
         rows["method"] = "st_lf"
     points: dict[str, dict[str, Any]] = {setting: {"sets": setting} for setting in rows["setting"].unique()}
@@ -259,6 +268,11 @@ def st_lf(name: str, study: Study) -> Numbers:
     return Numbers(pd.concat(parts, ignore_index=True), points)
 
 
+def st_lf_ratios(name: str, study: Study) -> Numbers:
+    numbers = st_lf(name, study)
+    return Numbers(numbers.table, {key: {"ratios": key} for key in numbers.points})
+
+
 BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "code-fig6-digits": code_fig6,
     "code-fig8-mnist-sgd": code_by_seed,
@@ -284,6 +298,7 @@ BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
     "st-lf-fig6-as-published": st_lf,
     "st-lf-fig7-as-published": st_lf,
     "st-lf-most-similar": st_lf,
+    "st-lf-ratios": st_lf_ratios,
     "st-lf-table1-as-printed": st_lf,
     "st-lf-table1-as-published": st_lf,
     "st-lf-table1-bsds500": st_lf,
@@ -395,10 +410,43 @@ def which_failure(rule: str, numbers: str, tested: int) -> str:
     return "contradicted" if read_rule("rule", rule, METRIC).contradicted(mean, (high - low) / 2) else "not shown"
 
 
-def rejudge(path: Path, params: dict[str, Any]) -> pd.DataFrame:
+def baseline_of(baseline: Baseline, file: str, study: Study) -> float:
+    """Return a row's number in a file: after the last round, the mean over devices, seeds and settings."""
+    table = BY_SEED[file](f"{FILES.get(file, file)}.csv", study).table
+    rows = table[(table["method"] == baseline.row) & (table["split"] + "." + table["metric"] == baseline.of)]
+    rows = rows[rows["setting"].str.contains(baseline.where)]
+    last = rows[rows["round"] == rows.groupby(["setting", "seed"])["round"].transform("max")]
+    return float(last.groupby(["setting", "seed"])["value"].mean().groupby("setting").mean().mean())
+
+
+def stands(file: str, rule: str, of: str, papers: Papers) -> bool:
+    """Tell whether a claim's baseline is calibrated: each that it names, or any of the file if it names none."""
+    metric = of.partition(" after round ")[0].rpartition(" of ")[2]
+    if metric.partition(".")[0] in COUNTED:
+        return True
+    baselines = [one for paper in papers.values() for one in paper.calibration if file in one.files]
+    named = [one for one in baselines if one.row in read_rule("rule", rule, METRIC).labels]
+    return all(one.calibrated for one in named) if named else any(one.calibrated for one in baselines)
+
+
+def with_regime(rows: pd.DataFrame, file: str, papers: Papers) -> list[str]:
+    """Return the verdicts of a claims file where a verdict needs a calibrated baseline and the end of its run."""
+
+    def word(row: pd.Series) -> str:
+        if row["here"] == "not tested":
+            return UNFINISHED if "not converged" in row["numbers"] else "not tested"
+        ours = row["says"].startswith("(ours)") and row["here"] != "contradicted"
+        return str(row["here"]) if ours or stands(file, row["rule"], row["of"], papers) else REGIME
+
+    return [word(row) for _, row in rows.iterrows()]
+
+
+def rejudge(path: Path, params: dict[str, Any], papers: Papers) -> pd.DataFrame:
     """Return a claims file by today's rules; `earlier` is the verdict that it has now, or had before it was judged."""
     file = path.name.removesuffix("-claims.csv")
     old = pd.read_csv(path, keep_default_na=False)
+    if "here" in old:
+        old["verdict"] = old["here"]
     if "earlier" not in old:
         old["earlier"], old["judged"] = old["verdict"], ""
     lines = []
@@ -436,7 +484,8 @@ def rejudge(path: Path, params: dict[str, Any]) -> pd.DataFrame:
     columns = ["study", "says", "rule", "of", "where", "verdict", "numbers", *LATER]
     if "net" in old:
         columns.insert(0, "net")
-    return pd.DataFrame(lines, columns=columns)
+    rows = pd.DataFrame(lines).assign(here=[line["verdict"] for line in lines])[columns]
+    return rows.assign(verdict=with_regime(rows, file, papers))
 
 
 def _digits(value: float | str) -> str:
@@ -471,7 +520,7 @@ verdict changed, with the reason; made by `python -m benchmarks.judge_anew` from
 """
 REASONS = (
     ("at the ceiling", "all rows that it compares are at the ceiling"),
-    ("not converged", "the row behind still gains when the run ends"),
+    ("not converged", "a row still gains when the run ends"),
     ("a rule needs three", "fewer than three seeds"),
 )
 """Words of the numbers -> why a claim is not tested any more; the first that is found counts."""
@@ -479,8 +528,10 @@ REASONS = (
 
 def why(row: pd.Series) -> str:
     """Return in words why a verdict changed."""
+    if row["verdict"] == REGIME:
+        return "its baseline is not the paper's"
     if row["earlier"] == "not tested":
-        return "tested by a later run"
+        return "not run to its end" if row["verdict"] == UNFINISHED else "tested by a later run"
     if (row["earlier"], row["verdict"]) == ("does not hold", "holds in most"):
         return "it holds in most settings, by a sign test"
     found = (reason for words, reason in REASONS if words in row["numbers"])
@@ -516,13 +567,13 @@ def page(files: dict[str, pd.DataFrame]) -> str:
 
 def main() -> None:
     params = read(ROOT)
-    files = {}
+    files, papers = {}, read_papers(params["studies"], ROOT)
     for path in claims_files():
-        frame = rejudge(path, params)
+        frame = rejudge(path, params, papers)
         frame.to_csv(path, index=False)
         files[path.name.removesuffix("-claims.csv")] = frame
     (RESULTS / "verdicts.md").write_text(page(files))
-    (ROOT / "docs" / "results.md").write_text(results_page(read_papers(params["studies"], ROOT), ROOT))
+    (ROOT / "docs" / "results.md").write_text(results_page(papers, ROOT))
 
 
 if __name__ == "__main__":

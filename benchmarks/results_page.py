@@ -84,6 +84,8 @@ Each row is a statement of a paper (with "(ours)" one that the paper does not ma
 | **not shown** | none holds, and none is contradicted: the numbers allow either |
 | **contradicted in part** | none holds, some are contradicted |
 | **contradicted** | all are |
+| **another regime** | the row that it is compared with is not the paper's here: see "How near to the paper" |
+| **not run to its end** | a row still gained when the run ended |
 | **could not be tested** | the experiment cannot tell |
 
 Below a verdict stand the settings (data, devices, ...) of all its claims: `3 yes, 2 opposite, 0 open`. A claim holds if
@@ -98,9 +100,11 @@ numbers are of the one that speaks most against the claim: the weakest setting, 
 unless another number is given.
 
 A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
-perfect](pipeline.md#the-ceiling), or, of DFL and FedASA, where the row behind [still gains](pipeline.md#convergence) by
-more than its spread over seeds when the run ends. A row that gains less is compared. What is known until then stands
-after "so far".
+perfect](pipeline.md#the-ceiling). Of DFL and FedASA it was not run to its end where a row surely [still
+gains](pipeline.md#convergence). What is known until then stands after "so far".
+
+A verdict on a paper stands only where the rows that it is compared with have the paper's own accuracy, within a
+tolerance. Elsewhere the numbers are of another regime: they say what happens here, and nothing against the paper.
 
 The statements were chosen by hand: of each paper first what it says of accuracy, against each rival, and of cost, then
 of its own settings and theory, and one of ours where a simpler way is as good; each from the largest of our runs that
@@ -124,6 +128,8 @@ ORDER = (
     "not shown",
     "contradicted in part",
     "contradicted",
+    "another regime",
+    "not run to its end",
     "could not be tested",
 )
 SHOWN = 3
@@ -179,6 +185,7 @@ def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     yield f"## {NAMES[family]}, statement by statement\n"
     if paper.about:
         yield f"{cell(paper.about)}\n"
+    yield calibration(paper)
     yield table(
         ("verdict", "statement", "numbers", "see"),
         (
@@ -193,6 +200,19 @@ def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     reasons = "; ".join(f"{reason}: {count}" for reason, count in untested.value_counts().items())
     of_all = counted(claims["verdict"].value_counts()) + (f" ({reasons})" if reasons else "")
     yield f"Of all its claims, {of_all}.\n"
+
+
+def calibration(paper: Paper) -> str:
+    """Return a table of the rows on which verdicts stand: here, printed, their ratio, and what differs."""
+    rows = (
+        (
+            "yes" if one.calibrated else "no", paper.names.get(one.row, one.row), f"{one.ours:.4g}", f"{one.paper:.4g}",
+            f"{one.ours / one.paper:.2f}", f"{one.tolerance:g}", one.differs, ", ".join(one.files),
+        )
+        for one in paper.calibration
+    )  # fmt: skip
+    head = ("near", "row", "here", "printed", "ratio", "tolerance", "what differs", "runs")
+    return f"How near to the paper:\n\n{table(head, rows)}" if paper.calibration else ""
 
 
 def check_worth(family: str, worth: Worth, verdicts: list[str]) -> None:
@@ -210,6 +230,8 @@ COUNTED = {
     "holds in most": ("holds in most settings", "hold in most settings"),
     "not shown": ("is not shown", "are not shown"),
     "contradicted": ("is contradicted", "are contradicted"),
+    "another regime": ("is of another regime", "are of another regime"),
+    "not run to its end": ("was not run to its end", "were not run to their end"),
     "not tested": ("could not be tested", "could not be tested"),
 }
 """verdict -> what one claim does, and what several do"""
@@ -252,15 +274,16 @@ def claims_of(line: Line, root: Path) -> pd.DataFrame:
             raise InputError(f"papers: {line.says!r}: {line.file}-claims.csv has no claim {rule!r}")
     rows = rows[rows["rule"].isin(line.rules)].drop_duplicates(["rule", "of", "where"])
     if line.always:
-        rows.loc[pd.to_numeric(rows["contradicted_in"]) > 0, "verdict"] = "contradicted"
+        opposite = (pd.to_numeric(rows["contradicted_in"]) > 0) & (rows["verdict"] != "another regime")
+        rows.loc[opposite, "verdict"] = "contradicted"
     return rows
 
 
 def word(rows: pd.DataFrame) -> str:
     """Return the verdict on a statement from those on its claims."""
     verdicts = set(rows["verdict"])
-    if verdicts == {"not tested"}:
-        return "could not be tested"
+    if verdicts <= {"not tested", "not run to its end", "another regime"}:
+        return next((word for word in ("another regime", "not run to its end") if word in verdicts), ORDER[-1])
     if len(verdicts) == 1:
         return str(verdicts.pop())
     if not verdicts & {"holds", "holds in most"}:
@@ -388,7 +411,7 @@ def measured(row: pd.Series, names: Names, what: str = "", *, tallied: bool = Tr
     """Return a claim's rule and its numbers in words. tallied: with the counts of its settings."""
     rule, unit, numbers = _rule(row), _unit(row), str(row["numbers"])
     found = Difference.find(numbers)
-    if row["verdict"] == "not tested":
+    if row["verdict"] in ("not tested", "not run to its end"):
         reason = next((words for start, words in REASONS.items() if start in numbers), numbers.partition(";")[0])
         near = re.search(r"at the ceiling: ([\d.]+) of 1", numbers)
         reason += f" ({near[1].removeprefix('0')} and more)" if near else ""
@@ -428,7 +451,7 @@ def _of_limit(found: Difference, unit: Unit, limit: float, sign: int) -> str:
 
 
 REASONS = {
-    "not converged": "too early to say, since the row behind still gained when the runs ended",
+    "not converged": "too early to say, since a row still gained when the runs ended",
     "at the ceiling": "both are nearly perfect",
     "a rule needs three": "fewer than three seeds",
 }

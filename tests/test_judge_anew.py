@@ -2,10 +2,24 @@
 
 import pandas as pd
 import pytest
-from project_params import PARAMS
+from project_params import PARAMS, ROOT
 
-from benchmarks.judge_anew import BY_SEED, RESULTS, claims_files, from_words, page, rejudge
+from benchmarks.judge_anew import (
+    BY_SEED,
+    COUNTED,
+    RESULTS,
+    baseline_of,
+    claims_files,
+    from_words,
+    page,
+    rejudge,
+    stands,
+    with_regime,
+)
+from fedcore.config.papers import Baseline, read_papers
+from fedcore.config.studies import find_study
 
+PAPERS = read_papers(PARAMS["studies"], ROOT)
 FILES = {path.name.removesuffix("-claims.csv"): path for path in claims_files()}
 
 
@@ -13,8 +27,8 @@ FILES = {path.name.removesuffix("-claims.csv"): path for path in claims_files()}
 @pytest.mark.parametrize("name", [name for name in FILES if name in BY_SEED])
 def test_a_verdict_is_that_of_the_numbers_beside_it(name: str):
     committed = pd.read_csv(FILES[name], keep_default_na=False)
-    anew = rejudge(FILES[name], PARAMS)
-    columns = ["study", "rule", "of", "where", "verdict", "numbers", "earlier"]
+    anew = rejudge(FILES[name], PARAMS, PAPERS)
+    columns = ["study", "rule", "of", "where", "verdict", "numbers", "earlier", "here"]
     pd.testing.assert_frame_equal(anew[columns], committed[columns])
     of_its_rows = committed[~committed["numbers"].str.startswith("needs three seeds, and")]
     assert (of_its_rows["judged"] == "values by seed").mean() > 0.5
@@ -23,9 +37,66 @@ def test_a_verdict_is_that_of_the_numbers_beside_it(name: str):
 def test_every_file_of_claims_has_todays_columns():
     for path in FILES.values():
         rows = pd.read_csv(path, keep_default_na=False)
-        assert {"holds_in", "contradicted_in", "tested_in", "p", "a", "b", "earlier", "judged"} <= set(rows)
-        assert set(rows["verdict"]) <= {"holds", "holds in most", "contradicted", "not shown", "not tested"}
+        assert {"holds_in", "contradicted_in", "tested_in", "p", "a", "b", "earlier", "judged", "here"} <= set(rows)
+        words = {"holds", "holds in most", "contradicted", "not shown", "not tested"}
+        assert set(rows["here"]) <= words
+        assert set(rows["verdict"]) <= words | {"another regime", "not run to its end"}
         assert not (rows["numbers"].str.contains(r"\(2 seeds\)$") & (rows["verdict"] != "not tested")).any()
+
+
+def test_no_verdict_stands_without_its_baseline():
+    """None is contradicted, nor is a paper's claim answered, where the rows that it names are not as printed."""
+    for name, path in FILES.items():
+        rows = pd.read_csv(path, keep_default_na=False)
+        assert with_regime(rows, name, PAPERS) == rows["verdict"].tolist()
+        for _, row in rows[~rows["verdict"].isin(["another regime", "not run to its end", "not tested"])].iterrows():
+            ours = row["says"].startswith("(ours)") and row["verdict"] != "contradicted"
+            near = [
+                one for paper in PAPERS.values() for one in paper.calibration if name in one.files and one.calibrated
+            ]
+            counted = row["of"].rpartition(" of ")[2].startswith(COUNTED)
+            assert ours or counted or near, (name, row["rule"])
+    for family, paper in PAPERS.items():
+        standing = [FILES[name] for name in FILES if name.startswith(family.replace("_", "-"))]
+        rows = pd.concat([pd.read_csv(path, keep_default_na=False) for path in standing])
+        assert (~rows["says"].str.startswith("(ours)") & rows["verdict"].str.startswith("holds")).any(), family
+        assert paper.worth is not None
+        assert "no reason found" not in paper.worth.use.lower()
+
+
+def test_a_claim_stands_on_the_rows_that_it_names():
+    def row(name: str, paper: float) -> Baseline:
+        return Baseline(row=name, files=["f"], paper=paper, ours=0.5, differs="x")
+
+    papers = {"p": PAPERS["dfl"].model_copy(update={"calibration": [row("b", 0.53), row("c", 0.54)]})}
+    assert stands("f", "a > b", "shared.accuracy", papers)
+    assert not stands("f", "a > c", "shared.accuracy", papers)
+    assert stands("f", "a > d", "shared.accuracy", papers)  # it names none: any of the file
+    assert not stands("g", "a > b", "shared.accuracy", papers)
+    assert stands("g", "a > b", "traffic.bytes_up", papers)
+    rows = pd.DataFrame(
+        {
+            "says": ["a", "a", "(ours) a", "(ours) a", "a", "a"],
+            "rule": ["a > b", "a > c", "a > c", "a > c", "a > b", "a > b"],
+            "of": "shared.accuracy",
+            "here": ["contradicted", "contradicted", "contradicted", "holds", "not tested", "not tested"],
+            "numbers": ["", "", "", "", "not converged: b gains 1", "at chance"],
+        }
+    )
+    wanted = ["contradicted", "another regime", "another regime", "holds", "not run to its end", "not tested"]
+    assert with_regime(rows, "f", papers) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "place"),
+    [(family, place) for family, paper in PAPERS.items() for place in range(len(paper.calibration))],
+)
+def test_a_baseline_here_is_that_of_its_file(family: str, place: int):
+    baseline = PAPERS[family].calibration[place]
+    file = next((name for name in baseline.files if name in BY_SEED), baseline.files[0])
+    study = str(pd.read_csv(FILES[file])["study"].iloc[0])
+    assert baseline_of(baseline, file, find_study(PARAMS, study)) == pytest.approx(baseline.ours, abs=6e-5)
 
 
 def test_the_page_of_verdicts_is_that_of_the_files():

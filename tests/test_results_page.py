@@ -55,6 +55,9 @@ def page(folder: Path, *lines: Line, **settings: Any) -> str:
         (["holds in most", "not shown"], "holds in part"),
         (["not shown", "not tested"], "not shown"),
         (["contradicted", "not shown"], "contradicted in part"),
+        (["another regime", "not run to its end", "not tested"], "another regime"),
+        (["not run to its end", "not tested"], "not run to its end"),
+        (["holds", "another regime"], "holds in part"),
     ],
 )
 def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
@@ -245,7 +248,7 @@ def test_numbers_are_in_the_unit_of_what_is_compared(one: pd.Series, words: str)
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ("not converged: a gains 0.004; so far +0.1 [+0, +0.2] (3 seeds)", "too early to say, since the row behind"),
+        ("not converged: a gains 0.004; so far +0.1 [+0, +0.2] (3 seeds)", "too early to say, since a row still"),
         ("a and b are at the ceiling: 0.9997 of 1", "both are nearly perfect (.9997 and more)"),
         ("local models are at chance (x)", "local models are at chance (x)"),
     ],

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from fedcore.config.files import read_mapping
 from fedcore.config.signatures import Section, check
 from fedcore.errors import InputError
+from fedcore.types.ranges import Positive
 
 Text = Annotated[str, Field(min_length=1)]
 Printed = Text | float
@@ -134,6 +135,29 @@ class Line(Section):
     command: Text
 
 
+class Baseline(Section):
+    """A row that a paper's claims are compared with, here and as the paper prints it.
+
+    row: its name in the studies. files: of docs/results, without "-claims.csv", whose claims stand on it. where: the
+    settings that count, a regular expression; empty: all. paper, ours: its number. tolerance: the most that they may
+    differ, decided before the run. differs: the condition that does. of: what the number is of.
+    """
+
+    row: Text
+    files: Annotated[list[Text], Field(min_length=1)]
+    where: str = ""
+    of: Text = "shared.accuracy"
+    paper: float
+    ours: float
+    tolerance: Positive = 0.03
+    differs: Text
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether ours is the paper's, within the tolerance."""
+        return abs(self.ours - self.paper) <= self.tolerance + 1e-9
+
+
 class Worth(Section):
     """Sentences by hand on what a paper is worth. verdicts: those on its lines when they were written, in their order.
 
@@ -154,7 +178,7 @@ class Paper(Section):
 
     idea: what the paper proposes, for somebody who has not read it. worth: what it is worth by its lines. about: what
     its tables are of. names: rows, keys and settings ("devices=4", or "devices=" with {} for the value) in plain words.
-    lines: those of the page of results.
+    lines: those of the page of results. calibration: the rows on which its verdicts stand.
     """
 
     idea: str = ""
@@ -162,6 +186,7 @@ class Paper(Section):
     about: str = ""
     names: dict[str, str] = Field(default_factory=dict)
     lines: list[Line] = Field(default_factory=list)
+    calibration: list[Baseline] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]
     theory: list[Statement] = Field(default_factory=list)

@@ -11,10 +11,11 @@ and their worst device, and to rules that compare rows, not one row with a numbe
 or none.
 
 **Convergence.** Where a study says `converged: true`, a claim about the end (without `round`) that compares scores of
-rows is tested only where none of these rows still gains: from the last evaluated round within the first nine tenths of
-its rounds to the last one, its mean may not gain more than its standard deviation over seeds after the last round. In a
-claim that one row is better than another only the one behind counts, since the one ahead could only lead by more. A row
-of one round has nothing to converge; one of several rounds that was scored after the last alone does not pass.
+rows is tested only where none of these rows still gains surely, from the last evaluated round within the first nine
+tenths of its rounds to the last one: the gain is taken seed by seed, so that it counts however far seeds lie apart, and
+is sure if Student's two-sided interval of its mean, at the confidence SURE, is above 0; of a single seed any gain
+counts. A row of one round has nothing to converge; one of several rounds that was scored after the last alone does not
+pass.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from fedcore.core.metrics import METRICS
 from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
 from fedcore.results.criterion import RATIO, ratio_of_test
+from fedcore.results.intervals import half_width
 from fedcore.results.places import Place, Points, admits, count_rounds, find_places, last_turn, select_rows
 from fedcore.results.summary import LESS, SCORE, SCORED
 from fedcore.types.ranges import Share
@@ -38,7 +40,10 @@ CEILING = 0.995
 """A mean from here on is at the ceiling of a metric whose best value is 1: the gain left is half a point at most."""
 
 NEARLY_ALL = 0.9
-"""The share of its rounds after which a row that has converged gains no more than its spread over seeds."""
+"""The share of its rounds after which a row that has converged surely gains no more."""
+
+SURE = 0.9
+"""The confidence of the interval of a row's gain."""
 
 FEW = 5
 """Test examples in which two rows must differ, all in one direction, to be told apart (sign test: .5 ** 5 < .05)."""
@@ -165,16 +170,9 @@ def not_converged(claim: Claim, places: Iterable[Place], table: pd.DataFrame) ->
     for (method, setting), rows in of_each.items():
         why = _gain(steps[rows], seeds[rows], values[rows], sign)
         for place in places:
-            if why and setting in place.settings and method in _behind(rule, place, sign if of["how"] is None else 0):
+            if why and setting in place.settings:
                 reasons.setdefault(place.name, f"not converged: {method} {why}")
     return reasons
-
-
-def _behind(rule: Rule, place: Place, sign: int) -> set[str]:
-    """Return the rows whose further gain could change a verdict. sign: 1, -1 where less is better, 0 if unknown."""
-    if rule.below not in rule.labels or rule.a not in rule.labels or not sign:
-        return rule.labels
-    return {str(rule.below) if sign * float(place.difference.mean()) > 0 else rule.a}
 
 
 def _gain(steps: NDArray[np.int64], seeds: NDArray[np.int64], values: NDArray[np.float64], sign: int) -> str:
@@ -191,10 +189,11 @@ def _gain(steps: NDArray[np.int64], seeds: NDArray[np.int64], values: NDArray[np
     before, last = steps == earlier[-1], steps == end
     _, first, second = np.intersect1d(seeds[before], seeds[last], assume_unique=True, return_indices=True)
     with np.errstate(invalid="ignore"):  # of a row that diverged, where nothing is known of infinity less infinity
-        gains = values[last][second] - values[before][first]
-        spread = float(values[last].std(ddof=1)) if last.sum() > 1 else math.nan
-    gains = gains[~np.isnan(gains)]
-    gain = sign * float(gains.mean()) if len(gains) else math.nan
-    if not gain > (0.0 if math.isnan(spread) else spread) + 1e-12:
+        gains = sign * (values[last][second] - values[before][first])
+    gains = gains[np.isfinite(gains)]
+    gain = float(gains.mean()) if len(gains) else math.nan
+    margin = half_width(float(gains.std(ddof=1)), len(gains), 0.0, SURE) if len(gains) > 1 else 0.0
+    if not gain - margin > 1e-12:
         return ""
-    return f"gains {gain:.2g} from round {earlier[-1]:g} to {end:g}, its spread over seeds is {spread:.2g}"
+    interval = f" [{gain - margin:.2g}, {gain + margin:.2g}]" if len(gains) > 1 else ""
+    return f"gains {gain:.2g}{interval} from round {earlier[-1]:g} to {end:g}"
