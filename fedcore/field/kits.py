@@ -143,9 +143,10 @@ def unpack_kit(path: Path) -> Path:
         raise InputError(f"{path}: cannot be read: {error}") from None
     keep_out_of_git(folder)
     for part, written in content.items():
-        if (folder / part).is_file() and (folder / part).read_bytes() != written:
+        if not (folder / part).is_file():
+            write_file(folder / part, written)
+        elif (folder / part).read_bytes() != written:
             raise InputError(f"{folder}: is there already, from another kit than {path}")
-        write_file(folder / part, written)
     return folder
 
 

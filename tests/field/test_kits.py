@@ -173,6 +173,13 @@ def test_a_second_process_with_one_kit_is_refused(two):
         pass
 
 
+def test_a_kit_that_is_unpacked_again_is_the_same_for_a_second_process(two, tmp_path):
+    shutil.copytree(two["a"], tmp_path / "a")
+    whole = archive(tmp_path / "a")
+    with only_one(read_kit(unpack_kit(whole))), pytest.raises(InputError, match="another process runs with this kit"):
+        only_one(read_kit(unpack_kit(whole))).__enter__()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["server", "foreign", "none"])
 def test_a_device_names_a_server_that_is_away_or_of_another_authority(server, two, tmp_path):
