@@ -21,15 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COPIED = (
-    "flows",
-    "tasks",
-    "prefect.yaml",
-    "prefect.toml",
-    ".gitignore",
-    ".dvcignore",
-    ".dvc/config",
-    ".dvc/.gitignore",
-)
+    "flows", "tasks", "prefect.yaml", "prefect.toml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
+)  # fmt: skip
 """Files and folders of a project that are those of fedcore's own repository."""
 OPS = ("fedcore.service", "fedcore.timer", "Containerfile", "compose.yaml", "databases.sql")
 """Files for a schedule by systemd or in containers, in ops/ of a project that asks for them."""

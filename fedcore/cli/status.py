@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from fedcore.pipeline.record.registry import Version
 
 PARTS = {
-    "rounds": "memories and messages of devices after rounds",
-    "deploy": "deployed models",
-    "distribute": "devices' examples",
-    "": "data and partitions",
-}
+    "rounds": "memories and messages of devices after rounds", "deploy": "deployed models",
+    "distribute": "devices' examples", "": "data and partitions",
+}  # fmt: skip
 """Kind of step -> what it leaves in the cache."""
 OTHERS = "models, messages and reports of other steps"
 
@@ -89,20 +87,16 @@ def status() -> None:
     lines = history.read(home / history.HISTORY)
     scheduled = retention.next_run(environment.PREFECT / "prefect.db")
     rows = {
-        "fedcore": __version__,
-        "project": str(home),
-        "last step": last,
+        "fedcore": __version__, "project": str(home), "last step": last,
         "last run": describe(lines[-1]) if lines else "none",
         "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none by Prefect's schedule",
-        "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps",
-        "results": parts(),
+        "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps", "results": parts(),
         "Prefect": f"{size(environment.PREFECT)}, server {server.running() or 'not running'}",
         "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)} beside models that are results",
-        "runs": size(home / "runs"),
-        "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
+        "runs": size(home / "runs"), "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
         "challenge": "; ".join(standing(registry.read_led() or {})) or "none",
-    }
+    }  # fmt: skip
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
 

@@ -211,11 +211,9 @@ def _points(members: Sequence[Params]) -> Tensor:
 
 
 def apply_changes(
-    server: Params,
-    changes: Sequence[Params],
-    weights: Tensor,
+    server: Params, changes: Sequence[Params], weights: Tensor,
     aggregate: Callable[[Sequence[Params], Tensor], Params] = mean,
-) -> Params:
+) -> Params:  # fmt: skip
     r"""Return the model in the server's memory, moved by the weighted mean of the changes.
 
     w <- w + sum_k p_k Delta_k

@@ -199,13 +199,9 @@ def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
 
 @step_word("evaluate")
 def score(
-    deploy: Deploy,
-    memory: Params,
-    message: Message,
-    devices: Mapping[str, Device],
-    shared: Data,
+    deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data,
     scoring: Scoring = Scoring(),
-) -> Scores:
+) -> Scores:  # fmt: skip
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
     Their training examples are scored, too, if `scoring` asks for it.

@@ -39,12 +39,9 @@ class PerExample:
 
 
 def gradient_step(
-    flat: FlatNet,
-    loss: str | OwnLoss = "ce",
-    logit_grad: LogitGrad | None = None,
-    batch_of: Callable[..., Batch] = Batch,
-    precision: Precision = "float32",
-) -> Step:
+    flat: FlatNet, loss: str | OwnLoss = "ce", logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch, precision: Precision = "float32",
+) -> Step:  # fmt: skip
     """Return a step that writes the gradient of the mean loss to `flat.gradient`.
 
     logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own. precision: as in
@@ -79,16 +76,9 @@ def gradient_step(
 
 
 def manual_step(
-    module: ManualGradients,
-    params: Params,
-    x: Tensor,
-    y: Tensor,
-    into: Params,
-    *,
-    keep: float,
-    scale: float,
+    module: ManualGradients, params: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float,
     logit_grad: LogitGrad,
-) -> None:
+) -> None:  # fmt: skip
     """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.
 
     logit_grad: of the summed loss; the mean's 1/B is part of the scale.

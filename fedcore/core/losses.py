@@ -154,13 +154,9 @@ def absolute_loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {
-    "ce": own_loss,
-    "squared": squared_loss,
-    "absolute": absolute_loss,
-    "fedasa_eq12": fedasa_eq12_loss,
-    "fedasa_table3": fedasa_table3_loss,
-    "softmax_twice": softmax_twice,
-}
+    "ce": own_loss, "squared": squared_loss, "absolute": absolute_loss, "fedasa_eq12": fedasa_eq12_loss,
+    "fedasa_table3": fedasa_table3_loss, "softmax_twice": softmax_twice,
+}  # fmt: skip
 
 
 def find_loss(loss: str | OwnLoss, key: str = "training.loss") -> str | OwnLoss:

@@ -112,14 +112,9 @@ def functions(method: Method) -> tuple[str, ...]:
 
 
 def run(
-    method: Method,
-    fed: Federation,
-    seed: int,
-    execute: Execute,
-    state: State | None = None,
-    every: int = 1,
+    method: Method, fed: Federation, seed: int, execute: Execute, state: State | None = None, every: int = 1,
     least: int = 1,
-) -> Iterator[RoundResult]:
+) -> Iterator[RoundResult]:  # fmt: skip
     """Run a method turn by turn, from the start or from the state of an earlier run.
 
     execute: runs the steps; it may keep their results as references, which the loop never opens.
@@ -240,12 +235,9 @@ def check_steps(stage: Stage, out: Mapping[Any, Any]) -> None:
 
 
 def count_traffic(
-    stage: Stage | PairStage,
-    round_info: RoundInfo,
-    state: State,
-    updates: Mapping[Any, Update | Handle],
+    stage: Stage | PairStage, round_info: RoundInfo, state: State, updates: Mapping[Any, Update | Handle],
     absent: Collection[str] = (),
-) -> tuple[dict[str, int], dict[str, int], frozenset[str]]:
+) -> tuple[dict[str, int], dict[str, int], frozenset[str]]:  # fmt: skip
     """Return the bytes that each device sends and receives, and the devices that have their messages now.
 
     A message travels to a device that takes part and lacks it; a pair's update is its first device's traffic.
@@ -303,13 +295,9 @@ def sample_round(stage: Stage | PairStage, state: State, fed: Federation, seed: 
 
 
 def receive(
-    combine: Combine | PairCombine,
-    server: Params,
-    updates: Mapping[Any, Update],
-    round_info: RoundInfo,
-    nets: Mapping[str, Net],
-    sent: Mapping[str, Message] | None = None,
-) -> tuple[Params, Mapping[str, Message], Report]:
+    combine: Combine | PairCombine, server: Params, updates: Mapping[Any, Update], round_info: RoundInfo,
+    nets: Mapping[str, Net], sent: Mapping[str, Message] | None = None,
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Check and combine updates, and check what the server sends.
 
     sent: the messages that devices had, for a function that takes them.

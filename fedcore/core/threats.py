@@ -72,14 +72,10 @@ def require_devices(method: Method, fed: Federation) -> None:
 
 
 def after_local(
-    stage: Stage | PairStage,
-    round_info: RoundInfo,
-    threats: Threats | None,
-    execute: Any,
-    messages: Mapping[str, Message | Handle],
-    replays: Mapping[str, Update | Handle],
+    stage: Stage | PairStage, round_info: RoundInfo, threats: Threats | None, execute: Any,
+    messages: Mapping[str, Message | Handle], replays: Mapping[str, Update | Handle],
     updates: Mapping[Any, Update | Handle],
-) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
+) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:  # fmt: skip
     """Return the updates as they are sent: those of hostile devices corrupted, those of dropouts left out.
 
     The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
@@ -145,15 +141,9 @@ def origin(message: Message, sends: Sends) -> Params:
 
 @step_word("combine")
 def admit(
-    combine: Combine,
-    threats: Threats,
-    sends: Sends,
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    sent: Mapping[str, Message],
-) -> Sent:
+    combine: Combine, threats: Threats, sends: Sends, server: Params, updates: Mapping[str, Update],
+    round_info: RoundInfo, *, sent: Mapping[str, Message],
+) -> Sent:  # fmt: skip
     """Combine the updates that are in time and within the bound, and report by name which are not.
 
     sent: what each device was sent. Raises InputError if no update is within the bound.

@@ -43,13 +43,9 @@ class Together(Inline):
         self._resident: dict[int, tuple[Splits, Splits]] = {}
 
     def map(
-        self,
-        fn: Callable[..., Result],
-        calls: Mapping[Key, tuple[Any, ...]],
-        *,
-        name: str = "",
+        self, fn: Callable[..., Result], calls: Mapping[Key, tuple[Any, ...]], *, name: str = "",
         accelerator: str | None = None,
-    ) -> dict[Key, Result]:
+    ) -> dict[Key, Result]:  # fmt: skip
         """Run a step on each key's arguments."""
         every = [tuple(map(self._with_data_there, args)) for args in calls.values()]
         results: list[Result] = []
@@ -99,14 +95,9 @@ class SideBySide:
         return self.engine(fn, *args)
 
     def map(
-        self,
-        fn: Callable[..., Any],
-        calls: Mapping[Key, tuple[Any, ...]],
-        /,
-        *,
-        name: str = "",
+        self, fn: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]], /, *, name: str = "",
         step: Callable[..., Any] | None = None,
-    ) -> dict[Key, Any]:
+    ) -> dict[Key, Any]:  # fmt: skip
         """Run a step on each key's arguments: those of a process in one call, if that may be faster.
 
         Raises the error of a call that fails. name: as for `Engine.map`. step: what `fn` calls, if not `fn` itself.

@@ -49,14 +49,9 @@ __all__ = [
 
 
 def train(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training,
     loss: OwnLoss | None = None,
-) -> tuple[Params, Update]:
+) -> tuple[Params, Update]:  # fmt: skip
     """Train the device's model on its examples and send the whole model.
 
     It starts from the tensors in the device's memory, then from those in the message; missing tensors are initialised.
@@ -73,18 +68,10 @@ def train(
 
 
 def fit(
-    flat: FlatNet,
-    device: Device,
-    step_id: StepId,
-    training: Training,
-    memory: Params,
-    *,
-    message: Message | None = None,
-    prefix: str = MOMENTS,
-    grad_hook: Callable[[], None] | None = None,
-    pieces: Pieces = WHOLE,
-    logit_grad: LogitGrad | None = None,
-) -> Params:
+    flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, *,
+    message: Message | None = None, prefix: str = MOMENTS, grad_hook: Callable[[], None] | None = None,
+    pieces: Pieces = WHOLE, logit_grad: LogitGrad | None = None,
+) -> Params:  # fmt: skip
     """Train a model on the device's examples; returns the optimiser's moments if they are to be kept, and loss's parts.
 
     memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
@@ -98,19 +85,12 @@ def fit(
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)
     descent = Descent(
-        flat,
-        training,
-        device.data.train,
-        minibatches(flat, len(device.data.train), training, step_id.generator("batches")),
-        moments,
-        step_id.generator("noise"),
-        grad_hook=grad_hook,
-        pieces=pieces,
-        logit_grad=logit_grad or balanced_grad(training, device.data.train),
-        batch_of=batch_of,
-        parts=parts,
+        flat, training, device.data.train,
+        minibatches(flat, len(device.data.train), training, step_id.generator("batches")), moments,
+        step_id.generator("noise"), grad_hook=grad_hook, pieces=pieces,
+        logit_grad=logit_grad or balanced_grad(training, device.data.train), batch_of=batch_of, parts=parts,
         held_out=device.data.val,
-    )
+    )  # fmt: skip
     DESCEND.get()(descent)
     state = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
     return state if parts is None else state | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
@@ -141,15 +121,9 @@ class Descent:
         """Take all steps, in place."""
         with nets.use_generator(self.noise):
             step = plain_step(
-                self.flat,
-                self.training,
-                len(self.batches),
-                self.moments,
-                grad_hook=self.grad_hook,
-                pieces=self.pieces,
-                logit_grad=self.logit_grad,
-                batch_of=self.batch_of,
-            )
+                self.flat, self.training, len(self.batches), self.moments, grad_hook=self.grad_hook, pieces=self.pieces,
+                logit_grad=self.logit_grad, batch_of=self.batch_of,
+            )  # fmt: skip
             if self.parts is not None:
                 step = both(step, self.parts, self.training, len(self.batches), self.moments)
             if self.stops_early:
@@ -213,17 +187,10 @@ def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
 
 
 def plain_step(
-    flat: FlatNet,
-    training: Training,
-    steps: int,
-    moments: Params | None = None,
-    *,
-    grad_hook: Callable[[], None] | None = None,
-    pieces: Pieces = WHOLE,
-    logit_grad: LogitGrad | None = None,
-    batch_of: Callable[..., Batch] = Batch,
-    update: Callable[[float], None] | None = None,
-) -> Step:
+    flat: FlatNet, training: Training, steps: int, moments: Params | None = None, *,
+    grad_hook: Callable[[], None] | None = None, pieces: Pieces = WHOLE, logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch, update: Callable[[float], None] | None = None,
+) -> Step:  # fmt: skip
     """Return the step that minimises the mean loss.
 
     moments: the optimiser's, updated by each step; an empty one is filled. grad_hook: changes `flat.gradient` before
@@ -264,13 +231,9 @@ def in_place(training: Training, grad_hook: Callable[[], None] | None, pieces: P
 
 
 def descend_until_best(
-    flat: FlatNet,
-    training: Training,
-    batches: Sequence[Tensor],
-    descend: Callable[[Sequence[Tensor]], None],
-    held_out: Data,
-    state: Sequence[Tensor],
-) -> None:
+    flat: FlatNet, training: Training, batches: Sequence[Tensor], descend: Callable[[Sequence[Tensor]], None],
+    held_out: Data, state: Sequence[Tensor],
+) -> None:  # fmt: skip
     """Take a step on each minibatch; keep the model after the epoch with the least loss on held-out examples.
 
     After `training.patience` epochs without a lower loss no further one follows. descend: takes a step on each of some

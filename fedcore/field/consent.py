@@ -26,8 +26,7 @@ from fedcore.types.federation import Net, Params
 KINDS = {
     "model": "a model, a part of one, or how training changed it",
     "class_hits": "for each class, its validation examples and how many of them are right",
-    "labels": "how many examples of each label it has",
-    "counts": "how many examples of each label it has",
+    "labels": "how many examples of each label it has", "counts": "how many examples of each label it has",
     "soft": "for each label, the sum of the logits of its examples, and their number",
     "prototypes": "for each label, the mean features of its examples",
     "path": "its number of steps times the learning rate",
@@ -36,8 +35,7 @@ KINDS = {
     "cross": "sums of products of layers' inputs and outputs over its examples",
     "outputs": "for each hidden unit, three sums over its examples",
     "targets": "for each class, the sum of the features of its examples",
-    "axes": "the largest directions of its features",
-    "residual": "the rest of its features' squares",
+    "axes": "the largest directions of its features", "residual": "the rest of its features' squares",
     "stack": "sums of products of all models' logits over its validation examples",
     "report": "its model's error, its numbers of labelled and of all examples",
     "classifier": "to the other device of a pair: a classifier that tells their examples apart",
@@ -45,9 +43,8 @@ KINDS = {
     "noise": "to the other device of a pair: where the pair's common random numbers stand",
     "error": "that classifier's error on its examples",
     "differ": "how often each two of the received models disagree on its examples",
-    "features": "features of some of its examples",
-    "attention": "the weights of the models that it received",
-}
+    "features": "features of some of its examples", "attention": "the weights of the models that it received",
+}  # fmt: skip
 """What can leave a device, by the kind of its tensors, see :func:`kind_of`."""
 
 _PAIRS = "report classifier buffer noise error model differ"

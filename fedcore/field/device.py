@@ -69,15 +69,9 @@ class FieldDevice:
     """
 
     def __init__(
-        self,
-        name: str,
-        data: Splits | Source,
-        folder: Path,
-        allowed: Collection[str] | Consent,
-        wait: float = WAIT,
-        keys: Keys | None = None,
-        overrun: Callable[[], None] = lambda: None,
-    ) -> None:
+        self, name: str, data: Splits | Source, folder: Path, allowed: Collection[str] | Consent, wait: float = WAIT,
+        keys: Keys | None = None, overrun: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.name, self.data, self.folder = name, data, folder
         self.consent = allowed if isinstance(allowed, Consent) else consent_of(allowed)
         self.keys, self._overrun = keys, overrun

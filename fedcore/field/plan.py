@@ -118,15 +118,9 @@ class Plan:
 
 
 def plan_of(
-    config: MethodConfig,
-    nets: Mapping[str, Net],
-    seed: int,
-    run: str,
-    shape: tuple[int, ...],
-    classes: int,
-    recipe: Recipe | None = None,
-    task: str = CLASSIFICATION.name,
-) -> Plan:
+    config: MethodConfig, nets: Mapping[str, Net], seed: int, run: str, shape: tuple[int, ...], classes: int,
+    recipe: Recipe | None = None, task: str = CLASSIFICATION.name,
+) -> Plan:  # fmt: skip
     """Return the plan of a method on some devices. Raises InputError for one that cannot run in the field."""
     if not isinstance(config.name, str):
         raise InputError(

@@ -35,12 +35,10 @@ def state_bytes(state: State) -> bytes:
     number = {key: str(index) for index, key in enumerate(distinct)}
     memories: Any = state.memories
     header = {
-        "stage": state.stage,
-        "round": state.round,
-        "delivered": sorted(state.delivered),
+        "stage": state.stage, "round": state.round, "delivered": sorted(state.delivered),
         "messages": {name: number[id(message)] for name, message in messages.items()},
         "memories": {name: [memory.digest, memory.nbytes] for name, memory in memories.items()},
-    }
+    }  # fmt: skip
     server: Any = state.server
     parts = {f"{number[key]} params": message.params for key, message in distinct.items()}
     more = {f"{number[key]} extra": message.extra for key, message in distinct.items()}
@@ -180,17 +178,9 @@ class Metered:
 
 
 def run_with_devices(
-    link: Link,
-    setup: Setup,
-    config: MethodConfig,
-    seed: int,
-    folder: Path,
-    *,
-    seconds: float,
-    least: int,
-    notify: Callable[[str], None] = lambda line: None,
-    away: set[str] | None = None,
-) -> Iterator[RoundResult]:
+    link: Link, setup: Setup, config: MethodConfig, seed: int, folder: Path, *, seconds: float, least: int,
+    notify: Callable[[str], None] = lambda line: None, away: set[str] | None = None,
+) -> Iterator[RoundResult]:  # fmt: skip
     """Run a method turn by turn; each turn's state is in `folder`, from whose last one a run goes on.
 
     folder: its name is the run's. seconds: that devices have for a step. least: how many must answer. away: devices

@@ -60,14 +60,10 @@ class Stuck(Diverged):
 
 
 def ask(
-    link: Link,
-    calls: Mapping[str, bytes],
-    seconds: float,
-    joining: bytes | None = None,
-    notify: Callable[[str], None] = lambda line: None,
-    away: set[str] | None = None,
+    link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes | None = None,
+    notify: Callable[[str], None] = lambda line: None, away: set[str] | None = None,
     joined: Callable[[str, bytes], object] = lambda name, answer: None,
-) -> dict[str, bytes]:
+) -> dict[str, bytes]:  # fmt: skip
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
     joining: the call that a device gets first which does not know the run, as it came late or lost its folder. notify:
@@ -147,16 +143,10 @@ class Field:
     """
 
     def __init__(
-        self,
-        link: Link,
-        plan: Plan,
-        fed: Federation,
-        seconds: float,
-        notify: Callable[[str], None] = lambda line: None,
-        kit: Path | None = None,
-        away: set[str] | None = None,
+        self, link: Link, plan: Plan, fed: Federation, seconds: float,
+        notify: Callable[[str], None] = lambda line: None, kit: Path | None = None, away: set[str] | None = None,
         aside: Iterable[str] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.link, self.plan, self.fed, self.seconds, self.notify = link, plan, fed, seconds, notify
         self.facts: dict[str, dict[str, Any]] = {}
         self.kit, self.away, self.aside = kit, set[str]() if away is None else away, {*aside}
@@ -368,13 +358,9 @@ def require(refused: Sequence[str], agreed: int, least: int | None, notify: Call
 
 
 def exchange(
-    link: Link,
-    plan: Plan,
-    seconds: float,
-    least: int,
-    notify: Callable[[str], None] = lambda line: None,
+    link: Link, plan: Plan, seconds: float, least: int, notify: Callable[[str], None] = lambda line: None,
     away: set[str] | None = None,
-) -> tuple[Plan, dict[str, dict[str, float]]]:
+) -> tuple[Plan, dict[str, dict[str, float]]]:  # fmt: skip
     """Return a plan whose recipe has the numbers that devices share, and the bytes that each device sent and received.
 
     Each device sends its medians, or its means and variances, once. away: see `ask`. Raises InputError with the reason

@@ -75,15 +75,9 @@ Played = FieldRun
 
 
 def play(
-    kit: Path,
-    config: MethodConfig,
-    name: str,
-    seed: int | None = None,
-    *,
-    seconds: float,
-    least: int | None = None,
+    kit: Path, config: MethodConfig, name: str, seed: int | None = None, *, seconds: float, least: int | None = None,
     said: Notify = lambda line: None,
-) -> FieldRun:
+) -> FieldRun:  # fmt: skip
     """Run a method with a kit's devices to its end; a run of that name goes on from its last turn.
 
     seed: None: the study's. least: None: all devices must answer.
@@ -101,14 +95,9 @@ def play(
 
 
 def play_study(
-    kit: Path,
-    labels: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    seconds: float,
-    least: int | None = None,
+    kit: Path, labels: Sequence[str], seeds: Sequence[int], *, seconds: float, least: int | None = None,
     notify: Notify = lambda line: None,
-) -> FieldStudy:
+) -> FieldStudy:  # fmt: skip
     """Compare the rows of a kit's study on its devices. labels: of the rows; all of them if there are none."""
     setup = read_setup(kit)
     rows = rows_of(setup, labels)

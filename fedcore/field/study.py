@@ -32,13 +32,9 @@ ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains":
 
 
 def setup_of(
-    job: Job,
-    setting: Setting,
-    dataset: Dataset,
-    devices: Collection[str],
-    answer: MethodConfig | None,
+    job: Job, setting: Setting, dataset: Dataset, devices: Collection[str], answer: MethodConfig | None,
     rates: Mapping[str, float] = MappingProxyType({}),
-) -> Setup:
+) -> Setup:  # fmt: skip
     """Return the setup for a study's devices. devices: their names; those of the data if there are none.
 
     answer: the row that the study recommends, as it ran. rates: label -> the learning rate that the study has chosen,
@@ -118,17 +114,9 @@ class FieldStudy:
 
 
 def run_study(
-    link: Link,
-    setup: Setup,
-    rows: Iterable[MethodConfig],
-    seeds: Iterable[int],
-    folder: Path,
-    *,
-    seconds: float,
-    least: int,
-    notify: Callable[[str], None] = lambda line: None,
-    away: set[str] | None = None,
-) -> FieldStudy:
+    link: Link, setup: Setup, rows: Iterable[MethodConfig], seeds: Iterable[int], folder: Path, *, seconds: float,
+    least: int, notify: Callable[[str], None] = lambda line: None, away: set[str] | None = None,
+) -> FieldStudy:  # fmt: skip
     """Run rows with each seed on devices, and answer as the study would; a row that is refused is left out.
 
     folder: of the runs, each of which goes on from its last turn. Numbers that devices share are exchanged once a seed.

@@ -46,15 +46,10 @@ class Steps:
     in_parts = True  # methods with one training share it, whatever their devices attach
 
     def __init__(
-        self,
-        store: Store,
-        workers: Engine,
-        on_step: Callable[[Step], None] = lambda step: None,
-        advance: Callable[[int], None] = lambda count: None,
-        accelerator: str | None = None,
-        tasks: Mapping[str, Task[..., Any]] | None = None,
-        together: int = 1,
-    ) -> None:
+        self, store: Store, workers: Engine, on_step: Callable[[Step], None] = lambda step: None,
+        advance: Callable[[int], None] = lambda count: None, accelerator: str | None = None,
+        tasks: Mapping[str, Task[..., Any]] | None = None, together: int = 1,
+    ) -> None:  # fmt: skip
         self.store = store
         self.workers = workers
         self.on_step = on_step
@@ -95,13 +90,9 @@ class Steps:
         }
 
     def _run_in_workers(
-        self,
-        fn: Callable[..., Any],
-        calls: Mapping[Any, tuple[Any, ...]],
-        accelerator: str | None,
-        work: Callable[..., Any] = load_call_save,
-        sharded: bool = False,
-    ) -> dict[Any, Any]:
+        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None,
+        work: Callable[..., Any] = load_call_save, sharded: bool = False,
+    ) -> dict[Any, Any]:  # fmt: skip
         shared = SharedWork(self.store, self.workers, fn)
 
         def body(name: str, *args: Any) -> Any:
@@ -135,12 +126,9 @@ class Steps:
         return self._map(fn, {"": args}, body)[""]
 
     def run_nested(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        unkeyed: tuple[Any, ...] = (),
+        self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (),
         needed: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Run a step in this process that runs other steps in the workers: fn(execute, *args, *unkeyed).
 
         unkeyed: arguments that are no part of the key, since they change only how far the step goes. needed: the part
@@ -183,14 +171,10 @@ class Steps:
             self.store.drop(ref)
 
     def _map(
-        self,
-        fn: Any,
-        calls: Mapping[Any, tuple[Any, ...]],
-        body: Callable[..., Any],
-        needed: Callable[[Any], Any] = lambda value: value,
-        sharded: bool = False,
+        self, fn: Any, calls: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any],
+        needed: Callable[[Any], Any] = lambda value: value, sharded: bool = False,
         prepare: Callable[[dict[str, tuple[Any, ...]]], None] | None = None,
-    ) -> dict[Any, Any]:
+    ) -> dict[Any, Any]:  # fmt: skip
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         jobs = {unit: Job(partial(body, f"{kind}-{keys[unit]}", *args)) for unit, args in calls.items()}

@@ -90,16 +90,9 @@ class Session:
     """
 
     def __init__(
-        self,
-        flow: str,
-        store: Store,
-        workers: Engine,
-        progress: Progress,
-        accelerator: str | None,
-        together: int,
-        on_compute: Callable[[], None],
-        tasks: Mapping[str, Task[..., Any]] | None,
-    ) -> None:
+        self, flow: str, store: Store, workers: Engine, progress: Progress, accelerator: str | None, together: int,
+        on_compute: Callable[[], None], tasks: Mapping[str, Task[..., Any]] | None,
+    ) -> None:  # fmt: skip
         self.flow = flow
         self.on_compute = on_compute
         self.store = store
@@ -162,14 +155,9 @@ def mark_running(flow_run: str) -> Iterator[None]:
 
 @contextmanager
 def open_session(
-    flow: str,
-    store: Store,
-    engine: Engine,
-    accelerator: str = "none",
-    together: int = 1,
-    on_compute: Callable[[], None] = lambda: None,
-    tasks: Mapping[str, Task[..., Any]] | None = None,
-) -> Iterator[Session]:
+    flow: str, store: Store, engine: Engine, accelerator: str = "none", together: int = 1,
+    on_compute: Callable[[], None] = lambda: None, tasks: Mapping[str, Task[..., Any]] | None = None,
+) -> Iterator[Session]:  # fmt: skip
     """Open a session; worker processes of its own start with the first step that is not cached.
 
     accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`. tasks: see
@@ -191,12 +179,9 @@ def open_session(
 
 @contextmanager
 def open_run_session(
-    flow: str,
-    run: Run,
-    settings: Iterable[Setting],
-    on_compute: Callable[[], None],
+    flow: str, run: Run, settings: Iterable[Setting], on_compute: Callable[[], None],
     tasks: Mapping[str, Task[..., Any]],
-) -> Iterator[Session]:
+) -> Iterator[Session]:  # fmt: skip
     """Open a session with the store, the engine and the hardware of section run. settings: those of the jobs.
 
     At its end it deletes what the section says is not kept.

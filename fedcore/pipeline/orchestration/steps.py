@@ -93,14 +93,10 @@ def _should_retry(state: Any) -> bool:
 
 
 STEP_OPTIONS: dict[str, Any] = {
-    "cache_policy": BY_KEY,
-    "persist_result": True,
-    "result_storage": environment.STEPS,
-    "result_serializer": "json",
-    "cache_result_in_memory": False,
-    "retries": RETRIES,
+    "cache_policy": BY_KEY, "persist_result": True, "result_storage": environment.STEPS, "result_serializer": "json",
+    "cache_result_in_memory": False, "retries": RETRIES,
     "retry_condition_fn": lambda task, run, state: _should_retry(state),
-}
+}  # fmt: skip
 """Options of the Prefect tasks that run cached steps: each takes a step's key and the number of its job."""
 
 

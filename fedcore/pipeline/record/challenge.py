@@ -89,14 +89,9 @@ def compare(
 
 
 def judge(
-    dataset: Dataset,
-    partition: Partition,
-    trained: Keys,
-    candidate: ServedModels,
-    champion: ServedModels,
-    criterion: Criterion,
-    scoring: Scoring = Scoring(),
-) -> tuple[str, str]:
+    dataset: Dataset, partition: Partition, trained: Keys, candidate: ServedModels, champion: ServedModels,
+    criterion: Criterion, scoring: Scoring = Scoring(),
+) -> tuple[str, str]:  # fmt: skip
     """Return whether a candidate is better than the champion, yes or no, and why. Raises InputError if nothing can say.
 
     dataset, partition: today's, on which the candidate was trained. trained: the keys of the champion's training rows.

@@ -167,13 +167,8 @@ def params_of(result: Result) -> dict[str, Any]:
     flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
     decided = {"threshold": result.threshold.value} if result.threshold else {}
     return {
-        "study": setting.study,
-        "setting": setting.name,
-        "seed": result.seed,
-        **flat,
-        **result.row.flat(),
-        **decided,
-    }
+        "study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat(), **decided,
+    }  # fmt: skip
 
 
 def cut_value(value: Any) -> str:

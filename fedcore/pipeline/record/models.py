@@ -58,13 +58,9 @@ PACKAGES = ("torch", "safetensors", "numpy", "pandas", "pydantic", "cloudpickle"
 
 
 def write(
-    folder: Path,
-    schema: Schema,
-    nets: Sequence[Mapping[str, Any]],
-    models: Sequence[tuple[Model, int]],
-    devices: Mapping[str, int],
-    threshold: Threshold | None = None,
-) -> None:
+    folder: Path, schema: Schema, nets: Sequence[Mapping[str, Any]], models: Sequence[tuple[Model, int]],
+    devices: Mapping[str, int], threshold: Threshold | None = None,
+) -> None:  # fmt: skip
     """Write models to a folder, for :func:`fedcore.api.serving.load`.
 
     nets: sections of settings. models: each distinct model, and the index of its net. devices: device -> index of its
@@ -224,13 +220,9 @@ def load_reference(folder: Path) -> drift.Reference | None:
 
 
 def log_arguments(
-    folder: Path,
-    schema: Schema,
-    sections: Sequence[Mapping[str, Any]],
-    models: Sequence[tuple[Model, int]],
-    devices: Mapping[str, int],
-    threshold: Threshold | None = None,
-) -> dict[str, Any]:
+    folder: Path, schema: Schema, sections: Sequence[Mapping[str, Any]], models: Sequence[tuple[Model, int]],
+    devices: Mapping[str, int], threshold: Threshold | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Write models as `write` does; returns MLflow's arguments to log or save them."""
     write(folder / FOLDER, schema, sections, models, devices, threshold)
     paths, needed = write_code(folder / "code", sections)

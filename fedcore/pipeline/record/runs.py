@@ -217,19 +217,10 @@ class Record:
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
 
     def write(
-        self,
-        run: Run,
-        *,
-        params: Mapping[str, Any],
-        table: pd.DataFrame,
-        seconds: pd.DataFrame,
-        dataset: tuple[str, str, Mapping[str, Any]],
-        turn_reports: Sequence[Report],
-        drawn: Mapping[str, bytes],
-        schema: DataSchema | None = None,
-        files: Mapping[str, bytes] | None = None,
-        criterion: Criterion = Criterion(),
-    ) -> None:
+        self, run: Run, *, params: Mapping[str, Any], table: pd.DataFrame, seconds: pd.DataFrame,
+        dataset: tuple[str, str, Mapping[str, Any]], turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
+        schema: DataSchema | None = None, files: Mapping[str, bytes] | None = None, criterion: Criterion = Criterion(),
+    ) -> None:  # fmt: skip
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
 
         files: further ones, path in the run -> content. criterion: the metric that decides, and the devices that count.
@@ -451,14 +442,9 @@ class Record:
         return str(run.info.run_id)
 
     def describe(
-        self,
-        of: StudyOnData,
-        request: str,
-        title: str,
-        note: str,
-        numbers: Mapping[tuple[str, ...], float],
+        self, of: StudyOnData, request: str, title: str, note: str, numbers: Mapping[tuple[str, ...], float],
         files: Mapping[str, bytes],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write a comparison to its request's run: the answer, headline numbers of each row, the page and pictures.
 
         request: a digest of the rows and seeds that are compared. numbers: the parts of a metric's name -> value. The
@@ -520,10 +506,7 @@ def warm_up() -> None:
     model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
     with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
         what = models.log_arguments(
-            Path(folder) / "files",
-            DataSchema((1,), "float32", ("a", "b")),
-            [{"name": "mlp", "widths": [1]}],
-            [(model, 0)],
-            {"a": 0},
-        )
+            Path(folder) / "files", DataSchema((1,), "float32", ("a", "b")), [{"name": "mlp", "widths": [1]}],
+            [(model, 0)], {"a": 0},
+        )  # fmt: skip
         mlflow.pyfunc.save_model(path=f"{folder}/model", **what)

@@ -48,12 +48,9 @@ from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.results.verdicts import verdict_table
 
 HEADLINE = {
-    "{metric}": "test_mean",
-    "{metric}_worst": "test_worst",
-    "shared_{metric}": "shared_mean",
-    "bytes_up": "bytes_up",
+    "{metric}": "test_mean", "{metric}_worst": "test_worst", "shared_{metric}": "shared_mean", "bytes_up": "bytes_up",
     "bytes_down": "bytes_down",
-}
+}  # fmt: skip
 """The metrics of each row in its study's run, by the name of the metric that decides -> columns of the summary."""
 
 
@@ -68,14 +65,10 @@ class ComparisonInput:
 
 
 def compare(
-    params: Mapping[str, Any],
-    results: Sequence[Path],
-    seconds: Sequence[Path],
-    partitions: Iterable[Path],
-    papers: Papers | None = None,
-    inputs: ComparisonInput | None = None,
+    params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], partitions: Iterable[Path],
+    papers: Papers | None = None, inputs: ComparisonInput | None = None,
     trends: Mapping[tuple[str, str], bytes] | None = None,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Compare results that are in some folders.
 
     partitions: their pictures. inputs: what their tables say, if this command has just made them. trends: a

@@ -65,12 +65,9 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
     result = run_method(session, setting, final, fed, row, seed, origin.size, rounds)
     about = FinalFit(source.version, source.run, study, before, rows, method.held_out, count_left(session.store, final))
     return replace(
-        result,
-        config=Digest().of(("final fit", result.config)),
-        table=tidy.without_scores(result.table),
-        final=about,
+        result, config=Digest().of(("final fit", result.config)), table=tidy.without_scores(result.table), final=about,
         threshold=origin.threshold,
-    )
+    )  # fmt: skip
 
 
 def require_same(session: Session, origin: Origin, study: PreparedData, name: str, advice: str) -> Method:
@@ -101,14 +98,9 @@ def count_left(store: Store, final: PreparedData) -> int:
 
 
 def announce(
-    session: Session,
-    params: Mapping[str, Any],
-    origin: Origin,
-    source: PromotionCandidate,
-    fed: Federation,
-    before: Mapping[str, int],
-    rows: Mapping[str, int],
-) -> str:
+    session: Session, params: Mapping[str, Any], origin: Origin, source: PromotionCandidate, fed: Federation,
+    before: Mapping[str, int], rows: Mapping[str, int],
+) -> str:  # fmt: skip
     """Say what a final fit trains on and how long that takes, before it starts.
 
     The seconds of this project's steps, which trained on the study's rows, grow with the rows.

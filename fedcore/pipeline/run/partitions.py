@@ -72,13 +72,10 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
     shutil.copyfile(store.path(dataset), folder / DATASET)
     data: Dataset = store.get(dataset)
     card = {
-        "digest": dataset.digest,
-        "shape": list(data.train.x.shape[1:]),
-        "classes": list(data.classes),
-        "examples": len(data.train),
-        "test": len(data.test) if data.test is not None else None,
+        "digest": dataset.digest, "shape": list(data.train.x.shape[1:]), "classes": list(data.classes),
+        "examples": len(data.train), "test": len(data.test) if data.test is not None else None,
         "devices": len(set(data.device)) if data.device is not None else None,
-    }
+    }  # fmt: skip
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
 
 
