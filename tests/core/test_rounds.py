@@ -16,7 +16,7 @@ from fedcore.core.training import flatten_net, minibatches, train
 from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
-from fedcore.methods.code.ranking import begin_ranking as begin_ranked
+from fedcore.methods.code.code_ot import begin_ranking as begin_ranked
 from fedcore.types.federation import Data, Net, Threats
 from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepId, Update, generator
 

@@ -1,15 +1,26 @@
-r"""FedProto (Tan et al. 2022, Algorithm 1): devices exchange the mean features of classes, and no model.
+r"""Methods that hold a device's features near what others have learnt: MOON and FedProto.
+
+MOON (Li, He and Song 2021, Algorithm 1): features near the global model's, far from the device's own last ones.
+
+l = CE + mu l_con
+l_con = -log exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau))
+
+z, z_glob and z_prev are the features of one example by the model in training, by the one that was sent and by the one
+that the device last sent, which it keeps; sim is the cosine. Before a device's first round z_prev is z_glob, where
+l_con is constant. Three passes per step in place of one; FedAvg's traffic. Departure: features are the input of the
+net's last layer; the paper adds a projection head of two layers to its nets.
+
+FedProto (Tan et al. 2022, Algorithm 1): devices exchange the mean features of classes, and no model.
 
 C_i^(j) = 1/|D_ij| sum over the device's examples of class j of f_i(x)       a prototype, (d,)
 C^(j) = sum_i |D_ij| / N_j C_i^(j)      over the devices that have class j, N_j = sum_i |D_ij|
 L = CE + lambda/B sum over a minibatch of ||f_i(x) - C^(y)||^2 / d
 
 f_i is the input of the last layer of the device's own net. Nets may differ, but for the number of features d. A device
-sends (K, d) prototypes and (K,) counts, and receives as much.
-
-Departures. As printed the mean has a further factor, one over the number of devices with the class, which would shrink
-it. In L single examples are held near the prototypes, as in the authors' code; the text has the means of a minibatch.
-Classes are told by the net's last layer; the paper also takes the nearest prototype. The first round has no prototypes.
+sends (K, d) prototypes and (K,) counts, and receives as much. Departures: as printed the mean has a further factor, one
+over the number of devices with the class, which would shrink it. In L single examples are held near the prototypes, as
+in the authors' code; the text has the means of a minibatch. Classes are told by the net's last layer; the paper also
+takes the nearest prototype. The first round has no prototypes.
 """
 
 from __future__ import annotations
@@ -20,14 +31,16 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss, one_hot
+from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss, one_hot
 
-from fedcore.builders import needs_classes, training_defaults
-from fedcore.core.losses import Batch
+from fedcore.builders import needs_classes, needs_one_label, training_defaults
+from fedcore.core.aggregation import Averaging
+from fedcore.core.losses import Batch, OwnLoss, own_loss
 from fedcore.core.messages import (
     begin_with_memory,
     initial_messages,
     merge_models,
+    received_model,
     require_shared_init,
     to_everyone,
     to_sampled,
@@ -37,10 +50,56 @@ from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Amount, Count, Fraction
+from fedcore.types.ranges import Amount, Count, Fraction, Positive
+
+__all__ = ["fedproto", "moon"]
+
+LAST = "last/"
+"""Prefix of the tensors in a device's memory that hold the model that it last sent."""
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """Entries of updates and messages: (K, d), and how many examples each class has, (K,) float32."""
+
+
+@needs_one_label("contrasts the features of an example")
+@training_defaults(shared_init=True)
+def moon(
+    *, nets: Mapping[str, Net], training: Training, averaging: Averaging, mu: Amount = 1.0, tau: Positive = 0.5
+) -> Method:
+    """Build MOON.
+
+    Args:
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
+        mu: weight of the contrast, from 0 (the paper: .1 to 10); 0 is FedAvg by size, bit by bit.
+        tau: temperature of the cosines, above 0 (the paper: .5).
+    """
+    require_equal(nets)
+    require_cross_entropy("moon", training)
+    loss = partial(contrastive_loss, mu=mu, tau=tau) if mu else None
+    stage = averaging.stage(partial(train_contrasted, training=training, loss=loss))
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
+
+
+def train_contrasted(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, loss: OwnLoss | None
+) -> tuple[Params, Update]:
+    """Train from the model that was sent, by the contrastive loss; keep the new model for the next contrast."""
+    sent = starting_params({}, message, device, step_id)
+    flat = flatten_net(device.net, sent)
+    chosen = training if loss is None else replace(training, loss=loss)
+    moments = fit(flat, device, step_id, chosen, memory, message=Message(sent))
+    params = flat.params()
+    last = {} if loss is None else {f"{LAST}{name}": tensor for name, tensor in params.items()}
+    return last | moments, Update(params, size=len(device.data.train))
+
+
+def contrastive_loss(batch: Batch, *, mu: float, tau: float) -> Tensor:
+    """Return CE + mu l_con: l_con is the cross-entropy of telling the global model's features from the last ones."""
+    sent = batch.message.params
+    last = {name: batch.memory.get(f"{LAST}{name}", tensor) for name, tensor in sent.items()}
+    likeness = [cosine_similarity(batch.features, batch.with_params(params).features) / tau for params in (sent, last)]
+    first = torch.zeros(len(batch.y), dtype=torch.int64, device=batch.y.device)
+    return own_loss(batch.logits, batch.y) + mu * cross_entropy(torch.stack(likeness, 1), first)
 
 
 @needs_classes("averages features by label")

@@ -8,7 +8,7 @@ from federations import NBYTES, NET, NETS, SGD, data, federation, last, model
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import accuracy
 from fedcore.methods import method
-from fedcore.methods.code.ranking import (
+from fedcore.methods.code.code_ot import (
     CLASS_HITS,
     begin_ranking,
     class_scores,
