@@ -49,6 +49,9 @@ def from_arrays(
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(LabelKindName)))
     if split is not None and (len(split) != len(y) or not {*split} <= {*MARKS}):  # type: ignore[arg-type]
         raise InputError(f"from_arrays.split: must name one of {', '.join(MARKS)} for each of the examples")
+    for given in (x, y, *(as_mapping(x) or {}).values()):
+        if np.ma.is_masked(given):
+            raise InputError("from_arrays: a masked array has masked values; fill them, or leave their examples out")
     if test is not None:
         return _with_test(x, y, *test, device, split, task)
     if split is not None:

@@ -33,6 +33,9 @@ BYTE_ORDERS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SAMPLE = 1 << 16
 """Characters in which the separator is looked for."""
 
+FIRST = 1000
+"""Rows in which numbers with zeros in front are looked for."""
+
 CELLS, UNFOLDED = 1 << 28, 4 << 30
 """The most cells of a Parquet file (2 GiB as numbers), and the most bytes that its groups of rows declare."""
 
@@ -53,7 +56,8 @@ class RawTable:
     frame: without markers of missing values. markers: column -> marker as it is written -> cells; without empty cells.
     form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet. spelt: of the columns
     of names and texts, the cells before they became names. earlier: the columns that earlier versions read otherwise,
-    as these read them. unread: columns that hold neither numbers nor names.
+    as these read them. unread: columns that hold neither numbers nor names. padded: columns of numbers, and one with a
+    zero in front.
     """
 
     frame: pd.DataFrame
@@ -62,6 +66,7 @@ class RawTable:
     spelt: Mapping[str, pd.Series] = field(default_factory=dict)
     earlier: Mapping[str, pd.Series] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    padded: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(
@@ -128,11 +133,14 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
             frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
         typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]
         written = pd.read_csv(file, **options, usecols=typed, dtype="str") if typed else frame[[]]
+        first = pd.read_csv(file, **options, nrows=FIRST, dtype="str")
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     notes += ["decimal commas"] if comma else []
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
+    texts = {name: written[name].where(frame[name].notna()) for name in typed}
+    padded = {name: first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])}
     return RawTable(
-        frame, _written(markers), ", ".join(notes), {name: written[name].where(frame[name].notna()) for name in typed}
+        frame, _written(markers), ", ".join(notes), texts, padded={n: of.iloc[0] for n, of in padded.items() if len(of)}
     )
 
 

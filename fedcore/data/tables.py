@@ -51,6 +51,12 @@ TIME = re.compile(
 FEW_CLASSES, FEW_ROWS = 20, 10
 """A label with more than FEW_CLASSES values and fewer than FEW_ROWS rows for each on average has no classes."""
 
+ASKED_CLASSES = 10
+"""Of more numbers as classes, or with fractions, the preview says how to learn them as a quantity."""
+
+MARKED = re.compile(r"[+-]?[$€£]? ?\d+([.,' \u00a0\u202f\u2019]\d+)* ?[%$€£]?")
+"""A number with marks that keep it from being read as one."""
+
 
 def table(
     path: str | Path,
@@ -139,6 +145,8 @@ def table(
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
     columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
+    unread = {name for raw in rows.values() for name in raw.unread} - {*special, *ignore}
+    left_out |= dict.fromkeys(sorted(unread), "lists, structs or bytes; give a column for each number")
     x, keep = learnt_cells(frames, columns, missing)
     labels = labels[keep]
     if found_task == "classification":
@@ -176,6 +184,7 @@ def table(
             *marker_notes(rows, schema),
             *task_note(targets, labels, found_task),
             *spelling_notes(rows, in_use, join_names),
+            *number_notes(rows, columns, left_out),
         ),
         ids=named_rows,
         earlier=earlier_names(rows, frames, in_use, keep),
@@ -371,6 +380,22 @@ def spelling_notes(rows: Mapping[Path, RawTable], columns: Iterable[str], joined
     return lines
 
 
+def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_out: Collection[str]) -> list[str]:
+    """Return a line for each column of texts that are numbers with marks, and of numbers that may be names."""
+    lines = []
+    for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
+        cells_of = {cell for raw in rows.values() if name in raw.spelt for cell in raw.spelt[name].dropna().unique()}
+        marked = all(isinstance(cell, str) and MARKED.fullmatch(cell.strip()) for cell in cells_of)
+        if len(cells_of) > 1 and marked and amounts(cells_of) is None:
+            lines.append(f"{name}: {max(cells_of)!r} and others are texts, not numbers; write them as 1234.5")
+    padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
+    return lines + [
+        f"{name}: numbers such as {padded[name]} may be names; data.categorical=[{name}] keeps them so"
+        for name in (column.name for column in columns if column.kind == "number")
+        if name in padded
+    ]
+
+
 def names(
     frames: Mapping[Path, pd.DataFrame],
     special: Sequence[str],
@@ -495,7 +520,7 @@ def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: LabelKindN
     label, values = targets[0], np.unique(labels).tolist()
     if task == "regression":
         return [f"task: regression, {label} is a number of {len(values):,} different values (data.task)"]
-    if len(values) > FEW_CLASSES and amounts(values):
+    if (numeric := amounts(values)) and (len(values) > ASKED_CLASSES or any(value % 1 for value in numeric)):
         return [f"task: classification, {label} has {len(values):,} classes; data.task=regression learns the number"]
     return []
 

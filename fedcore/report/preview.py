@@ -22,8 +22,10 @@ from fedcore.data import Dataset, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
+from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
+from fedcore.partition.stable import row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import standard
@@ -43,6 +45,12 @@ RARE = 0.05
 
 STEPS = 1000
 """Inputs that have fewer steps over their span are pointed out."""
+
+COPIES = 0.05
+"""A larger share of test rows that equal a training row is pointed out."""
+
+GROUPS, EACH = 10, 12
+"""A column of so many whole numbers at least, each in so few rows at most, may say whose a row is."""
 
 FEW = 10
 """A device with fewer training examples is pointed out."""
@@ -311,12 +319,43 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if numbered := ",".join(table["column"][whole]):
         lines.append(f"{numbered}: another whole number in each row; if it is an identifier: data.ignore=[{numbered}]")
     lines += _coarse(table, setting.federation["scale"])
-    texts = [name for name, why in schema.left_out.items() if why.startswith(f"{len(dataset.train):,} different texts")]
-    for name in texts[:1]:
-        lines.append(f"{name}: another text in each row; if it names the rows: data.id={name}")
+    lines += _copies(dataset, divided) + (_whose(dataset, table) if dataset.ids is None else [])
+    largest = largest_integer(dataset.train.x) if dataset.train.x.ndim == 2 and not schema.columns else None
+    if largest is not None and largest > 1 and setting.nets[0].get("name") == "auto":
+        lines.append(
+            f"whole numbers from 0 to {largest}, which net.name=auto learns as quantities; if they are words: "
+            f"net.name=lstm or transformer, net.vocabulary={largest + 1}"
+        )
     if setting.federation["scale"] == "none":
         lines += _scale_advice(setting, dataset, divided)
     return lines
+
+
+def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
+    """Return lines about columns that may name the rows, or say whose they are, such as a patient of several visits."""
+    schema, rows = schema_of(dataset), f"{len(dataset.train):,}"
+    texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts" in why}
+    names = [name for name, count in texts.items() if count == rows]
+    lines = [f"{name}: another text in each row; if it names the rows: data.id={name}" for name in names[:1]]
+    groups = [f"{name} ({count} texts)" for name, count in texts.items() if count != rows]
+    for name in table["column"][(table["kind"] == "number") & (table["values"] >= GROUPS)]:
+        values = dataset.train.x[:, schema.inputs.index(name)].numpy()
+        each = np.unique(values[~np.isnan(values)], return_counts=True)[1]
+        if each.min() > 1 and each.max() <= min(2 * each.min(), EACH) and not (values % 1).any():
+            groups.append(f"{name} ({len(each)} numbers)")
+    which = ", ".join(groups[:LEFT])
+    return lines + [f"whose rows, such as a patient's: {which}? data.id keeps them on one side"] * bool(groups)
+
+
+def _copies(dataset: Dataset, divided: Partition) -> list[str]:
+    """Return a line about test rows that equal a training row of their device, if they are more than a few."""
+    keys, trains = row_keys(dataset), np.concatenate([*training(divided).values()])
+    tests = np.concatenate([own["test"] for own in divided.devices.values()])
+    copies = int(np.isin(keys[tests], keys[trains]).sum())
+    stable = "federation.hold_out=stable keeps equal rows on one side"
+    mend = stable if dataset.split is None else "leave one of each out, or data.split"
+    line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
+    return [line] if copies > COPIES * len(tests) else []
 
 
 def _coarse(table: pd.DataFrame, scale: str) -> list[str]:

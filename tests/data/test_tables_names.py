@@ -161,3 +161,37 @@ def test_numbers_keep_their_digits_until_they_are_scaled(tmp_path: Path, start: 
 def test_a_model_of_an_earlier_version_rounds_as_it_was_trained():
     schema = Schema((1,), "float32", ("0", "1"), (Column("u", "number"),), shared=Fit((), (1.7e9,), (1.0,)))
     assert encode(pd.DataFrame({"u": [1.7e9 + 70]}), schema).item() == 128
+
+
+# what is said
+
+
+def test_columns_that_are_read_otherwise_than_meant_are_said(tmp_path: Path):
+    rows = "site,zip,price,hour,u,y\n" + "".join(
+        f'{"ab"[i % 2]},0{1200 + i},"1,{i % 7 + 200}.50",{i % 24},{i},{i % 2}\n' for i in range(48)
+    )
+    data = table(tmp_path / "t.csv", rows, device="site")
+    assert "zip: numbers such as 01200 may be names; data.categorical=[zip] keeps them so" in data.notes
+    assert "price: '1,206.50' and others are texts, not numbers; write them as 1234.5" in data.notes
+    assert not [note for note in data.notes if note.startswith(("hour", "u:"))]
+
+
+def test_lists_in_parquet_are_left_out_by_name(tmp_path: Path):
+    frame = pd.DataFrame({"u": range(8), "vec": [[1.0, 2.0]] * 8, "y": [0, 1] * 4})
+    frame.to_parquet(tmp_path / "t.parquet")
+    schema = load("table", path=tmp_path / "t.parquet", label="y").schema
+    assert schema is not None
+    assert schema.left_out == {"vec": "lists, structs or bytes; give a column for each number"}
+
+
+def test_numbers_that_are_one_as_float64_are_left_out(tmp_path: Path):
+    data = table(tmp_path / "t.csv", lines("site a a b", f"k {10**18} {10**18 + 1} {10**18 + 2}", "u 1 2 3", "y 0 1 0"))
+    assert data.schema is not None
+    assert [*data.schema.left_out] == ["k"]
+
+
+@pytest.mark.parametrize(("values", "said"), [(12, True), (4, False)])
+def test_a_quantity_of_few_values_is_asked_about(tmp_path: Path, values: int, said: bool):
+    rows = "u,y\n" + "".join(f"{i},{i % values}\n" for i in range(240))
+    notes = table(tmp_path / "t" / "t.csv", rows).notes
+    assert any("data.task=regression learns the number" in note for note in notes) == said

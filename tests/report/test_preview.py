@@ -314,3 +314,44 @@ def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):
     first = next(line for line in text.splitlines() if line.startswith("plant_A")).split()
     assert 30 < float(first[-2]) < 70
     assert float(first[-1]) < 25
+
+
+@pytest.mark.parametrize(("name", "visits"), [("patient", 4), ("month", 30)])
+def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str, visits: int):
+    rows = pd.DataFrame({"u": np.arange(240) / 7, "who": np.arange(240) % 2, "y": np.arange(240) // 3 % 2})
+    rows[name] = 100 + np.arange(240) // visits
+    rows["code"] = [f"p{i // 4}" for i in range(240)]
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
+    groups = "code (60 texts), patient (60 numbers)" if visits == 4 else "code (60 texts)"
+    text = " ".join(preview(**data, width=200).split())
+    assert f"whose rows, such as a patient's: {groups}? data.id keeps them on one side" in text
+    assert "whose rows" not in preview(**data, id="code", width=200)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool):
+    rows = pd.DataFrame({"u": np.arange(100) / 7, "who": np.arange(100) % 2, "y": np.arange(100) // 3 % 2})
+    rows = pd.concat([rows.assign(part="train"), rows.assign(part="test")])
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
+    marks = {"split": "part"} if marked else {"ignore": ["part"]}
+    text = preview(**data, **marks, federation__hold_out="random", width=200)
+    mend = (
+        "leave one of each out, or data.split" if marked else "federation.hold_out=stable keeps equal rows on one side"
+    )
+    assert f" test rows equal a training row; {mend}" in text
+    assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
+
+
+def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "words_read.py").write_text(
+        "import numpy as np, fedcore as fc\n\n\ndef read(scale: float = 1):\n"
+        "    x = np.random.default_rng(0).integers(0, 85, (60, 25)) * scale\n"
+        "    return fc.from_arrays(x, np.arange(60) % 2, device=np.arange(60) // 3 % 2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    line = "if they are words: net.name=lstm or transformer, net.vocabulary=85"
+    assert line in preview(name="words_read:read", net__name="auto", width=200)
+    assert line not in preview(name="words_read:read", net__name="mlp", width=200)
+    assert "if they are words" not in preview(name="words_read:read", scale=0.5, net__name="auto", width=200)

@@ -1,0 +1,66 @@
+"""A table means the same as CSV and as Parquet, and a row the same alone; the cases that people have sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dataset_files import REAL
+
+from benchmarks.table_files import differences
+from fedcore.data import Dataset, load
+from fedcore.errors import InputError
+
+CASES = REAL.parent / "cases"
+cases = pytest.mark.skipif(not CASES.is_dir(), reason="no folder cases beside FEDCORE_DATA: people's cases not read")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(30))
+def test_a_made_table_means_the_same_in_both_files(tmp_path: Path, number: int):
+    assert differences(number, tmp_path) == []
+
+
+def read(case: str, file: str, label: str, **settings: str) -> Dataset:
+    return load("table", path=CASES / case / file, label=label, **settings)
+
+
+@cases
+@pytest.mark.parametrize(
+    ("case", "file", "settings", "line"),
+    [
+        ("label_case", "d.csv", {"label": "label", "device": "site"}, "label: 'Yes', 'Yes ', 'yes' look alike, "),
+        ("zero_sites", "sites.csv", {"label": "label", "device": "site"}, "site: '001', '01', '1' look alike, "),
+        ("numeric_label", "t.csv", {"label": "miles", "device": "airport"}, "task: classification, miles has 12 classes; "),
+        ("missing_markers", "rows.csv", {"label": "state", "device": "site", "missing": "median"}, "cells that count as "),
+        ("train_test_files", "sites", {"label": "state"}, "files: train, test for each of 2 devices; "),
+    ],
+)  # fmt: skip
+def test_what_a_case_needs_is_said(case: str, file: str, settings: dict[str, str], line: str):
+    assert any(note.startswith(line) for note in read(case, file, **settings).notes)
+
+
+@cases
+def test_names_of_cases_stay_apart():
+    assert read("names_by_file", "sites", "label").classes == ("01", "02", "n1")
+    assert {*(read("zero_sites", "sites.csv", "label", device="site").device or ())} == {"1", "01", "001"}
+
+
+@cases
+@pytest.mark.parametrize(("case", "file", "column"), [("list_column", "d.parquet", "vec"), ("big_ids", "d.csv", "k")])
+def test_a_column_of_a_case_that_cannot_be_learnt_from_is_named(case: str, file: str, column: str):
+    schema = read(case, file, "label", device="site").schema
+    assert schema is not None
+    assert [*schema.left_out] == [column]
+
+
+@cases
+def test_a_name_that_stands_twice_in_a_case_is_refused():
+    with pytest.raises(InputError, match="two of them named 'state'"):
+        read("dup_header", "rows.csv", "state", device="site")
+
+
+@cases
+def test_spaces_after_commas_and_a_site_of_test_rows_are_read():
+    assert read("spaces_after_comma", "rows.csv", "state", device="site").classes == ("a", "b")
+    assert {*(read("unseen_site", "rows.csv", "state", device="site", split="part").device or ())} == {"s0", "s1", "s2"}
