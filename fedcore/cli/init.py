@@ -74,7 +74,9 @@ fedcore[pipeline]=={version}
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--data", type=click.Path(path_type=Path), help="A CSV or Parquet file, or a folder with a file per device."
+    "--data",
+    type=click.Path(path_type=Path),
+    help="A CSV or Parquet file, or a folder with a file per device; or a folder of pictures, with a folder per class.",
 )
 @click.option(
     "--label", "labels", multiple=True, help="The column to predict; given several times, several labels of each row."
@@ -103,7 +105,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     copy(source / "studies" / f"{STUDY}.yaml", folder / "studies" / f"{STUDY}.yaml")
     (folder / "data").mkdir()
     data_path = bring(data, folder) if data else None
-    rows = sum(map(len, frames.values()))
+    rows = sum(map(len, frames.values())) or len(pictures_in(data))
     (folder / "params.yaml").write_text(project_settings(source / "params.yaml", data_path, labels, device, rows))
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
@@ -149,8 +151,12 @@ def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | 
         for option, value in named:
             raise InputError(f"{option} = {value!r}: names a column of --data, which is not given")
         return {}
+    if not labels and pictures_in(data):
+        return {}
     if not labels:
         raise InputError("--label: must name the column to predict")
+    if pictures_in(data):
+        raise InputError(f"--label = {labels[0]!r}: {data} has pictures, whose classes are its folders; leave it out")
     from fedcore.data.schema import MISSING_VALUES
     from fedcore.data.tables import read_sources  # takes pandas
 
@@ -164,6 +170,13 @@ def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | 
                 columns = ", ".join(map(str, frame))
                 raise InputError(f"{option} = {value!r}: {file} has no such column; it has {columns}")
     return frames
+
+
+def pictures_in(data: Path | None) -> list[Path]:
+    """Return the pictures in a folder."""
+    from fedcore.data.pictures import pictures
+
+    return pictures(data.rglob("*")) if data is not None and data.is_dir() else []
 
 
 def columns_of_times(frames: Mapping[Path, pd.DataFrame]) -> list[str]:
@@ -210,11 +223,9 @@ def project_settings(source: Path, data: Path | None, labels: Sequence[str], dev
         params["training"]["batch"] = next(batch for most, batch in BATCHES if rows <= most)
         several = CommentedSeq(labels)
         several.fa.set_flow_style()
-        label = labels[0] if len(labels) == 1 else several
-        params["data"].update({"name": "table", "path": str(data), "label": label})
-        params["federation"]["hold_out"] = (
-            "stable"  # tables grow, and a champion is challenged on rows that stay held out
-        )
+        label = {"label": labels[0] if len(labels) == 1 else several} if labels else {}
+        params["data"].update({"name": "table" if labels else "image_folder", "path": str(data), **label})
+        params["federation"]["hold_out"] = "stable"  # data grow, and a champion is challenged on what stays held out
         if device is not None:
             params["data"].insert([*params["data"]].index("label"), "device", device)
             params["federation"]["partition"] = "by_device"

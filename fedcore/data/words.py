@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -28,6 +30,22 @@ def vocabulary_of(texts: Iterable[str], size: Count = VOCABULARY) -> dict[str, i
     counts = Counter(word for text in texts for word in words_of(text))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[:size]
     return {word: number for number, word in enumerate(ranked, FIRST)}
+
+
+def stored_vocabulary(path: str | Path, texts: Iterable[str], size: Count = VOCABULARY) -> dict[str, int]:
+    """Return the vocabulary in a file, after words of these texts that it lacks are added to it, up to `size`.
+
+    So a word keeps its number when texts are added, and so do a trained model and the rows that are held out.
+    """
+    file = Path(path)
+    known: dict[str, int] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    new = [word for word in vocabulary_of(texts, size + len(known)) if word not in known]
+    grown = known | {word: number for number, word in enumerate(new[: max(size - len(known), 0)], FIRST + len(known))}
+    if grown != known:
+        part = file.with_name(f".{file.name}.part")
+        part.write_text(json.dumps(grown, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        part.replace(file)
+    return grown
 
 
 def to_numbers(texts: Sequence[str], vocabulary: dict[str, int], length: Count = LENGTH) -> Tensor:

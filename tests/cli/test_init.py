@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
@@ -25,6 +26,12 @@ pytestmark = pytest.mark.slow
         (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: '.xlsx' cannot be read, only .csv"),
         (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
         (["new", "--data", "two", "--label", "y"], "--label = 'y': two/b.csv has no such column; it has x, z"),
+        (
+            ["new", "--data", "shapes", "--label", "y"],
+            "--label = 'y': shapes has pictures, whose classes are its folders",
+        ),
+        (["new", "--data", "t.parquet", "--label", "z"], "--label = 'z': t.parquet has no such column; it has x, y"),
+        (["new", "--data", "t.parquet", "--label", "y", "--device", "z"], "--device = 'z': t.parquet has no such"),
         (["new", "--data", "odd.csv", "--label", "y"], "--data = odd.csv: columns may be separated in two ways"),
     ],
 )
@@ -37,6 +44,9 @@ def test_what_no_project_can_be_made_of_is_refused(
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
     (tmp_path / "t.xlsx").touch()
     (tmp_path / "odd.csv").write_text("x,y;z\n1,2;3\n")
+    pd.DataFrame({"x": [1], "y": [2]}).to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "shapes" / "circle").mkdir(parents=True)
+    (tmp_path / "shapes" / "circle" / "1.png").touch()
     (tmp_path / "two").mkdir()
     for name, columns in (("a", "x,y"), ("b", "x,z")):
         (tmp_path / "two" / f"{name}.csv").write_text(f"{columns}\n1,2\n")
@@ -70,6 +80,24 @@ def test_it_says_which_columns_are_times_before_a_run_refuses_them(
     (tmp_path / "t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     assert "first leave them out by data.ignore in params.yaml: [seen, at, day]" in capsys.readouterr().out
+
+
+def test_a_folder_of_pictures_makes_a_project_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("north/circle/1.png", "north/square/1.png"):
+        (tmp_path / "shapes" / name).parent.mkdir(parents=True)
+        (tmp_path / "shapes" / name).touch()
+    main(["init", "own", "--data", "shapes"])
+    params = YAML(typ="safe").load(tmp_path / "own" / "params.yaml")
+    assert (params["data"]["name"], params["data"]["path"]) == ("image_folder", "data/shapes")
+    assert params["run"]["seeds"] == [*range(10)]
+
+
+def test_times_in_parquet_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": [1, 2], "y": [0, 1]}).to_parquet("t.parquet")
+    main(["init", "own", "--data", "t.parquet", "--label", "y"])
+    assert "leave them out by data.ignore in params.yaml: [at]" in capsys.readouterr().out
 
 
 def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

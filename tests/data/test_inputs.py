@@ -140,3 +140,12 @@ def test_inputs_are_refused(case):
         call()
     assert str(refused.value).startswith(says)
     assert schema_of(data()).several
+
+
+@pytest.mark.parametrize("where", ["x", "y", "several"])
+def test_masked_values_are_refused(where: str):
+    masked = np.ma.masked_equal([[1.0], [2.0], [3.0]], 2)
+    x = {"x": masked, "several": {"a": masked}}.get(where, masked.data)
+    with pytest.raises(InputError, match=r"^from_arrays: a masked array has masked values; "):
+        fc.from_arrays(x, masked[:, 0] if where == "y" else [0, 1, 0])
+    assert len(fc.from_arrays(np.ma.masked_equal(masked.data, 9), [0, 1, 0]).train) == 3

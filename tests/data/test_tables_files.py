@@ -31,8 +31,8 @@ def read(case: str, file: str, label: str, **settings: str) -> Dataset:
     [
         ("label_case", "d.csv", {"label": "label", "device": "site"}, "label: 'Yes', 'Yes ', 'yes' look alike, "),
         ("zero_sites", "sites.csv", {"label": "label", "device": "site"}, "site: '001', '01', '1' look alike, "),
-        ("numeric_label", "t.csv", {"label": "miles", "device": "airport"}, "task: classification, miles has 12 classes; "),
-        ("missing_markers", "rows.csv", {"label": "state", "device": "site", "missing": "median"}, "cells that count as "),
+        ("numeric_label", "t.csv", {"label": "miles", "device": "airport"}, "task: classification, miles has 12 "),
+        ("missing_markers", "rows.csv", {"label": "state", "device": "site", "missing": "median"}, "cells that count "),
         ("train_test_files", "sites", {"label": "state"}, "files: train, test for each of 2 devices; "),
     ],
 )  # fmt: skip

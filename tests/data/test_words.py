@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import torch
 
-from fedcore.data.words import FIRST, UNKNOWN, to_numbers, vocabulary_of, words_of
+from fedcore.data.words import FIRST, UNKNOWN, stored_vocabulary, to_numbers, vocabulary_of, words_of
 
 
 def test_words_keep_apostrophes_and_marks():
@@ -9,6 +11,17 @@ def test_words_keep_apostrophes_and_marks():
 
 def test_vocabulary_has_the_most_frequent_words():
     assert vocabulary_of(["b a b", "c a b"], size=2) == {"b": FIRST, "a": FIRST + 1}
+
+
+def test_a_stored_vocabulary_only_grows(tmp_path: Path):
+    file = tmp_path / "words.json"
+    first = stored_vocabulary(file, ["b a b ö"], size=5)
+    assert first == {"b": 2, "a": 3, "ö": 4}
+    grown = stored_vocabulary(file, ["a a a", "d c d a e"], size=5)
+    assert grown == {"b": 2, "a": 3, "ö": 4, "d": 5, "c": 6}
+    assert vocabulary_of(["a a a", "d c d a e"])["a"] != grown["a"]
+    assert stored_vocabulary(file, ["new words"], size=5) == stored_vocabulary(file, [], size=2) == grown
+    assert [*tmp_path.iterdir()] == [file]
 
 
 def test_texts_are_cut_and_padded_in_front():
