@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedcore.data import Dataset
-from fedcore.errors import InputError
+from fedcore import Data, Dataset, InputError
 from fedcore.partition import Partition, partition
 from fedcore.partition.tables import to_frame
-from fedcore.types.federation import Data
 
 SETTINGS = {
     "name": "dirichlet", "devices": 4, "alpha": 1.0, "min_size": 2, "val": 0.1, "test": 0.2, "shared_test": 0.2,

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcore.core.training import Training
+from fedcore import StepId, Training
 from fedcore.types.federation import Device, Federation, Net, Params
-from fedcore.types.method import StepId
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 

@@ -5,9 +5,7 @@ from collections.abc import Iterable
 import torch
 from federations import SIZES
 
-from fedcore import nets
-from fedcore.core.training import Training
-from fedcore.types.federation import Data, Device, Federation, Net, Splits
+from fedcore import Data, Device, Federation, Net, Splits, Training, nets
 from fedcore.types.method import generator
 
 SHAPE = (1, 32)

@@ -13,14 +13,13 @@ from project_params import PARAMS, ROOT, ask, copied, points, refusal
 from ruamel.yaml import YAML
 
 import fedcore as fc
+from fedcore import InputError, Training
 from fedcore.builders import RENAMED
 from fedcore.config import nightly
 from fedcore.config.files import parse_value, read_mapping
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.params import REQUIRED, change, parse, read
 from fedcore.config.studies import Run, find_study, run_section
-from fedcore.core.training import Training
-from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.pipeline.cache.keys import Digest
 

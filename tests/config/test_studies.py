@@ -11,14 +11,12 @@ import pytest
 from dataset_files import REAL, read_once, real
 from project_params import PARAMS, ROOT, ask, points, refusal
 
+from fedcore import InputError, Net, load
 from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
-from fedcore.data import load
-from fedcore.errors import InputError
 from fedcore.nets import net
-from fedcore.types.federation import Net
 
 # what wins
 

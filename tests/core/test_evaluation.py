@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from fedcore import nets
+from fedcore import InputError, Message, Model, nets, received_model
 from fedcore.core.evaluation import (
     BATCH,
     BINS,
@@ -27,12 +27,9 @@ from fedcore.core.evaluation import (
     outputs,
     score,
 )
-from fedcore.core.messages import received_model
 from fedcore.core.training import predict
-from fedcore.errors import InputError
 from fedcore.nets.features import net as features_net
 from fedcore.types.federation import Data, Scoring
-from fedcore.types.method import Message, Model
 
 Stored = namedtuple("Stored", "digest nbytes")
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))

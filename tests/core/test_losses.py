@@ -15,19 +15,14 @@ from federations import NET, SGD, bits, device_of, federation, last
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from fedcore import nets
+from fedcore import InputError, Message, StepId, Training, features, nets, train
 from fedcore.config.methods import configure
 from fedcore.core.losses import LOSSES, Batch, entropies, fedasa_eq12_loss, find_loss, loss_name, softmax_twice
-from fedcore.core.prediction import features
-from fedcore.core.training import train
-from fedcore.core.training_settings import Training
 from fedcore.data.task import LABEL_KINDS
-from fedcore.errors import InputError
 from fedcore.methods import METHODS, method
 from fedcore.nets import init
 from fedcore.nets.copies import load
 from fedcore.types.federation import Data, Net, Params, Splits
-from fedcore.types.method import Message, StepId
 
 AT = StepId(3, 0, 1, "a")
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 from federations import NET, federation, model
 
-from fedcore import nets
-from fedcore.core.aggregation import apply_changes
+from fedcore import Federation, InputError, apply_changes, nets
 from fedcore.core.messages import (
     begin_with_memory,
     from_memory,
@@ -15,8 +14,6 @@ from fedcore.core.messages import (
     to_sampled,
 )
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, require_everyone, to_integers
-from fedcore.errors import InputError
-from fedcore.types.federation import Federation
 from fedcore.types.method import Message, Model, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])

@@ -13,16 +13,14 @@ import torch
 from federations import NET, data, federation, last
 
 import fedcore as fc
+from fedcore import Data, InputError, Model
 from fedcore.core.evaluation import evaluate
 from fedcore.core.new_device import score_new
 from fedcore.core.rounds import run
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS
 from fedcore.pipeline.run.step_functions import prepare_sites
 from fedcore.results.advice import Action
-from fedcore.types.federation import Data
-from fedcore.types.method import Model
 
 SITES = [f"s{k}" for k in range(4)]
 ROWS = 120

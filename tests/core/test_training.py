@@ -7,13 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
+from fedcore import Data, Device, Message, Net, Splits, StepId, Training, nets, train
 from fedcore.core.prediction import accuracy, predict
-from fedcore.core.training import train
-from fedcore.core.training_settings import Training
 from fedcore.nets.copies import load
-from fedcore.types.federation import Data, Device, Net, Splits
-from fedcore.types.method import Message, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
 

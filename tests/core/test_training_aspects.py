@@ -9,16 +9,12 @@ from federations import ADAM, SGD, bits, device_of, federation, last, model, wor
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
+from fedcore import Batch, Data, InputError, Net, Splits, nets, train, with_parts
 from fedcore.config.methods import configure
-from fedcore.core.losses import Batch, with_parts
 from fedcore.core.prediction import predict
 from fedcore.core.rounds import run
-from fedcore.core.training import train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.types.federation import Data, Net, Splits
 from fedcore.types.method import Message, StepId, generator
 
 A = device_of("a")

@@ -8,15 +8,11 @@ import pytest
 import torch
 from federations import NETS, SGD, bits, device_of
 
-from fedcore import nets
+from fedcore import InputError, Message, StepId, Training, nets, train
 from fedcore.config.signatures import check, model
 from fedcore.core import training_settings
 from fedcore.core.losses import LOSSES
-from fedcore.core.training import train
-from fedcore.core.training_settings import Training
-from fedcore.errors import InputError
 from fedcore.types.federation import Params
-from fedcore.types.method import Message, StepId
 
 
 @pytest.mark.parametrize(

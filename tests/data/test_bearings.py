@@ -13,12 +13,11 @@ from scipy.io import savemat
 from scipy.signal import hilbert
 from sklearn.linear_model import RidgeClassifier
 
+from fedcore import Data, InputError
 from fedcore.data import Dataset, cwru, load
 from fedcore.data import simulated_rig as rig
 from fedcore.data.bearings import CLASSES, DEVICES, Record, WindowOptions, examples, similarity, spectrum, windows
-from fedcore.errors import InputError
 from fedcore.partition import partition
-from fedcore.types.federation import Data
 
 SMALL = {"server": 0, "window": 8, "train": 3, "test": 2}
 SENSORS = {"A": "DE", "B": "FE", "C": "BA"}

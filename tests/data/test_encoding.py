@@ -13,14 +13,13 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from fedcore import Data, InputError
 from fedcore.data import Dataset, load, schema_of
 from fedcore.data.encoding import encode, from_json, to_json, unknown_texts
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
-from fedcore.errors import InputError
 from fedcore.partition import Partition, partition, splits, training
-from fedcore.types.federation import Data
 
 SITES = ("north", "south", "west")
 

@@ -14,10 +14,9 @@ import pytest
 from damaged_files import LABELS, PIXELS, SETS, damage, leaf
 from dataset_files import refusal, written
 
-from fedcore.data import load
+from fedcore import InputError, load
 from fedcore.data.files import idx, one_line
 from fedcore.data.pictures import picture
-from fedcore.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])

@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from fedcore.data import Dataset, load
+from fedcore import Data, Dataset, load
 from fedcore.data.overview import OFFSET, columns, offset, spans
 from fedcore.data.schema import Column, Schema
-from fedcore.types.federation import Data
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
+from fedcore import Data, InputError
 from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import (
     fill_and_scale,
@@ -18,8 +19,6 @@ from fedcore.data.prepare import (
     standardise_channels,
 )
 from fedcore.data.schema import Column, Fit, Schema
-from fedcore.errors import InputError
-from fedcore.types.federation import Data
 
 NAN = math.nan
 COLUMNS = (Column("heat", "number"), Column("flow", "number"), Column("model", "text", ("A",)))

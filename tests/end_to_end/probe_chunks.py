@@ -11,9 +11,9 @@ import probe_work as work
 import torch
 from prefect import flow
 
+from fedcore import Data, Device, Federation, Method, Splits, Training
 from fedcore.core import rounds as library
 from fedcore.core.rounds import RoundResult, deployments
-from fedcore.core.training import Training
 from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import method
 from fedcore.nets import net
@@ -22,8 +22,6 @@ from fedcore.pipeline.cache.store import Store, refs
 from fedcore.pipeline.orchestration.cached_steps import Steps
 from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.run_method import deploy_models
-from fedcore.types.federation import Data, Device, Federation, Splits
-from fedcore.types.method import Method
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])

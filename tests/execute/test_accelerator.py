@@ -11,17 +11,14 @@ from federations import ADAM, AT_THE_END, NETS, SGD, bits, device_of, federation
 from simulated_device import KIND, DeviceTensor, MixedDevices, SimulatedDevice
 from torch import Tensor, nn
 
-from fedcore import nets
+from fedcore import Data, Net, Splits, nets, received_model, train
 from fedcore.core.evaluation import score
 from fedcore.core.losses import LOSSES
-from fedcore.core.messages import received_model
 from fedcore.core.rounds import run
-from fedcore.core.training import train
 from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_on
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import METHODS, method
 from fedcore.pipeline.cache.keys import key
-from fedcore.types.federation import Data, Net, Splits
 from fedcore.types.method import Message, StepId, Update, generator
 
 FED = federation("ab")

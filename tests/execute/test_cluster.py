@@ -22,16 +22,12 @@ import distributed
 import psutil
 from distributed.comm.core import CommClosedError
 
-from fedcore import errors, nets
-from fedcore.core.training import Training, train
-from fedcore.errors import InputError
+from fedcore import Data, Device, InputError, Message, Splits, StepId, Training, errors, nets, train
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
 from fedcore.execute.cluster import Cluster, ClusterLost
 from fedcore.execute.dask_workers import differences
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
-from fedcore.types.federation import Data, Device, Splits
-from fedcore.types.method import Message, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=16, epochs=1)
 NET = nets.net("mlp", shape=(6,), classes=3, widths=[8])

@@ -19,13 +19,9 @@ import pytest
 import torch
 from process_forks import new_processes, run
 
-from fedcore import nets
-from fedcore.core.training import Training, train
-from fedcore.errors import InputError
+from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, Training, nets, train
 from fedcore.execute.packing import LARGE
 from fedcore.execute.workers import Inline, WorkerDied, Workers, examples, shares
-from fedcore.types.federation import Data, Device, Net, Splits
-from fedcore.types.method import Message, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
 NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])

@@ -12,16 +12,14 @@ from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess, field_of, plan_for
 
-from fedcore.core.messages import initial_messages
+from fedcore import StepId, Update, initial_messages, train
 from fedcore.core.rounds import run
 from fedcore.core.secure_sum import from_integers, mask, own_noise
-from fedcore.core.training import train
 from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.field.device import FieldDevice
 from fedcore.field.server import Field, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack
-from fedcore.types.method import StepId, Update
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: make test installs it")
 

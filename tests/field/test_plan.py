@@ -10,9 +10,8 @@ from every_method import ROWS
 from federations import NETS, bits, federation
 from in_process import plan_for
 
-from fedcore.api.federation import method
+from fedcore import InputError, method
 from fedcore.core.rounds import run
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_tensors, plan_of
 

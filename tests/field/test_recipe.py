@@ -9,10 +9,9 @@ import torch
 from federations import bits
 from plant_rows import load_plant, plant
 
-from fedcore.data import load
+from fedcore import InputError, load
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.schema import Column, Fit, Schema
-from fedcore.errors import InputError
 from fedcore.field.recipe import Recipe
 from fedcore.field.rows import DeviceRows
 from fedcore.partition import partition, splits

@@ -4,13 +4,12 @@ import pytest
 import torch
 from federations import bits, device_of
 
+from fedcore import Data, InputError, Splits
 from fedcore.data.schema import Column, Schema
-from fedcore.errors import InputError
 from fedcore.field.examples import PARTS, read_examples, write_examples
 from fedcore.field.recipe import Recipe
 from fedcore.field.rows import DeviceRows
 from fedcore.field.wire import pack, unpack
-from fedcore.types.federation import Data, Splits
 
 SCHEMA = Schema(
     (4,), "float32", ("bad", "good"),

@@ -10,11 +10,10 @@ from federations import bits, federation, model
 from in_process import InProcess
 from plant_rows import load_plant, on_devices
 
-from fedcore.api.runs import method
+from fedcore import InputError, Message, method
 from fedcore.api.runs import run as simulate
 from fedcore.core.rounds import State
 from fedcore.data.prepare import preparation_bytes
-from fedcore.errors import InputError
 from fedcore.field.answers import RemoteHandle
 from fedcore.field.consent import Limits, consent_of
 from fedcore.field.device import FieldDevice
@@ -33,7 +32,6 @@ from fedcore.field.runs import (
     write_setup,
 )
 from fedcore.field.wire import pack, unpack
-from fedcore.types.method import Message
 
 TWO = Limits(runs=2)
 SETUP = Setup(("a", "b", "c"), (4,), 3)

@@ -15,11 +15,10 @@ from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess, field_of, plan_for
 
+from fedcore import Method, from_arrays, received_model
 from fedcore.api.federation import architecture, federate, partitioner
 from fedcore.config.methods import MethodConfig
-from fedcore.core.messages import received_model
 from fedcore.core.rounds import RoundResult, run
-from fedcore.data.arrays import from_arrays
 from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline
 from fedcore.field.device import check_labels
@@ -28,7 +27,6 @@ from fedcore.field.server import Field, ask, disjoint, federation_of, run_in_fie
 from fedcore.field.wire import digest, pack, unpack
 from fedcore.methods import METHODS
 from fedcore.types.federation import nbytes
-from fedcore.types.method import Method
 
 REFUSED = {"best_source"}
 """Methods that a simulation alone can run."""

@@ -11,9 +11,8 @@ import torch
 from federations import bits
 from plant_rows import on_devices
 
-from fedcore.api.runs import method
+from fedcore import InputError, method
 from fedcore.core.evaluation import metrics
-from fedcore.errors import InputError
 from fedcore.field import deployed, station
 from fedcore.field.runs import Study, write_setup
 from fedcore.field.session import choose_method, play

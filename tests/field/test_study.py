@@ -9,13 +9,11 @@ import pandas as pd
 import pytest
 from plant_rows import load_plant, on_devices, plant
 
-from fedcore.api.runs import compare, method
+from fedcore import InputError, compare, from_arrays, method
 from fedcore.config.request import Job
 from fedcore.config.sections import complete_federation
 from fedcore.config.settings import Setting
-from fedcore.data.arrays import from_arrays
 from fedcore.data.task import label_kind_of
-from fedcore.errors import InputError
 from fedcore.field import deployed
 from fedcore.field.runs import Setup, Study, read_setup, write_setup
 from fedcore.field.study import rows_of, run_study, setup_of

@@ -10,11 +10,9 @@ import torch
 from every_method import ROWS
 from federations import AT_THE_END, NET, NETS, SGD, bits, data, federation, workers
 
-from fedcore import nets
+from fedcore import InputError, Report, Stage, Training, nets, train
 from fedcore.core.evaluation import evaluate, outputs, require_whole
 from fedcore.core.rounds import begin, receive, run
-from fedcore.core.training import Training, train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, builder, method
 from fedcore.methods.st_lf.planning import SENDS
@@ -22,7 +20,6 @@ from fedcore.pipeline.cache.keys import key
 from fedcore.report.figures import png
 from fedcore.report.figures.drawing import drawings
 from fedcore.types.federation import Threats
-from fedcore.types.method import Report, Stage
 
 CONTROLS = {name for name in METHODS if hasattr(builder(name), "control")}
 FED = federation("abcd")

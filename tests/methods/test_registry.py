@@ -13,17 +13,14 @@ from every_method import ROWS
 from federations import NET, NETS, SGD, Recorder, bits, device_of, federation, last, trained, workers
 from sklearn.metrics import log_loss
 
-from fedcore import nets
+from fedcore import Data, InputError, Splits, initial_messages, nets, received_model, to_everyone
 from fedcore.core.aggregation import evenly, mean, mix
 from fedcore.core.evaluation import evaluate
-from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.rounds import run
 from fedcore.core.training import predict, train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import METHODS, method
 from fedcore.methods.registry import builder, needs_sums_alone, require_real
-from fedcore.types.federation import Data, Splits
 from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 MODULES = sorted({*METHODS.values()})

@@ -10,13 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
+from fedcore import Data, Device, InputError, Message, Splits, StepId, nets
 from fedcore.core.training import Training, flatten_net, plain_step, predict, train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets.tables import Residual, table
-from fedcore.types.federation import Data, Device, Splits
-from fedcore.types.method import Message, StepId
 
 SIZES = [
     ("lenet", (3, 32, 32), {}, 62_006), ("lenet", (1, 28, 28), {}, 61_706), ("dfl_cnn", (1, 28, 28), {}, 66_130),

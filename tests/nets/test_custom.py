@@ -10,18 +10,14 @@ import torch
 from annotated_types import Ge
 from torch import nn
 
-from fedcore import nets
+from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, layers, nets
 from fedcore.core.training import Training, predict, train
-from fedcore.errors import InputError
 from fedcore.methods import method
 from fedcore.methods.code.fusion import align
 from fedcore.methods.code.transport import Transport
 from fedcore.nets import net
 from fedcore.nets.copies import Copy, _copy_of, load
-from fedcore.nets.parts import layers
 from fedcore.nets.tables import table
-from fedcore.types.federation import Data, Device, Net, Splits
-from fedcore.types.method import Message, StepId
 
 HERE = __name__
 SGD = Training("sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=1)

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedcore import nets
-from fedcore.errors import InputError
+from fedcore import InputError, Net, nets
 from fedcore.nets.inputs import layer_inputs, linear_layers, multiplications, patches
 from fedcore.nets.mlp import MLP, mlp
 from fedcore.nets.randomness import construct_with
 from fedcore.pickling import dumps
-from fedcore.types.federation import Net
 from fedcore.types.method import seed_all
 
 WIDTHS = [[], [5], [7, 3], [4, 4, 4]]

@@ -15,15 +15,13 @@ from torch import nn
 from torch.nn.functional import conv1d, cross_entropy, linear, max_pool1d
 
 import fedcore as fc
-from fedcore import nets
+from fedcore import Data, Device, InputError, Net, Splits, nets
 from fedcore.core.training import predict, train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import largest_integer
 from fedcore.nets.parts import depth_of, features, layers, max_depth, names_up_to, parts
 from fedcore.pipeline.run.step_functions import describe
-from fedcore.types.federation import Data, Device, Net, Splits
 from fedcore.types.method import Message, StepId, generator
 
 LENGTH, WORDS, CLASSES = 6, 7, 3

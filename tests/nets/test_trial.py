@@ -14,12 +14,10 @@ from own_modules import CLASSES, EQUAL, FAST, FEATURES, Drawn, Parametrized, Two
 from torch import nn
 from torch.nn import functional as F
 
-from fedcore import nets
+from fedcore import InputError, Training, nets
 from fedcore.api.runs import executor
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import begin, run
-from fedcore.core.training import Training
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.nets.copies import _copy_of

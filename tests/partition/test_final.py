@@ -9,9 +9,8 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from partitions import LABELS, OWNERS, dataset
 
-from fedcore.errors import InputError
+from fedcore import Data, InputError, Splits
 from fedcore.partition import PARTITIONS, final_partition, final_splits, partition, shared_examples_of
-from fedcore.types.federation import Data, Splits
 
 
 def rows(*groups):

@@ -5,9 +5,8 @@ import pytest
 import torch
 from partitions import HALF, LABELS, LARGE, SETTINGS, dataset, refusal
 
-from fedcore.errors import InputError
+from fedcore import InputError, Splits
 from fedcore.partition import draws, partition, splits
-from fedcore.types.federation import Splits
 
 
 def test_half_of_the_devices_know_no_label_and_the_others_a_random_part():

@@ -9,11 +9,9 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from partitions import DOMAINS, FROM_DATA, LABELS, LEAVES_OUT, OWNERS, SETTINGS, dataset, equal, everything, refusal
 
-from fedcore.data import Dataset, load
-from fedcore.errors import InputError
+from fedcore import Data, Dataset, InputError, load
 from fedcore.partition import PARTITIONS, Partition, check_labels, partition, server_examples, splits
 from fedcore.partition.tables import dropped_devices
-from fedcore.types.federation import Data
 
 # every way, any settings
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.data import load
-from fedcore.errors import InputError
+from fedcore import InputError, load
 from fedcore.partition.schemes import (
     PARTITIONS,
     Index,

@@ -6,11 +6,10 @@ import pytest
 import torch
 from partitions import LABELS, LARGE, OWNERS, SETTINGS, dataset
 
-from fedcore.data import Dataset
+from fedcore import Data, Dataset
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition
 from fedcore.partition.stable import row_keys, uniform
-from fedcore.types.federation import Data
 
 STABLE = {**SETTINGS, "name": "by_device", "hold_out": "stable"}
 WAYS = ("by_device", "dirichlet", "iid")

@@ -9,11 +9,10 @@ import pytest
 import torch
 from partitions import DOMAINS, FROM_DATA, HALF, LABELS, LARGE, OWNERS, SETTINGS, dataset, equal
 
-from fedcore.data import Dataset
+from fedcore import Data, Dataset
 from fedcore.partition import PARTITIONS, Partition, partition
 from fedcore.partition.tables import counts, from_frame, groups, similarity, to_frame, training_numbers
 from fedcore.report.figures import class_counts
-from fedcore.types.federation import Data
 
 NOTHING = np.array([], dtype=np.int64)
 

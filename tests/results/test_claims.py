@@ -11,12 +11,11 @@ import torch
 from answer_tables import ALONE, CONTROLS, plus, table
 from scipy import stats
 
+from fedcore import Claim, InputError
 from fedcore.core.evaluation import calibration, confusion
 from fedcore.core.metrics import METRICS
-from fedcore.errors import InputError
 from fedcore.results.advice import Action
 from fedcore.results.answer import answer
-from fedcore.results.claims import Claim
 from fedcore.results.outcomes import from_json, total
 from fedcore.results.threshold import DECIDED, best_threshold
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from answer_tables import ALONE, table
 
+from fedcore import Dataset, InputError
 from fedcore.core.metrics import METRICS
-from fedcore.data import Dataset
-from fedcore.errors import InputError
 from fedcore.partition import partition
 from fedcore.partition.tables import expected_tests, shares_of, training_numbers
 from fedcore.report.preview import _problems

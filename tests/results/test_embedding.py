@@ -8,14 +8,12 @@ from federations import bits, workers
 from federations import federation as tables
 from signals import NET, federation
 
-from fedcore import nets
-from fedcore.errors import InputError
+from fedcore import InputError, Message, Model, nets
 from fedcore.nets.copies import load
 from fedcore.nets.parts import names_up_to
 from fedcore.results import embedding
 from fedcore.results.embedding import embed, shared, tsne
 from fedcore.types.federation import Data, Net, Params
-from fedcore.types.method import Message, Model
 
 FED = federation("abc")
 DEVICES = dict(FED.devices)

@@ -7,12 +7,10 @@ import pytest
 import torch
 from federations import NET, SGD, federation
 
-from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore import Message, Method, Report, Stage, initial_messages, received_model, to_everyone, train
 from fedcore.core.rounds import run
-from fedcore.core.training import train
 from fedcore.execute.workers import Inline
 from fedcore.results import reports, tidy
-from fedcore.types.method import Message, Method, Report, Stage
 
 
 def test_series_have_a_number_for_each_turn_nan_where_nothing_was_said():

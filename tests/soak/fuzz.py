@@ -22,14 +22,12 @@ from typing import Any
 import torch
 from damaged_files import SETS, damage
 
+from fedcore import InputError, Message, load
 from fedcore.config.params import read
 from fedcore.config.request import ask, plan_jobs
-from fedcore.data import load
-from fedcore.errors import InputError
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import DamagedBlob, Store
 from fedcore.pipeline.orchestration.records import is_valid, with_checksum
-from fedcore.types.method import Message
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("params.yaml", "studies", "claims", "papers")

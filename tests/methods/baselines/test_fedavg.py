@@ -6,10 +6,8 @@ import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, bits, constant, federation, fused, last, model, trained
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
-from fedcore.core.aggregation import evenly, mean
+from fedcore import InputError, evenly, mean, nets
 from fedcore.core.rounds import run
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.types.method import StepId, Update, generator

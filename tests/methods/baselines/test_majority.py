@@ -8,11 +8,9 @@ import pytest
 import torch
 from federations import NET, NETS, SGD, federation, last
 
-from fedcore import nets
+from fedcore import Data, InputError, Splits, nets
 from fedcore.core.evaluation import evaluate
-from fedcore.errors import InputError
 from fedcore.methods import method
-from fedcore.types.federation import Data, Splits
 
 majority = partial(method, "majority", nets=NETS, training=SGD, shared_init=False)
 

@@ -20,15 +20,13 @@ from federations import (
     trained,
 )
 
-from fedcore import nets
+from fedcore import InputError, Net, nets
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.code.fusion import align
 from fedcore.methods.code.transport import Transport
-from fedcore.types.federation import Net
 from fedcore.types.method import Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {

@@ -22,11 +22,9 @@ from federations import (
 )
 from torch import nn
 
-from fedcore import nets
+from fedcore import Data, Net, Splits, Update, nets
 from fedcore.core.training import accuracy
 from fedcore.methods import method
-from fedcore.types.federation import Data, Net, Splits
-from fedcore.types.method import Update
 
 best_local, half_best, no_alignment = (
     partial(method, name, nets=NETS, training=SGD, shared_init=False)

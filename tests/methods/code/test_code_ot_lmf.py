@@ -19,9 +19,8 @@ from federations import (
     trained,
 )
 
-from fedcore.errors import InputError
+from fedcore import InputError, Net
 from fedcore.methods import method
-from fedcore.types.federation import Net
 
 GIVEN = {
     "nets": NETS, "training": SGD, "shared_init": False, "rounds": 1, "rank_by": "validation",

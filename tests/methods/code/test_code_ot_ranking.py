@@ -5,7 +5,7 @@ import pytest
 import torch
 from federations import NBYTES, NET, NETS, SGD, data, federation, last, model
 
-from fedcore.core.messages import initial_messages
+from fedcore import Data, Device, Splits, StepId, Update, initial_messages
 from fedcore.core.training import accuracy
 from fedcore.methods import method
 from fedcore.methods.code.code_ot import (
@@ -17,8 +17,6 @@ from fedcore.methods.code.code_ot import (
     train_to_rank,
 )
 from fedcore.pipeline.cache.keys import key
-from fedcore.types.federation import Data, Device, Splits
-from fedcore.types.method import StepId, Update
 
 
 def biased(guess):

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from narrow_nets import NARROW, images, narrow, seeded
 from torch import Tensor
 
-from fedcore import nets
-from fedcore.core.aggregation import evenly, mean
-from fedcore.errors import InputError
+from fedcore import InputError, evenly, mean, nets
 from fedcore.methods.code.fusion import align, average_pair, carry, code, fold_without_alignment, lmf, units
 from fedcore.methods.code.transport import Transport
 from fedcore.types.federation import Axes, Net, Params

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedcore.errors import InputError
+from fedcore import InputError, Report
 from fedcore.methods.code import transport
 from fedcore.methods.code.transport import (
     SOLVERS,
@@ -26,7 +26,6 @@ from fedcore.methods.code.transport import (
     uniform,
 )
 from fedcore.report.figures.code import last_fold
-from fedcore.types.method import Report
 
 TOL = 1e-7
 

@@ -9,15 +9,13 @@ from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
-from fedcore import nets
+from fedcore import Device, InputError, Net, Splits, nets
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS
 from fedcore.pipeline.cache.keys import key
-from fedcore.types.federation import Device, Net, Splits
 from fedcore.types.method import StepId, generator
 
 GIVEN = {

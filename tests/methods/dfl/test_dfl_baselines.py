@@ -10,12 +10,10 @@ from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
-from fedcore import nets
-from fedcore.core.aggregation import by_size, mean
+from fedcore import InputError, by_size, mean, nets
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import fit, flatten_net, predict
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import builder, method
 from fedcore.methods.dfl.fedgen import (

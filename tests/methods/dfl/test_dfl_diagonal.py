@@ -7,10 +7,8 @@ import torch
 from federations import NET, NETS, SGD, bits, federation, last
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
-from fedcore.core.aggregation import by_size, mean
+from fedcore import InputError, by_size, mean, nets
 from fedcore.core.rounds import run
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import builder, method
 from fedcore.types.method import StepId, generator

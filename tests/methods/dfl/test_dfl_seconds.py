@@ -3,15 +3,13 @@
 import pytest
 import torch
 
-from fedcore import nets
+from fedcore import Data, Device, Federation, Splits, Training, nets
 from fedcore.config.params import read
 from fedcore.config.studies import find_study
 from fedcore.core.rounds import run
-from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.results import tidy
-from fedcore.types.federation import Data, Device, Federation, Splits
 
 SECONDS = {"dfl": 0.36, "scaffold": 0.71, "fedgen": 0.48}
 DOWN = {"dfl": 963.0, "scaffold": 1924.4, "fedgen": 1653.3}

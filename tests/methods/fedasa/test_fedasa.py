@@ -14,19 +14,17 @@ from federations import federation as tables
 from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 
-from fedcore import nets
+from fedcore import Data, InputError, nets
 from fedcore.core.aggregation import by_size, exchange, mean
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import Training, accuracy, train
 from fedcore.data import load as load_data
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.fedasa import depths_within, distances, mix, report_distances, shorten, train_auxiliary
 from fedcore.nets.copies import load
 from fedcore.nets.parts import features, max_depth, names_up_to, parts
 from fedcore.results.reports import devices
-from fedcore.types.federation import Data
 from fedcore.types.method import Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {

@@ -8,17 +8,13 @@ from signals import WHOLE
 from signals import federation as signals
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
+from fedcore import InputError, initial_messages, layers, merge_models, nets, train
 from fedcore.core.aggregation import by_size, exchange, mean
 from fedcore.core.evaluation import evaluate
-from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.rounds import run
-from fedcore.core.training import train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.sharing import train_shared
-from fedcore.nets.parts import layers
 from fedcore.types.method import Message, Method, Model, Stage, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}

@@ -8,14 +8,11 @@ from federations import bits
 from signals import ADAM, WHOLE
 from signals import federation as signals
 
-from fedcore import nets
+from fedcore import Device, Federation, Method, load, nets
 from fedcore.core.rounds import run
-from fedcore.data import load
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.partition import partition, splits
-from fedcore.types.federation import Device, Federation
-from fedcore.types.method import Method
 
 ONCE = replace(ADAM, epochs=1)
 AVERAGED = {"fraction": 1.0}

@@ -8,11 +8,8 @@ from federations import SGD, bits, federation, last, workers
 from signals import ADAM, NET, NETS, WHOLE
 from signals import federation as signals
 
-from fedcore import nets
-from fedcore.core.aggregation import by_size, mean
+from fedcore import InputError, by_size, mean, nets, train
 from fedcore.core.rounds import run
-from fedcore.core.training import train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.fixed_depth import draw_depth

@@ -10,14 +10,13 @@ from federations import NET, NETS, SGD, bits, data, federation, last
 from scipy.optimize import minimize
 from sklearn.linear_model import Ridge
 
+from fedcore import Data, Device, Federation, InputError, Splits
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import begin
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.analytic import GRAM, PLAN, TARGETS, fit_output
-from fedcore.types.federation import Data, Device, Federation, Splits
 from fedcore.types.method import Message, RoundInfo, Update, generator
 
 

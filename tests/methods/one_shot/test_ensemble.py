@@ -9,17 +9,14 @@ import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, bits, data, federation, last, model, trained
 from sklearn.linear_model import Ridge
 
-from fedcore import nets
+from fedcore import Data, InputError, Model, RoundInfo, Splits, Update, nets
 from fedcore.core.evaluation import evaluate, outputs
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensembles import best_share, personal_model, prior_odds, voting_weights
 from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve_head
-from fedcore.types.federation import Data, Splits
-from fedcore.types.method import Model, RoundInfo, Update
 
 ensemble = partial(method, "ensemble", nets=NETS, training=SGD, shared_init=False)
 FED = federation()

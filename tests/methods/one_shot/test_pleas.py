@@ -8,15 +8,13 @@ import pytest
 import torch
 from federations import NBYTES, NET, SGD, bits, federation, last, model, shuffled, trained
 
-from fedcore import nets
+from fedcore import Data, InputError, nets
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.pleas import CROSS, GRAM, align_units, reorder
-from fedcore.types.federation import Data
 from fedcore.types.method import RoundInfo, Update, generator
 
 THREE = dict.fromkeys("abc", NET)

@@ -8,16 +8,14 @@ import pytest
 import torch
 from federations import NBYTES, NET, NETS, SGD, data, federation, last, model, shuffled, trained
 
-from fedcore import nets
+from fedcore import Data, Device, Federation, InputError, Splits, nets
 from fedcore.core.rounds import run
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.regmean import GRAM, input_grams, move
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs, linear_layers
-from fedcore.types.federation import Data, Device, Federation, Splits
 from fedcore.types.method import RoundInfo, Update, generator
 
 regmean = partial(method, "regmean", nets=NETS, training=SGD, shared_init=True)

@@ -13,16 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from fedcore import nets
+from fedcore import InputError, Net, Splits, Training, nets, train
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
-from fedcore.core.training import Training, train
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.published.corrected_mean import path_length
 from fedcore.methods.published.partial_sharing import batch_norms
-from fedcore.types.federation import Net, Splits
 from fedcore.types.method import Message, Model, StepId, generator
 
 # APFL: both models and their mixture by a plain loop; with none of its own it is FedAvg, with nothing else local.

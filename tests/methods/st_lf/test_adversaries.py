@@ -12,11 +12,9 @@ from links import GIVEN
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
-from fedcore.core.aggregation import evenly, mean
+from fedcore import InputError, Net, evenly, mean, nets
 from fedcore.core.rounds import run
 from fedcore.core.training import flatten_net, predict
-from fedcore.errors import InputError
 from fedcore.methods import method
 from fedcore.methods.st_lf import adversaries
 from fedcore.methods.st_lf.adversaries import (
@@ -34,7 +32,6 @@ from fedcore.methods.st_lf.adversaries import (
 )
 from fedcore.methods.st_lf.problem import energy_of_links
 from fedcore.nets.inputs import forward_features
-from fedcore.types.federation import Net
 from fedcore.types.method import Message, Model, PairStage, RoundInfo, StepId, Update, generator
 
 ALIGNMENT = Alignment(

@@ -10,8 +10,8 @@ import torch
 from federations import NET, bits, data, half, model
 from links import BOUNDS, COSTS, NAMES, REPORTS, ROUND_INFO, D, formed, planted
 
+from fedcore import InputError, Model, StepId, Update
 from fedcore.core.evaluation import outputs
-from fedcore.errors import InputError
 from fedcore.methods.st_lf import divergence, energy, planning, programs, protocol
 from fedcore.methods.st_lf.bound import (
     combination_noise,
@@ -28,7 +28,6 @@ from fedcore.methods.st_lf.planning import link_costs, pose_program, report_solu
 from fedcore.methods.st_lf.problem import Problem, Solution, best_links, energy_of_links
 from fedcore.methods.st_lf.programs import solve_successively
 from fedcore.methods.st_lf.sending import add_noise, review, send_models
-from fedcore.types.method import Model, StepId, Update
 
 SIZES = np.array([100.0, 400.0])
 ERROR = np.array([0.25, 0.5])

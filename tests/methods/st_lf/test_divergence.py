@@ -12,11 +12,9 @@ from federations import NET, SGD, federation
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedcore.core.messages import initial_messages, received_model
+from fedcore import Data, Device, InputError, Net, Splits, initial_messages, load, received_model
 from fedcore.core.rounds import run
 from fedcore.core.training import descend, flatten_net, plain_step, predict
-from fedcore.data import load
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods.st_lf.divergence import (
     Divergence,
@@ -29,7 +27,6 @@ from fedcore.methods.st_lf.divergence import (
     matrix,
 )
 from fedcore.nets import init, net, use_generator
-from fedcore.types.federation import Data, Device, Net, Splits
 from fedcore.types.method import Message, Method, PairStage, StepId
 
 SETTINGS = Divergence(pair_rounds=50, pair_iterations=5, pair_batch=64, pair_lr=0.04, held_out=0.2)

@@ -11,15 +11,12 @@ from federations import NET, SGD, Recorder, bits, data, federation, half, last, 
 from links import GIVEN
 from project_params import PARAMS
 
-from fedcore import nets
+from fedcore import Dataset, InputError, by_size, load, mean, nets
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
-from fedcore.core.aggregation import by_size, mean
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.core.training import Training, accuracy, train
-from fedcore.data import Dataset, load
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.st_lf import divergence, protocol

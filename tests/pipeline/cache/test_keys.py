@@ -17,14 +17,11 @@ import pytest
 import torch
 from project import Project
 
-from fedcore.core.training import Training
-from fedcore.errors import InputError
+from fedcore import InputError, Net, Stage, StepId, Training
 from fedcore.methods import METHODS
 from fedcore.pipeline.cache import keys
 from fedcore.pipeline.cache.keys import Digest, key
 from fedcore.pipeline.cache.store import Ref
-from fedcore.types.federation import Net
-from fedcore.types.method import Stage, StepId
 
 # sources, on packages that the tests write
 

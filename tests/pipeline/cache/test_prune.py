@@ -11,9 +11,8 @@ import pytest
 import torch
 from project import ROOT
 
+from fedcore import InputError, load
 from fedcore.cli.main import main
-from fedcore.data import load
-from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.prune import Pruned, prune

@@ -15,7 +15,7 @@ import pytest
 import torch
 from project_params import refusal
 
-from fedcore.errors import InputError
+from fedcore import InputError, Message
 from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import shared
@@ -24,7 +24,6 @@ from fedcore.pipeline.cache.prune import DAY
 from fedcore.pipeline.cache.shared import SharedStore, StoreLost, open_store, with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.command import CONTINUE
-from fedcore.types.method import Message
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "word", "AWS_DEFAULT_REGION": "us-east-1"}
 

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from project import ROOT
 from safetensors.torch import load_file, save, save_file
 
-from fedcore import nets
-from fedcore.data import Dataset
+from fedcore import Data, Dataset, Message, Model, Net, Report, Splits, Update, nets
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.execute.workers import Workers
 from fedcore.nets.builders_by_path import net_at
@@ -42,8 +41,6 @@ from fedcore.pipeline.cache.store import (
     unflatten,
 )
 from fedcore.pipeline.state import write_atomic
-from fedcore.types.federation import Data, Net, Splits
-from fedcore.types.method import Message, Model, Report, Update
 
 # values of every kind
 

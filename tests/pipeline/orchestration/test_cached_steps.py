@@ -11,10 +11,10 @@ import pytest
 import torch
 from federations import SGD, bits, federation
 
+from fedcore import Message, StepId, train
 from fedcore.core import stacked
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import begin, run
-from fedcore.core.training import train
 from fedcore.execute.workers import Inline, WorkerDied
 from fedcore.methods import method
 from fedcore.pipeline import environment
@@ -28,7 +28,6 @@ from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
 from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on, word_of
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 from fedcore.pipeline.run.step_functions import deploy
-from fedcore.types.method import Message, StepId
 
 
 def double(number: int) -> int:

@@ -10,13 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedcore import nets
+from fedcore import Data, Dataset, InputError, Model, nets
 from fedcore.api.serving import ServedModels
 from fedcore.core.training import predict
-from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Column, Schema
-from fedcore.errors import InputError
 from fedcore.partition import Partition, partition, training
 from fedcore.partition.stable import Keys, row_keys
 from fedcore.pipeline.cache.store import Ref, Store
@@ -25,8 +23,6 @@ from fedcore.pipeline.record import challenge, models, seals
 from fedcore.pipeline.record.challenge import judge, require_same, trained_keys, unseen
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import Criterion
-from fedcore.types.federation import Data
-from fedcore.types.method import Model
 
 CRITERION = Criterion(min_effect=0.01, least_test=20)
 COLUMNS = (Column("load", "number"), Column("heat", "number"), Column("sensor", "text", ("old", "new")))

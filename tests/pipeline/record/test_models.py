@@ -14,19 +14,15 @@ import pandas as pd
 import pytest
 import torch
 
-from fedcore import nets
+from fedcore import Data, Dataset, InputError, Net, nets, write_weights
 from fedcore.api import serving
 from fedcore.core.evaluation import outputs
-from fedcore.data import Dataset
 from fedcore.data.drift import from_json
 from fedcore.data.encoding import cells, encode
 from fedcore.data.schema import Column, Fit, Schema
-from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
-from fedcore.nets.weights import write_weights
 from fedcore.partition import Partition
 from fedcore.pipeline.record import models
-from fedcore.types.federation import Data, Net
 from fedcore.types.method import Model, Threshold
 
 COLUMNS = (Column("force", "number"), Column("running", "boolean"), Column("kind", "text", ("old", "new")))

@@ -16,13 +16,12 @@ import pytest
 from plant_rows import on_devices, plant
 from tables import frame, rows
 
-from fedcore.api.runs import method
+from fedcore import InputError, Model, method
 from fedcore.api.serving import ServedModels
 from fedcore.cli import predict, promote, status
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
-from fedcore.errors import InputError
 from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import FieldRun
@@ -31,7 +30,6 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import _rates, find_answer, record
-from fedcore.types.method import Model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcore import nets
-from fedcore.data import Dataset
+from fedcore import Data, Dataset, nets
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
@@ -25,7 +24,6 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
 from fedcore.pipeline.record.contents import safe_name
 from fedcore.pipeline.record.result import Notice, PreparedData, StudyOnData
-from fedcore.types.federation import Data
 from fedcore.types.method import Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)

@@ -13,12 +13,10 @@ import torch
 from federations import data, device_of, model
 
 import fedcore as fc
+from fedcore import Data, Dataset, InputError
 from fedcore.core.evaluation import outputs
-from fedcore.data import Dataset
-from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.types.federation import Data
 from fedcore.types.method import Model, Report, Threshold
 
 environment.prepare()  # Prefect reads its settings when it is imported
