@@ -168,11 +168,21 @@ def call(name: str, settings: Mapping[str, object]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
 
 
+ELSEWHERE = {
+    "clients": "devices", "num_clients": "devices", "n_clients": "devices", "clients_per_round": "fraction",
+    "fraction_fit": "fraction", "join_ratio": "fraction", "learning_rate": "lr", "eta": "lr", "batch_size": "batch",
+    "local_epochs": "epochs", "num_rounds": "rounds", "global_rounds": "rounds", "wd": "weight_decay",
+}  # fmt: skip
+"""Names that other libraries have for a setting -> ours."""
+
+
 def suggestion(word: str, choices: Iterable[object]) -> str:
     """Return a hint: the word's new name, or else the closest known word; an empty text if there is neither."""
     names = list(map(str, choices))
     if RENAMED.get(word) in names:
         return f"; it is now called {RENAMED[word]}"
+    if ELSEWHERE.get(word) in names:
+        return f"; here it is {ELSEWHERE[word]}"
     close = difflib.get_close_matches(word, names, 1)
     return f"; did you mean {close[0]}?" if close else ""
 

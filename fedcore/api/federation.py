@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from inspect import cleandoc, signature
+from inspect import cleandoc, isfunction, signature
 from typing import Any, Literal
 
 import pandas as pd
@@ -102,7 +102,13 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     first = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
     start = start_settings(check(model(Start), name, first))
     own = {key: value for key, value in settings.items() if key not in START}
-    return Architecture(name, make, check(model(make, NET_CONTEXT), name, own).model_dump(), start)
+    try:
+        return Architecture(name, make, check(model(make, NET_CONTEXT), name, own).model_dump(), start)
+    except InputError as error:
+        if not isfunction(which) or all(of.kind is not of.VAR_KEYWORD for of in signature(which).parameters.values()):
+            raise
+        how = f"def mine(classes): return {name}(num_classes=classes)"
+        raise InputError(f"{error}; what it takes by ** write into a function of your own: {how}") from None
 
 
 @cache
@@ -255,7 +261,9 @@ def federate(
         InputError: for a setting that is unknown or out of range.
     """
     if not isinstance(dataset, Dataset):
-        raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
+        raise InputError(
+            f"federate.dataset = {describe(dataset)}: must be a dataset: load('digits'), or from_arrays(x, y)"
+        )
     default = Partitioner("dirichlet" if dataset.task.has_classes else "iid", {})
     chosen = partitioner if partitioner is not None else default
     if not isinstance(chosen, Partitioner):

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
-from fedcore.builders import import_builder, name_of, unknown_value
+from fedcore.builders import describe, import_builder, name_of, unknown_value
 from fedcore.data.task import label_kind_of, squared_loss
 from fedcore.errors import InputError
 from fedcore.nets import shapes
@@ -162,12 +163,20 @@ LOSSES: dict[str, Loss] = {
 def find_loss(loss: str | OwnLoss, key: str = "training.loss") -> str | OwnLoss:
     """Return the name of a loss, or the function itself; "package.module:function" is imported.
 
-    Raises InputError, naming the key, for another name.
+    Raises InputError, naming the key, for another name, and for a function that does not take one `Batch`.
     """
-    if callable(loss) or loss in LOSSES:
+    if isinstance(loss, str) and loss in LOSSES:
         return loss
-    if ":" in loss:
-        return import_builder(loss, key)
+    if callable(loss) or ":" in loss:
+        found: OwnLoss = loss if callable(loss) else import_builder(loss, key)
+        try:
+            signature(found.forward if isinstance(found, nn.Module) else found).bind(None)
+        except TypeError:
+            how = "def mine(batch): return LOSS(batch.logits, batch.y)"
+            raise InputError(f"{key} = {describe(loss)}: must take one argument, a minibatch; write: {how}") from None
+        except ValueError:  # a compiled function does not say what it takes
+            pass
+        return found
     raise unknown_value(key, loss, (*LOSSES, "package.module:function"))
 
 

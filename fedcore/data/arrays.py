@@ -63,7 +63,18 @@ def from_arrays(
             )
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
         return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
-    inputs, labels = np.asarray(x), np.asarray(y)
+    try:
+        inputs, labels = np.asarray(x), np.asarray(y)
+    except ValueError:
+        kind = type(x).__name__
+        raise InputError(
+            f"from_arrays: x of {kind} is no array (N, *shape); of a dataset of PyTorch give "
+            "torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
+        ) from None
+    if inputs.dtype.kind in "US" or (inputs.dtype == object and any(isinstance(cell, str) for cell in inputs.flat)):
+        raise InputError(
+            "from_arrays: x has texts; vocabulary_of and to_numbers of fedcore.data.words number their words"
+        )
     if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
         raise InputError(
             f"from_arrays: y {labels.shape} is a column: give y[:, 0]; task='multilabel' takes it as a label"
@@ -200,7 +211,10 @@ def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
             row, column = divmod(number, labels.shape[1])
             missing = label is None or label != label
             why = "a label is missing; leave the example out" if missing else "each of several labels must be 0 or 1"
-            why += "" if missing else "; task='sequence_labelling' takes a class for each step"
+            if not missing:
+                takes = "task='sequence_labelling' takes a class for each step"
+                one = f"one number can be learnt, not several: give y[:, {column}]"
+                why += f"; {one if isinstance(label, float) else takes}"
             raise InputError(f"from_arrays: y[{row}, {column}] = {label!r}: {why}")
     if not cells:
         raise InputError(f"from_arrays: y {labels.shape} has no label")

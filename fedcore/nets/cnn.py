@@ -44,6 +44,7 @@ def cnn(
     if min(sides) < 1:
         raise InputError(
             f"net: images of {shape[1]} x {shape[2]} are too small for {len(maps)} layers of kernel {kernel}"
+            + ("; channels come first: give x.transpose(0, 3, 1, 2)" if shape[0] > 4 >= shape[2] else "")
         )
     if dropout:
         layers["drop"] = nn.Dropout2d(dropout)

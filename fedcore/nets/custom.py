@@ -43,6 +43,11 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     InputError for an unsuitable callable.
     """
     target = import_builder(which, "net.name") if isinstance(which, str) else which
+    if isinstance(target, nn.Module):
+        name = type(target).__name__
+        raise InputError(
+            f"net: a module of class {name} is made already, for one net; give its class: net({name}, ...)"
+        )
     path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
     if inspect.isclass(target) and not issubclass(target, nn.Module):
         raise InputError(f"net.name: {path!r} is not an nn.Module")

@@ -1,0 +1,60 @@
+"""What somebody who comes from another library types first is refused in one line that says what to write."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedcore as fc
+from fedcore.core.losses import find_loss
+from fedcore.errors import InputError
+
+
+class Mine(nn.Module):
+    def __init__(self, shape: tuple[int, ...], classes: int):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], classes)
+
+
+def many(*, wide: bool = False, **more: int) -> nn.Module:
+    return Mine((3,), more.get("outputs", 2))
+
+
+def of_logits(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits, y)
+
+
+X, Y = np.random.default_rng(0).random((40, 3)), np.arange(40) % 2
+IMAGES = np.zeros((40, 32, 32, 3), np.uint8)
+ADVICE: dict[str, tuple[Callable[[], object], str]] = {
+    "an instance": (lambda: fc.net(Mine((3,), 2)), r"give its class: net\(Mine, \.\.\.\)"),
+    "a function's ** settings": (
+        lambda: fc.net(many, outputs=2),
+        r"many\.outputs: no such key \(allowed: wide\); .* def mine\(classes\): return many\(num_classes=classes\)",
+    ),
+    "PyTorch's loss": (lambda: find_loss(nn.CrossEntropyLoss()), "CrossEntropyLoss: must take one argument, a mini"),
+    "a loss of two": (lambda: find_loss(of_logits), r"of_logits: .* write: def mine\(batch\)"),
+    "channels last": (lambda: fc.federate(fc.from_arrays(IMAGES, Y), net=fc.cnn()), r"give x\.transpose\(0, 3, 1, 2\)"),
+    "PyTorch's dataset": (
+        lambda: fc.from_arrays(TensorDataset(torch.rand(40, 3), torch.zeros(40)), None), r"torch\.stack"
+    ),
+    "a dataset": (lambda: fc.federate(TensorDataset(torch.rand(4, 3))), r"load\('digits'\), or from_arrays\(x, y\)"),
+    "texts": (lambda: fc.from_arrays(["a b", "c"] * 20, Y), "vocabulary_of and to_numbers of fedcore.data.words"),
+    "clients": (lambda: fc.federate(fc.from_arrays(X, Y), clients=4), "here it is devices"),
+    "clients in a round": (lambda: fc.fedavg(clients_per_round=3), "here it is fraction"),
+    "a learning rate": (lambda: fc.fedavg(training={"learning_rate": 0.1}), "here it is lr"),
+    "two quantities": (lambda: fc.from_arrays(X, X[:, :2]), r"one number can be learnt, not several: give y\[:, 0\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "advice"), ADVICE.values(), ids=ADVICE)
+def test_what_other_libraries_take_is_refused_with_what_to_write(call: Callable[[], object], advice: str):
+    with pytest.raises(InputError, match=advice):
+        call()
+
+
+def test_numbers_in_an_array_of_objects_are_numbers():
+    assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float32
