@@ -120,7 +120,7 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     from fedcore.data import load
     from fedcore.field.study import setup_of
     from fedcore.pipeline.record import registry
-    from fedcore.pipeline.record.field import find_answer
+    from fedcore.pipeline.record.field import find_answer, rates_of_rows
 
     _, jobs = plan_jobs(ask([*settings]))
     job = jobs[0]
@@ -131,7 +131,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     answer, rates = None, dict[str, float]()
     catalogue = registry.read()
     if catalogue is not None and registry.CANDIDATE in getattr(catalogue.get(setting.model_name), "aliases", {}):
-        answer, seed, rates = find_answer(setting.model_name)
+        answer, seed = find_answer(setting.model_name)
+        rates = rates_of_rows(setting.study, setting.name, job.size)
         job = job.model_copy(update={"seed": seed})
     if untried := sorted(setting.rates.keys() - rates.keys() - ({answer.label} if answer else set())):
         more = f" and {len(untried) - 5} more" if len(untried) > 5 else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,28 +73,30 @@ def record(field_run: FieldRun) -> list[str]:
     return [proposal.line for proposal in keeper.propose([config], False, rule_of(read()))]
 
 
-def find_answer(model_name: str) -> tuple[MethodConfig, int, dict[str, float]]:
-    """Return the method and the seed of a model's candidate, which a study proposed, or a run on real devices.
-
-    With them the learning rates of the study's rows, as they ran last.
-    """
+def find_answer(model_name: str) -> tuple[MethodConfig, int]:
+    """Return the method and the seed of a model's candidate, which a study proposed, or a run on real devices."""
     keeper = Record()
     version = promotion.find(keeper.client, model_name, CANDIDATE)
     if version.tags.get(promotion.SIMULATED) != "false":
         origin, _ = keeper.find_source(model_name, CANDIDATE)
-        return origin.row, origin.seed, _rates(keeper, version.tags)
+        return origin.row, origin.seed
     plan = Plan.from_json(promotion.read_artifact(keeper.client, version.run_id, "plan.json").decode())
     label = version.tags["fedcore.method"]
-    return configure(plan.method, plan.settings, plan.training, label=label), plan.seed, {}
+    return configure(plan.method, plan.settings, plan.training, label=label), plan.seed
 
 
-def _rates(keeper: Record, of: Mapping[str, str]) -> dict[str, float]:
-    """Return label -> learning rate of the last runs of a setting on the same data. of: a version's tags."""
-    same = ("fedcore.study", "fedcore.setting", "fedcore.size", "fedcore.data")
-    query, rates = f"tags.`fedcore.data` = '{of['fedcore.data']}'", dict[str, float]()
+def rates_of_rows(study: str, setting: str, size: str) -> dict[str, float]:
+    """Return label -> learning rate of the last runs of a setting, all on the data of the last one."""
+    keeper, rates, data = Record(), dict[str, float](), ""
+    same = {"fedcore.study": study, "fedcore.setting": setting, "fedcore.size": size}
+    query = f"tags.`fedcore.study` = '{study}'"
     for run in keeper.client.search_runs([keeper.experiment], query, order_by=["attributes.start_time DESC"]):
         tags, rate = run.data.tags, run.data.params.get("training.lr")
-        if rate is not None and all(tags.get(key) == of.get(key) for key in same):
+        if (
+            rate is not None
+            and same.items() <= tags.items()
+            and tags["fedcore.data"] == (data := data or tags["fedcore.data"])
+        ):
             rates.setdefault(tags["fedcore.method"], float(rate))
     return rates
 

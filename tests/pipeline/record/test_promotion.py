@@ -29,7 +29,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
-from fedcore.pipeline.record.field import _rates, find_answer, record
+from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -358,7 +358,7 @@ def test_the_rates_of_a_studys_rows_are_those_with_which_they_ran_last(client: A
         tags = {**of, "fedcore.method": label, **more}
         run = client.create_run(keeper.experiment, start_time=number + 1, tags=tags)
         client.log_param(run.info.run_id, "training.lr", rate)
-    assert _rates(keeper, of) == {"fedavg": 0.3, "fedper": 0.5}
+    assert rates_of_rows("s", "base", "small") == {"fedavg": 0.3, "fedper": 0.5}
 
 
 def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_path):
@@ -366,7 +366,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     (said,) = record(field_run)
     assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
     assert record(field_run) == [said]
-    assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4, {})
+    assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")
     assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
     assert run.data.metrics["bytes_up"] == sum(sum(turn.up.values()) for turn in field_run.stored.turns)
