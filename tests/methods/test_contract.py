@@ -314,6 +314,7 @@ NEED_ALL = {
 """Methods whose devices each need what all others sent, and the word before their refusal."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strikes", [Threats(drop=0.5), Threats(deadline=0.3)], ids=["dropped", "late"])
 def test_a_method_combines_whoever_is_there_or_says_whom_it_lacks(row, strikes):
     built, fed = row.build(NETS), replace(FED, threats=strikes)
