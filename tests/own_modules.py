@@ -1,7 +1,5 @@
 """Modules as people write them: fedcore trains each as plain PyTorch does (nets/test_trial.py)."""
 
-from __future__ import annotations
-
 import functools
 import random
 import types

@@ -109,10 +109,7 @@ def test_the_page_of_verdicts_is_that_of_the_files():
     [
         ("a > b", "in 3 of 3; least: +0.5 ± 0.1 at x (2 seeds)", "not tested", 0),
         (
-            "a > b",
-            "in 1 of 1; least: +0.5 ± 0.1 (3 seeds)",
-            "holds",
-            1,
+            "a > b", "in 1 of 1; least: +0.5 ± 0.1 (3 seeds)", "holds", 1,
         ),  # half of the interval: 1.85 standard deviations
         ("a > b", "in 1 of 1; least: +0.5 ± 0.4 (3 seeds)", "not shown", 0),
         ("a > b", "in 0 of 1; most against: -0.5 ± 0.1 (3 seeds)", "contradicted", 0),
@@ -122,6 +119,6 @@ def test_the_page_of_verdicts_is_that_of_the_files():
         ("a ~ b within 1", "in 3 of 4; most against: -1.5 ± 0.1 at x (3 seeds)", "not shown", 3),
         ("a rises with k pairwise", "in 9 of 9; least: +1.5 ± 0.4 (9 problems)", "earlier", 9),
     ],
-)
+)  # fmt: skip
 def test_what_follows_from_the_evidence_of_an_earlier_verdict(rule: str, numbers: str, verdict: str, held: int):
     assert from_words(rule, "earlier", numbers)[::2] == (verdict, held)

@@ -24,13 +24,9 @@ s,(ours) a is good,a > d,shared.accuracy,,holds,in 1 of 1 setting,1,0,1,,
 
 def line(**changes: object) -> Line:
     settings = {
-        "says": "a is best.",
-        "file": "code-x",
-        "rules": ["a > b", "a > c"],
-        "table": "x.csv",
-        "log": "x.md",
+        "says": "a is best.", "file": "code-x", "rules": ["a > b", "a > c"], "table": "x.csv", "log": "x.md",
         "command": "run x",
-    }
+    }  # fmt: skip
     return Line(**{**settings, **changes})
 
 
@@ -45,21 +41,15 @@ def page(folder: Path, *lines: Line, **settings: Any) -> str:
 @pytest.mark.parametrize(
     ("verdicts", "says"),
     [
-        (["holds", "holds"], "holds"),
-        (["holds", "holds in most"], "holds in most"),
-        (["not shown"], "not shown"),
-        (["contradicted", "contradicted"], "contradicted"),
-        (["not tested", "not tested"], "could not be tested"),
-        (["holds", "contradicted"], "holds in part"),
-        (["holds", "not tested"], "holds in part"),
-        (["holds in most", "not shown"], "holds in part"),
-        (["not shown", "not tested"], "not shown"),
+        (["holds", "holds"], "holds"), (["holds", "holds in most"], "holds in most"), (["not shown"], "not shown"),
+        (["contradicted", "contradicted"], "contradicted"), (["not tested", "not tested"], "could not be tested"),
+        (["holds", "contradicted"], "holds in part"), (["holds", "not tested"], "holds in part"),
+        (["holds in most", "not shown"], "holds in part"), (["not shown", "not tested"], "not shown"),
         (["contradicted", "not shown"], "contradicted in part"),
         (["another regime", "not run to its end", "not tested"], "another regime"),
-        (["not run to its end", "not tested"], "not run to its end"),
-        (["holds", "another regime"], "holds in part"),
+        (["not run to its end", "not tested"], "not run to its end"), (["holds", "another regime"], "holds in part"),
     ],
-)
+)  # fmt: skip
 def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
     assert word(pd.DataFrame({"verdict": verdicts})) == says
 

@@ -1,7 +1,5 @@
 """New rows keep their columns; wrong words are refused before anything slow is imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

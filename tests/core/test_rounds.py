@@ -7,10 +7,8 @@ import pytest
 import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, device_of, federation, last, model, workers
 
-from fedcore import nets
-from fedcore.core.aggregation import by_size, mean
+from fedcore import by_size, initial_messages, mean, nets, received_model, to_everyone
 from fedcore.core.evaluation import evaluate, score
-from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round, visit
 from fedcore.core.training import flatten_net, minibatches, train
 from fedcore.errors import InputError, TooFew

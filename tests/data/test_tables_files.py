@@ -1,15 +1,12 @@
 """A table means the same as CSV and as Parquet, and a row the same alone; the cases that people have sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 from dataset_files import REAL
 
 from benchmarks.table_files import differences
-from fedcore.data import Dataset, load
-from fedcore.errors import InputError
+from fedcore import Dataset, InputError, load
 
 CASES = REAL.parent / "cases"
 cases = pytest.mark.skipif(not CASES.is_dir(), reason="no folder cases beside FEDCORE_DATA: people's cases not read")

@@ -1,7 +1,5 @@
 """A script and the pipeline give the same numbers to the last bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real processes on loopback, each with a certificate and its own examples, as `fedcore field try` starts them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

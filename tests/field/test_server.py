@@ -1,7 +1,5 @@
 """A method in the field: the bits of a simulation, whoever is absent, whatever travels."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from itertools import chain, combinations, islice

@@ -1,7 +1,5 @@
 """A study's kit, and the same comparison on devices whose rows stay where they are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user's modules of many kinds, against a loop of plain PyTorch: equal to it, or refused with the cause."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random
@@ -287,17 +285,13 @@ REFUSED = {
     PlainState: "changes mean in training, which its state_dict does not hold",
     NotStored: "changes mean in training, which its state_dict does not hold",
     Teacher: "changes mean.weight in training, which its state_dict does not hold or which is frozen",
-    CountsSteps: "changes inner.seen in training",
-    OwnDraws: "changes draws in training",
-    Entropy: "is another one each time that it is built",
-    one_for_all: "gives the same parameters at each call",
-    ExtraState: "has get_extra_state",
-    BatchAlone: "a batch norm with track_running_stats=False",
+    CountsSteps: "changes inner.seen in training", OwnDraws: "changes draws in training",
+    Entropy: "is another one each time that it is built", one_for_all: "gives the same parameters at each call",
+    ExtraState: "has get_extra_state", BatchAlone: "a batch norm with track_running_stats=False",
     Tuple: "returns a tuple in evaluation, but logits must be real",
     TupleInTraining: "returns a tuple in training, but",
-    Fails: "fails for examples of .6,.: AssertionError: give me labels",
-    scripted: "is a script of torch.jit",
-}
+    Fails: "fails for examples of .6,.: AssertionError: give me labels", scripted: "is a script of torch.jit",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)

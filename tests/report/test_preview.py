@@ -1,7 +1,5 @@
 """The preview of a user's data, before anything is computed."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

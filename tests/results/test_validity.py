@@ -14,21 +14,14 @@ def curve(**methods):
     """Rows of one setting with three seeds: method -> mean accuracy by round; seeds differ by .01."""
     rows = [
         (
-            "one",
-            method,
-            seed,
-            0,
-            turn,
-            "x",
-            "test",
-            metric,
+            "one", method, seed, 0, turn, "x", "test", metric,
             (value if metric == "accuracy" else 1 - value) + 0.01 * seed,
         )
         for method, values in methods.items()
         for turn, value in values.items()
         for seed in range(3)
         for metric in ("accuracy", "loss")
-    ]
+    ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(table().columns))
 
 

@@ -1,7 +1,5 @@
 """A user's pictures, with a net and methods of the user's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Logged models: they predict what was evaluated, need MLflow and PyTorch alone, and refuse wrong rows by name."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
