@@ -195,3 +195,13 @@ def test_a_quantity_of_few_values_is_asked_about(tmp_path: Path, values: int, sa
     rows = "u,y\n" + "".join(f"{i},{i % values}\n" for i in range(240))
     notes = table(tmp_path / "t" / "t.csv", rows).notes
     assert any("data.task=regression learns the number" in note for note in notes) == said
+
+
+def test_a_model_of_an_earlier_version_reads_names_as_it_was_trained(tmp_path: Path):
+    """It took 01 and true for a number and a boolean where a file had no others."""
+    columns = (Column("plant", "text", ("1", "2")), Column("on", "text", ("True", "x")))
+    schema = Schema((4,), "float32", ("0", "1"), columns, device="site")
+    (tmp_path / "t.csv").write_text("site,plant,on\n01,01,true\n01,02,true\n")
+    frame = read(tmp_path / "t.csv", schema.missing_values, schema.label, schema.names, schema.spelling).frame
+    assert encode(frame, schema).tolist() == [[1, 0, 1, 0], [0, 1, 1, 0]]
+    assert frame["site"].tolist() == [1, 1]
