@@ -23,14 +23,10 @@ MARKS = ("train", "val", "test")
 
 
 def from_arrays(
-    x: ArrayLike | Mapping[str, ArrayLike],
-    y: ArrayLike,
-    *,
-    device: Sequence[object] | None = None,
-    split: Sequence[str] | None = None,
-    test: tuple[ArrayLike | Mapping[str, ArrayLike], ArrayLike] | None = None,
+    x: ArrayLike | Mapping[str, ArrayLike], y: ArrayLike, *, device: Sequence[object] | None = None,
+    split: Sequence[str] | None = None, test: tuple[ArrayLike | Mapping[str, ArrayLike], ArrayLike] | None = None,
     task: LabelKindName | Literal["auto"] = "auto",
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Return a dataset of the given examples.
 
     x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32; or several inputs, a

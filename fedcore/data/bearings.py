@@ -141,14 +141,10 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
     devices = tuple(DEVICES[device] for device, _ in order for _ in range(each))
     y = torch.tensor([kind for _, kind in order]).repeat_interleave(each)
     return Dataset(
-        train=Data(torch.from_numpy(x.astype(np.float32)[:, None]), y),
-        test=None,
-        classes=CLASSES,
-        device=devices,
+        train=Data(torch.from_numpy(x.astype(np.float32)[:, None]), y), test=None, classes=CLASSES, device=devices,
         split=(("train",) * cut.train + ("test",) * cut.test) * len(order),
-        domain=tuple(device[0] for device in devices),
-        server=server_examples(others, cut) if others else None,
-    )
+        domain=tuple(device[0] for device in devices), server=server_examples(others, cut) if others else None,
+    )  # fmt: skip
 
 
 def server_examples(spectra: dict[tuple[int, int], Signal], cut: WindowOptions) -> Data:

@@ -67,25 +67,15 @@ class Source:
 
 
 CIFAR10 = Source(
-    "CIFAR10",
-    "cifar-10-batches-bin",
-    "cifar-10-batches-py",
-    (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"),
-    "cifar-10-python.tar.gz",
-    "c58f30108f718f92721af3b95e74349a",
-    ("labels",),
+    "CIFAR10", "cifar-10-batches-bin", "cifar-10-batches-py", (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"),
+    "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", ("labels",),
     ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-)
+)  # fmt: skip
 CIFAR100 = Source(
-    "CIFAR100",
-    "cifar-100-binary",
-    "cifar-100-python",
-    ("train", "test"),
-    "cifar-100-python.tar.gz",
-    "eb9058c3a382ffc7106e4002c42a8d85",
-    ("coarse_labels", "fine_labels"),
+    "CIFAR100", "cifar-100-binary", "cifar-100-python", ("train", "test"), "cifar-100-python.tar.gz",
+    "eb9058c3a382ffc7106e4002c42a8d85", ("coarse_labels", "fine_labels"),
     ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-)
+)  # fmt: skip
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -69,13 +69,9 @@ def enlarge(size: int) -> Data:
 
 
 def mnist_m(
-    root: str | Path = ROOT,
-    download: bool = True,
-    base: str = "mnist",
-    photos: str | Path | None = None,
-    seed: int = 0,
-    scaling: Scaling = "none",
-) -> Dataset:
+    root: str | Path = ROOT, download: bool = True, base: str = "mnist", photos: str | Path | None = None,
+    seed: int = 0, scaling: Scaling = "none",
+) -> Dataset:  # fmt: skip
     """Return digits over photographs, x (N, 3, 28, 28) uint8: |crop - digit| for each channel.
 
     Args:
@@ -125,15 +121,10 @@ def photograph(file: Path, least: int) -> Picture:
 
 
 def domains(
-    domains: Sequence[str],
-    root: str | Path = ROOT,
-    download: bool = True,
-    photos: str | Path | None = None,
-    seed: int = 0,
-    usps_frame: Literal["enlarged", "padded"] = "enlarged",
-    gray: bool = False,
+    domains: Sequence[str], root: str | Path = ROOT, download: bool = True, photos: str | Path | None = None,
+    seed: int = 0, usps_frame: Literal["enlarged", "padded"] = "enlarged", gray: bool = False,
     scaling: Scaling = "none",
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 
     The test set joins the official ones; the embedded digits have none. The public code of ST-LF's authors pads USPS

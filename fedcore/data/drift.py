@@ -121,11 +121,9 @@ class Counts:
 
 
 def summarise(
-    schema: Schema,
-    x: Mapping[str, NDArray[np.float32]],
-    labels: Mapping[str, NDArray[Any]],
+    schema: Schema, x: Mapping[str, NDArray[np.float32]], labels: Mapping[str, NDArray[Any]],
     predicted: Mapping[str, NDArray[Any]],
-) -> Reference:
+) -> Reference:  # fmt: skip
     """Return the reference of training rows, at most :data:`MOST_PARTS` columns of devices.
 
     x: device -> its inputs as they are loaded, nan where one is missing, (N, F). labels: of the rows that have one,
@@ -208,13 +206,9 @@ def _count(column: Column, edges: Sequence[float], values: NDArray[np.float32]) 
 
 
 def compare(
-    reference: Reference,
-    schema: Schema,
-    x: NDArray[np.float32],
-    devices: Sequence[str],
-    answers: NDArray[Any],
+    reference: Reference, schema: Schema, x: NDArray[np.float32], devices: Sequence[str], answers: NDArray[Any],
     labels: bool = False,
-) -> list[Change]:
+) -> list[Change]:  # fmt: skip
     """Return what has moved; anything in at most :data:`ALPHA` of the batches of rows like those of training.
 
     x: the new rows' inputs as they are loaded, nan where one is missing, (N, F). devices: of each row; the rows of an

@@ -50,13 +50,9 @@ MERGED = (*digits, *ascii_uppercase, *"abdefghnqrt")
 """Lower-case letters that look like their capital share its class (Cohen et al. 2017, sec. II-B)."""
 
 SUBSETS: dict[str, tuple[str, ...]] = {
-    "byclass": (*digits, *ascii_uppercase, *ascii_lowercase),
-    "bymerge": MERGED,
-    "balanced": MERGED,
-    "letters": tuple(ascii_lowercase),
-    "digits": tuple(digits),
-    "mnist": tuple(digits),
-}
+    "byclass": (*digits, *ascii_uppercase, *ascii_lowercase), "bymerge": MERGED, "balanced": MERGED,
+    "letters": tuple(ascii_lowercase), "digits": tuple(digits), "mnist": tuple(digits),
+}  # fmt: skip
 """Classes of each subset of EMNIST, in the order of their labels."""
 
 
@@ -123,16 +119,9 @@ def emnist(
 
 
 def images(
-    root: Path,
-    source: str,
-    train: Sequence[str],
-    test: Sequence[str],
-    classes: tuple[str, ...],
-    download: bool,
-    fetch: Callable[[Any], object],
-    first: int = 0,
-    transposed: bool = False,
-) -> Dataset:
+    root: Path, source: str, train: Sequence[str], test: Sequence[str], classes: tuple[str, ...], download: bool,
+    fetch: Callable[[Any], object], first: int = 0, transposed: bool = False,
+) -> Dataset:  # fmt: skip
     """Read a dataset's four files, the images and labels for training and test; labels count from `first`."""
 
     def part(pixels: Path, labels: Path) -> Data:

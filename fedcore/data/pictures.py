@@ -42,13 +42,9 @@ class ClassFolder:
 
 
 def image_folder(
-    path: str | Path,
-    size: int = 32,
-    gray: bool = False,
-    scaling: Scaling = "none",
-    sites: bool | None = None,
+    path: str | Path, size: int = 32, gray: bool = False, scaling: Scaling = "none", sites: bool | None = None,
     exclude: Sequence[str | int] = (),
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Return pictures, x (N, 3, size, size) uint8, or (N, 1, size, size) if `gray`.
 
     Classes and examples are sorted by the names of folders and files. A picture is rotated by its EXIF orientation,
@@ -93,14 +89,11 @@ def image_folder(
     marks = np.repeat([roles[folder.part] for folder in trained], counts).tolist()
     tested = [folder for folder in folders if folder not in trained]
     dataset = Dataset(
-        train,
-        squares(tested, classes, wanted, gray)[0] if tested else None,
-        classes,
+        train, squares(tested, classes, wanted, gray)[0] if tested else None, classes,
         tuple(np.repeat([str(folder.site) for folder in trained], counts).tolist()) if named else None,
-        tuple(marks) if {*marks} != {"train"} else None,
-        schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
+        tuple(marks) if {*marks} != {"train"} else None, schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
         notes=_notes(named, {str(part): roles[part] for part in parts}, excluded),
-    )
+    )  # fmt: skip
     return scale(dataset, scaling)
 
 

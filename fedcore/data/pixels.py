@@ -103,12 +103,10 @@ def scale(dataset: Dataset, scaling: str, published: Moments | None = None) -> D
         return Data(standardise_channels(part.inputs(), channels), part.y)
 
     return replace(
-        dataset,
-        train=standardise(dataset.train),
-        test=None if dataset.test is None else standardise(dataset.test),
+        dataset, train=standardise(dataset.train), test=None if dataset.test is None else standardise(dataset.test),
         server=None if dataset.server is None else standardise(dataset.server),
         schema=None if dataset.schema is None else replace(dataset.schema, channels=channels),
-    )
+    )  # fmt: skip
 
 
 def moments(dataset: Dataset) -> Moments:

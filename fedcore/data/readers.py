@@ -70,12 +70,9 @@ class RawTable:
 
 
 def read(
-    file: Path | str,
-    missing_values: Sequence[str] = MISSING_VALUES,
-    label: str | None = None,
-    names: Collection[str | None] = (),
-    spelling: Spelling = "written",
-) -> RawTable:
+    file: Path | str, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None,
+    names: Collection[str | None] = (), spelling: Spelling = "written",
+) -> RawTable:  # fmt: skip
     """Return the rows of one file, at least one.
 
     missing_values: texts that stand for a missing value, see :func:`fedcore.data.encoding.find_markers`. label: the
@@ -182,10 +179,8 @@ def check_declared(metadata: Any) -> None:
 
 
 READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | None]], RawTable]] = {
-    ".csv": read_csv,
-    ".tsv": read_csv,
-    ".parquet": read_parquet,
-}
+    ".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet,
+}  # fmt: skip
 
 
 def find_encoding(file: Path) -> str:

@@ -11,21 +11,14 @@ from fedcore.data.dataset import Dataset
 from fedcore.errors import InputError
 
 DATASETS: dict[str, str] = {
-    "digits": "fedcore.data.domains:digits",
-    "mnist": "fedcore.data.images:mnist",
-    "fashion_mnist": "fedcore.data.images:fashion_mnist",
-    "emnist": "fedcore.data.images:emnist",
-    "usps": "fedcore.data.images:usps",
-    "mnist_m": "fedcore.data.domains:mnist_m",
-    "cifar10": "fedcore.data.cifar:cifar10",
-    "cifar100": "fedcore.data.cifar:cifar100",
-    "domains": "fedcore.data.domains:domains",
-    "cwru": "fedcore.data.cwru:cwru",
-    "bearings": "fedcore.data.simulated_rig:bearings",
-    "leaf": "fedcore.data.leaf:leaf",
-    "image_folder": "fedcore.data.pictures:image_folder",
-    "table": "fedcore.data.tables:table",
-}
+    "digits": "fedcore.data.domains:digits", "mnist": "fedcore.data.images:mnist",
+    "fashion_mnist": "fedcore.data.images:fashion_mnist", "emnist": "fedcore.data.images:emnist",
+    "usps": "fedcore.data.images:usps", "mnist_m": "fedcore.data.domains:mnist_m",
+    "cifar10": "fedcore.data.cifar:cifar10", "cifar100": "fedcore.data.cifar:cifar100",
+    "domains": "fedcore.data.domains:domains", "cwru": "fedcore.data.cwru:cwru",
+    "bearings": "fedcore.data.simulated_rig:bearings", "leaf": "fedcore.data.leaf:leaf",
+    "image_folder": "fedcore.data.pictures:image_folder", "table": "fedcore.data.tables:table",
+}  # fmt: skip
 """name -> "module:function", imported on first use."""
 
 USER_DATASETS = ("image_folder", "table")

@@ -59,21 +59,12 @@ MARKED = re.compile(r"[+-]?[$€£]? ?\d+([.,' \u00a0\u202f\u2019]\d+)* ?[%$€�
 
 
 def table(
-    path: str | Path,
-    label: str | Sequence[str],
-    device: str | None = None,
-    split: str | None = None,
-    features: Sequence[str] | None = None,
-    ignore: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    categories: Count = 20,
-    missing: Missing = "refuse",
-    missing_values: Sequence[str | int | float] = MISSING_VALUES,
-    exclude: Sequence[str | int] = (),
-    id: str | None = None,
-    task: LabelKindName | Literal["auto"] = "auto",
+    path: str | Path, label: str | Sequence[str], device: str | None = None, split: str | None = None,
+    features: Sequence[str] | None = None, ignore: Sequence[str] = (), categorical: Sequence[str] = (),
+    categories: Count = 20, missing: Missing = "refuse", missing_values: Sequence[str | int | float] = MISSING_VALUES,
+    exclude: Sequence[str | int] = (), id: str | None = None, task: LabelKindName | Literal["auto"] = "auto",
     join_names: bool = False,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Read a table, x (N, F) float64.
 
     A column of numbers is one input, and so is one of booleans, as 0 and 1. One of texts is an input for each of its
@@ -192,15 +183,9 @@ def table(
 
 
 def read_sources(
-    path: Path,
-    markers: tuple[str, ...],
-    named: str | None,
-    device: str | None,
-    split: str | None,
-    excluded: tuple[str, ...],
-    names: Collection[str | None],
-    spelling: Spelling,
-) -> tuple[list[Source], dict[Path, RawTable], dict[Path, pd.DataFrame]]:
+    path: Path, markers: tuple[str, ...], named: str | None, device: str | None, split: str | None,
+    excluded: tuple[str, ...], names: Collection[str | None], spelling: Spelling,
+) -> tuple[list[Source], dict[Path, RawTable], dict[Path, pd.DataFrame]]:  # fmt: skip
     """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
     sources = find_sources(path, " or ".join(READERS))
     _check_columns(path, sources, device, split)
@@ -237,14 +222,9 @@ def earlier_names(
 
 
 def choose_columns(
-    path: Path,
-    frames: Mapping[Path, pd.DataFrame],
-    asked: Iterable[str],
-    special: Iterable[str],
-    features: Sequence[str] | None,
-    categorical: Sequence[str],
-    categories: int,
-) -> tuple[list[Column], dict[str, str]]:
+    path: Path, frames: Mapping[Path, pd.DataFrame], asked: Iterable[str], special: Iterable[str],
+    features: Sequence[str] | None, categorical: Sequence[str], categories: int,
+) -> tuple[list[Column], dict[str, str]]:  # fmt: skip
     """Return the columns to learn from, and column -> why it is left out. frames: the rows that are not for tests.
 
     Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
@@ -397,12 +377,9 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
 
 
 def names(
-    frames: Mapping[Path, pd.DataFrame],
-    special: Sequence[str],
-    features: Sequence[str] | None,
-    ignore: Sequence[str],
+    frames: Mapping[Path, pd.DataFrame], special: Sequence[str], features: Sequence[str] | None, ignore: Sequence[str],
     categorical: Sequence[str],
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return the names of the columns to look at, after a check that every file has them and all others."""
     first, frame = next(iter(frames.items()))
     for key, listed in (("features", features or ()), ("ignore", ignore), ("categorical", categorical)):

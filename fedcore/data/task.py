@@ -224,61 +224,26 @@ def mix_steps(outputs: Sequence[Tensor], weights: Weights, power: float, head: P
 
 
 CLASSIFICATION = LabelKind(
-    "classification",
-    "classes",
-    cross_entropy,
-    cross_entropy_grad,
-    mix_probabilities,
-    one_hot,
-    right,
-    count_classes,
-    count_classes,
-    log_frequencies,
-    ("ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"),
-    has_classes=True,
+    "classification", "classes", cross_entropy, cross_entropy_grad, mix_probabilities, one_hot, right, count_classes,
+    count_classes, log_frequencies, ("ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"), has_classes=True,
     predicts_classes=True,
-)
+)  # fmt: skip
 REGRESSION = LabelKind(
-    "regression",
-    "a number",
-    squared_loss,
-    squared_grad,
-    mean_of_members,
-    lambda y, outputs: y[:, None],
-    closeness,
-    lambda y, outputs: torch.tensor([len(y)]),
-    sum_and_count,
-    lambda tally: (tally[:1] / tally[1:].clamp(min=1)).float(),
-    ("ce", "squared", "absolute"),
-    standardised=True,
-)
+    "regression", "a number", squared_loss, squared_grad, mean_of_members, lambda y, outputs: y[:, None], closeness,
+    lambda y, outputs: torch.tensor([len(y)]), sum_and_count,
+    lambda tally: (tally[:1] / tally[1:].clamp(min=1)).float(), ("ce", "squared", "absolute"), standardised=True,
+)  # fmt: skip
 MULTILABEL = LabelKind(
-    "multilabel",
-    "0 or 1 for each of several labels",
-    binary_loss,
-    binary_grad,
-    mix_labels,
-    lambda y, outputs: 2 * y - 1,
-    labels_right,
-    lambda y, outputs: torch.full((outputs,), len(y)),
-    ones_and_count,
-    log_odds,
-    ("ce",),
-)
+    "multilabel", "0 or 1 for each of several labels", binary_loss, binary_grad, mix_labels,
+    lambda y, outputs: 2 * y - 1, labels_right, lambda y, outputs: torch.full((outputs,), len(y)), ones_and_count,
+    log_odds, ("ce",),
+)  # fmt: skip
 SEQUENCES = LabelKind(
-    "sequence_labelling",
-    "a class for each step, not for each example",
-    masked_loss,
-    masked_grad,
-    mix_steps,
-    lambda y, outputs: one_hot(y.clamp(min=0), outputs),
-    lambda outputs, y: right(*labelled_steps(outputs, y)),
+    "sequence_labelling", "a class for each step, not for each example", masked_loss, masked_grad, mix_steps,
+    lambda y, outputs: one_hot(y.clamp(min=0), outputs), lambda outputs, y: right(*labelled_steps(outputs, y)),
     lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
-    lambda y, outputs: count_classes(y[y != NO_LABEL], outputs),
-    log_frequencies,
-    ("ce",),
-    predicts_classes=True,
-)
+    lambda y, outputs: count_classes(y[y != NO_LABEL], outputs), log_frequencies, ("ce",), predicts_classes=True,
+)  # fmt: skip
 
 LABEL_KINDS: dict[str, LabelKind] = {kind.name: kind for kind in (CLASSIFICATION, REGRESSION, MULTILABEL, SEQUENCES)}
 

@@ -28,13 +28,9 @@ Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 
 def hold_out_shared(
-    pools: Mapping[str, Index],
-    labels: Index,
-    marks: NDArray[np.str_] | None,
-    shared_test: float,
-    seed: int,
+    pools: Mapping[str, Index], labels: Index, marks: NDArray[np.str_] | None, shared_test: float, seed: int,
     points: Points | None,
-) -> tuple[dict[str, Index], Index]:
+) -> tuple[dict[str, Index], Index]:  # fmt: skip
     """Hold out the shared test set, a fraction of each pool; returns what is left of the pools, and the set."""
     candidates = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
     drawn = [
@@ -78,14 +74,9 @@ def limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) 
 
 
 def split_parts(
-    own: Mapping[str, Index],
-    labels: Index,
-    marks: NDArray[np.str_] | None,
-    val: float,
-    test: float,
-    seed: int,
+    own: Mapping[str, Index], labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, seed: int,
     points: Points | None,
-) -> dict[str, dict[str, Index]]:
+) -> dict[str, dict[str, Index]]:  # fmt: skip
     """Divide each device's examples into train, val and test; each needs a training example."""
     parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), points) for who in sorted(own)}
     if marks is None:
@@ -132,14 +123,9 @@ def _hold_back(
 
 
 def _parts(
-    index: Index,
-    labels: Index,
-    marks: NDArray[np.str_] | None,
-    val: float,
-    test: float,
-    rng: np.random.Generator,
+    index: Index, labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, rng: np.random.Generator,
     points: Points | None,
-) -> dict[str, Index]:
+) -> dict[str, Index]:  # fmt: skip
     """Divide one device's examples into train, val and test."""
     if marks is None:
         return _hold_back(index, labels, val, test, rng, points)
@@ -169,15 +155,9 @@ def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: 
 
 
 def split_device(
-    dataset: Dataset,
-    device: str,
-    *,
-    seed: int,
-    val: Share = 0.2,
-    test: Share = 0.2,
-    shared_test: Share = 0.2,
+    dataset: Dataset, device: str, *, seed: int, val: Share = 0.2, test: Share = 0.2, shared_test: Share = 0.2,
     hold_out: Literal["random", "stable"] = "random",
-) -> dict[str, Index]:
+) -> dict[str, Index]:  # fmt: skip
     """Return a device's parts, part -> index, as :func:`partition` makes them with by_device, from its rows alone.
 
     What would be in the shared test set is left out. Nobody knows here whether a class is in no other device's training

@@ -21,14 +21,9 @@ REDRAWS = 100
 
 
 def hide_labels(
-    parts: Mapping[str, dict[str, Index]],
-    shared: Index,
-    labels: Index,
-    unlabelled: float,
-    hidden: Hidden,
-    without: Collection[str] | None,
-    seed: int,
-) -> Partition:
+    parts: Mapping[str, dict[str, Index]], shared: Index, labels: Index, unlabelled: float, hidden: Hidden,
+    without: Collection[str] | None, seed: int,
+) -> Partition:  # fmt: skip
     """Hide labels, again while a class has no labelled training example, at most REDRAWS times.
 
     without: the devices without labels; None: they are drawn, anew each time.

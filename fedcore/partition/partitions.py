@@ -29,27 +29,12 @@ from fedcore.types.ranges import Count, Depth, Fraction, Positive
 
 
 def partition(
-    dataset: Dataset,
-    *,
-    name: str = "dirichlet",
-    devices: Count = 16,
-    alpha: Positive = 0.5,
-    min_size: Count = 10,
-    val: Share = 0.2,
-    test: Share = 0.2,
-    shared_test: Share = 0.2,
-    seed: int,
-    share: Fraction = 0.8,
-    classes: Count | list[list[Depth]] = 4,
-    domains: Literal["mixed", "split"] = "mixed",
-    examples: Count | None = None,
-    shared_examples: Count | None = None,
-    unlabelled: Share = 0.0,
-    unlabelled_classes: Literal["own", "shared"] = "own",
-    hidden: Hidden = 0.0,
-    drop_small: bool = False,
-    hold_out: Literal["random", "stable"] = "random",
-) -> Partition:
+    dataset: Dataset, *, name: str = "dirichlet", devices: Count = 16, alpha: Positive = 0.5, min_size: Count = 10,
+    val: Share = 0.2, test: Share = 0.2, shared_test: Share = 0.2, seed: int, share: Fraction = 0.8,
+    classes: Count | list[list[Depth]] = 4, domains: Literal["mixed", "split"] = "mixed", examples: Count | None = None,
+    shared_examples: Count | None = None, unlabelled: Share = 0.0, unlabelled_classes: Literal["own", "shared"] = "own",
+    hidden: Hidden = 0.0, drop_small: bool = False, hold_out: Literal["random", "stable"] = "random",
+) -> Partition:  # fmt: skip
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
     If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
@@ -152,16 +137,9 @@ def _keeps_to_limit(name: str) -> bool:
 
 
 def _call_scheme(
-    scheme: Callable[..., dict[str, Index]],
-    dataset: Dataset,
-    pool: Index,
-    number: int,
-    seed: int,
-    *,
-    devices: int,
-    examples: int | None,
-    **settings: Any,
-) -> dict[str, Index]:
+    scheme: Callable[..., dict[str, Index]], dataset: Dataset, pool: Index, number: int, seed: int, *, devices: int,
+    examples: int | None, **settings: Any,
+) -> dict[str, Index]:  # fmt: skip
     """Divide a pool among `number` of all devices by a partition function, which is given what it takes."""
     arguments: dict[str, Any] = {**settings, "labels": dataset.strata[pool], "devices": number, "seed": seed}
     arguments["examples"] = None if examples is None else round(examples * number / devices)

@@ -77,11 +77,9 @@ def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) ->
 
 
 def divide_pools(
-    divided: Callable[[Index, int, int], dict[str, Index]],
-    pools: Mapping[str, Index],
-    numbers: Mapping[str, int],
+    divided: Callable[[Index, int, int], dict[str, Index]], pools: Mapping[str, Index], numbers: Mapping[str, int],
     seed: int,
-) -> dict[str, Index]:
+) -> dict[str, Index]:  # fmt: skip
     """Divide each domain, by separate random draws, among devices named after it."""
     own: dict[str, Index] = {}
     for domain, number in numbers.items():

@@ -80,15 +80,9 @@ def few_classes(
 
 
 def device_dirichlet(
-    labels: Index,
-    devices: int,
-    alpha: float,
-    classes: int | Sequence[Collection[int]],
-    min_size: int,
-    seed: int,
-    examples: int | None = None,
-    followers: Collection[int] = (),
-) -> dict[str, Index]:
+    labels: Index, devices: int, alpha: float, classes: int | Sequence[Collection[int]], min_size: int, seed: int,
+    examples: int | None = None, followers: Collection[int] = (),
+) -> dict[str, Index]:  # fmt: skip
     r"""Label skew, equal sizes: device i has the share p_ik of class k, p_i ~ Dir(alpha, ..., alpha) over its classes.
 
     Its classes are `classes` random ones, redrawn until some device has each of all. (Hsu, Qi and Brown 2019, with all
@@ -138,13 +132,9 @@ def device_dirichlet(
 
 
 def _by_shares(
-    labels: Index,
-    devices: int,
-    alpha: float,
-    min_size: int,
-    rng: np.random.Generator,
+    labels: Index, devices: int, alpha: float, min_size: int, rng: np.random.Generator,
     drawn: Callable[[int], NDArray[np.float64]],
-) -> dict[str, Index]:
+) -> dict[str, Index]:  # fmt: skip
     """Divide each class by random shares (K, C), redrawn until every device has `min_size` examples."""
     _check_alpha(alpha)
     check_devices(devices, len(labels))
@@ -353,18 +343,10 @@ def _name_devices(shares: Iterable[Index]) -> dict[str, Index]:
 
 
 PARTITIONS: dict[str, Callable[..., dict[str, Index]]] = {
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "dirichlet_capped": dirichlet_capped,
-    "few_classes": few_classes,
-    "device_dirichlet": device_dirichlet,
-    "label_skew": label_skew,
-    "shards": shards,
-    "quantity_skew": quantity_skew,
-    "by_device": by_device,
-    "by_domain": by_domain,
-    "by_writer": by_writer,
-}
+    "iid": iid, "dirichlet": dirichlet, "dirichlet_capped": dirichlet_capped, "few_classes": few_classes,
+    "device_dirichlet": device_dirichlet, "label_skew": label_skew, "shards": shards, "quantity_skew": quantity_skew,
+    "by_device": by_device, "by_domain": by_domain, "by_writer": by_writer,
+}  # fmt: skip
 
 BY_CLASS = frozenset({"dirichlet", "dirichlet_capped", "few_classes", "device_dirichlet", "label_skew", "shards"})
 """The partitions that divide each class apart."""

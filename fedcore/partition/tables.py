@@ -140,14 +140,10 @@ def training_numbers(
     everything = np.bincount(dataset.strata[partition.indices], minlength=1)
     shared = len(dataset.test) if dataset.test is not None and not len(partition.shared) else len(partition.shared)
     columns = {
-        "examples": examples,
-        "classes": (table > 0).sum(axis=1),
-        "largest_share": table.max(axis=1) / examples,
-        "test_examples": tested.sum(axis=1),
-        "test_classes": (tested > 0).sum(axis=1),
-        "shared_examples": shared,
+        "examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples,
+        "test_examples": tested.sum(axis=1), "test_classes": (tested > 0).sum(axis=1), "shared_examples": shared,
         "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
-    }
+    }  # fmt: skip
     if not dataset.task.has_classes:
         y, own_parts = dataset.train.y, partition.devices
         sizes = {part: pd.Series({who: len(own[part]) for who, own in own_parts.items()}) for part in PARTS}

@@ -27,11 +27,9 @@ def method_table(summary: pd.DataFrame, spread: Spread = "interval") -> str:
     seeds = int(summary["n_seeds"].max())
     kind = {"interval": r" ($\pm$ 95\,\%)", "std": r" ($\pm$ std)"}[spread] if seeds > 1 else ""
     heads = [
-        "Method",
-        *(head for split in splits for head in (f"{SPLITS[split].capitalize()}{kind}", "worst")),
-        "up",
+        "Method", *(head for split in splits for head in (f"{SPLITS[split].capitalize()}{kind}", "worst")), "up",
         "down",
-    ]
+    ]  # fmt: skip
     rows = []
     for _, row in summary.iterrows():
         cells = [escape(row["method"])]

@@ -60,13 +60,9 @@ SHOWN = 4
 """The most methods of a setting whose outcomes are on the page."""
 
 TEMPLATES = Environment(
-    loader=PackageLoader("fedcore.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+    loader=PackageLoader("fedcore.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True, keep_trailing_newline=True,
+)  # fmt: skip
 TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 
@@ -176,15 +172,11 @@ def html(result: Comparison) -> str:
             study_claims = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in study_claims]
             whole = {ALONG: result.along.get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
-                f"study-{len(studies)}",
-                study,
-                result.questions.get(study, study),
-                many,
-                tally(answer for (of, *_), answer in answers.items() if of == study) if many else "",
-                study_claims,
+                f"study-{len(studies)}", study, result.questions.get(study, study), many,
+                tally(answer for (of, *_), answer in answers.items() if of == study) if many else "", study_claims,
                 [picture(text, png) for text, png in whole.items() if png],
                 printed_tables(papers[study]) if study in papers else [],
-            )
+            )  # fmt: skip
         anchor = f"setting-{len(numbers)}"
         numbers[anchor] = chart_numbers(tidy[key], rows, answers[key].criterion)
         tables = [domain_table(domains[key], rows) if key in domains else None, link_table(tidy[key], rows)]
@@ -215,12 +207,9 @@ def html(result: Comparison) -> str:
         )
     script = str(TEMPLATES.get_template("page.js").render())
     return TEMPLATES.get_template("page.html.jinja").render(
-        title=TITLE,
-        studies=list(studies.values()),
-        seeds=int(summary["n_seeds"].max()),
-        numbers=numbers,
+        title=TITLE, studies=list(studies.values()), seeds=int(summary["n_seeds"].max()), numbers=numbers,
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    )  # fmt: skip
 
 
 def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer: Answer) -> list[Details]:

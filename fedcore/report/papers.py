@@ -144,13 +144,9 @@ def claim_counts(root: Path) -> dict[str, str]:
 
 OURS = "(ours)"
 CLAIM_WORDS = {
-    "holds": "hold",
-    "holds in most": "hold in most settings",
-    "contradicted": "contradicted",
-    "not shown": "not shown",
-    "does not hold": "do not",
-    "not tested": "not tested",
-}
+    "holds": "hold", "holds in most": "hold in most settings", "contradicted": "contradicted", "not shown": "not shown",
+    "does not hold": "do not", "not tested": "not tested",
+}  # fmt: skip
 
 
 def text(value: str | float) -> str:

@@ -191,13 +191,9 @@ def _amounts(dataset: Dataset, divided: Partition) -> dict[str, dict[str, str]]:
 
 
 def _devices(
-    counts: pd.DataFrame,
-    gaps: pd.DataFrame,
-    classes: tuple[str, ...],
-    width: int,
-    amounts: Mapping[str, Mapping[str, str]],
-    one_each: bool,
-) -> Table:
+    counts: pd.DataFrame, gaps: pd.DataFrame, classes: tuple[str, ...], width: int,
+    amounts: Mapping[str, Mapping[str, str]], one_each: bool,
+) -> Table:  # fmt: skip
     """Return the table of each device's examples, and the shares of its training examples by class, or with each label.
 
     Of more than CLASSES classes it shows those with the most training examples.

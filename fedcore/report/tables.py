@@ -18,14 +18,9 @@ from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, half_inte
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
 LINKS = {
-    "accuracy": "targets' accuracy, %",
-    "target": "targets",
-    "links_out": "links",
-    "energy": "energy of all links",
-    "share": "energy, % of the most",
-    "theorem_2": "Theorem 2",
-    "corollary_1": "Corollary 1",
-}
+    "accuracy": "targets' accuracy, %", "target": "targets", "links_out": "links", "energy": "energy of all links",
+    "share": "energy, % of the most", "theorem_2": "Theorem 2", "corollary_1": "Corollary 1",
+}  # fmt: skip
 """The columns of the table of links, as in ST-LF's Tables I and II: column -> its head."""
 INTERVAL = " ± 95 %"
 """What ± stands for, in the head of a column: half of the 95 % interval of a mean over seeds."""

@@ -125,11 +125,9 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
         for name in [name for name in heads if name not in hidden]:
             left = name in ("rank", "method")
             table.add_column(
-                Text(_stacked(heads[name])),
-                justify="left" if left else "right",
-                no_wrap=name != "method",
+                Text(_stacked(heads[name])), justify="left" if left else "right", no_wrap=name != "method",
                 overflow="fold",
-            )
+            )  # fmt: skip
         for i, line in enumerate(lines):
             control = bool(rows["control"].iloc[i])
             if control and i and not rows["control"].iloc[i - 1]:
@@ -150,9 +148,6 @@ def _stacked(head: str) -> str:
 
 def _table(title: str) -> Table:
     return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
         show_edge=False,
-    )
+    )  # fmt: skip
