@@ -118,14 +118,10 @@ class Criterion:
 
 
 def criterion(
-    metric: MetricName | Literal["auto"] | None = None,
-    positive: str | None = None,
-    costs: Mapping[str, Mapping[str, float]] | None = None,
-    min_effect: float = MIN_EFFECT,
-    least_test: int = LEAST_TEST,
-    weigh: Weighting = "devices",
-    where: str = "run",
-) -> Criterion:
+    metric: MetricName | Literal["auto"] | None = None, positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None, min_effect: float = MIN_EFFECT,
+    least_test: int = LEAST_TEST, weigh: Weighting = "devices", where: str = "run",
+) -> Criterion:  # fmt: skip
     """Return what decides. metric: None: cost if there are costs, else accuracy. where: where the settings stand.
 
     Raises InputError for a metric without the label or the costs that it needs, and for costs without their metric.
@@ -148,13 +144,9 @@ Extra: TypeAlias = Mapping[str, Any]
 
 
 def scoring(
-    metric: str | None,
-    positive: str | None,
-    costs: Mapping[str, Mapping[str, float]] | None,
-    classes: Sequence[str],
-    metrics: Mapping[str, OwnMetric] | None = None,
-    train: bool = False,
-) -> Scoring:
+    metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str],
+    metrics: Mapping[str, OwnMetric] | None = None, train: bool = False,
+) -> Scoring:  # fmt: skip
     """Return what models are measured by, beside what they always are.
 
     metric: its name. costs: true label -> predicted label -> cost. metrics, train: see

@@ -47,14 +47,9 @@ SEEDS = 3
 
 
 def judge(
-    claim: Claim,
-    table: pd.DataFrame,
-    points: Points,
-    closed: Mapping[str, str] | None = None,
-    ceiling: Ceiling = "auto",
-    sizes: Mapping[str, Sizes] | None = None,
-    converged: bool = False,
-) -> Verdict:
+    claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str, str] | None = None,
+    ceiling: Ceiling = "auto", sizes: Mapping[str, Sizes] | None = None, converged: bool = False,
+) -> Verdict:  # fmt: skip
     """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order.
 
     closed: setting -> why no claim can be tested there, see :func:`closed`. sizes: :func:`read_sizes` of the table.

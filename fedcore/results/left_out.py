@@ -44,14 +44,10 @@ def rows_with_model(runs: Sequence[Trained], execute: Execute) -> frozenset[str]
 
 
 def leave_out(
-    runs: Sequence[Trained],
-    rows: Collection[str],
-    able: Collection[str],
-    execute: Execute,
+    runs: Sequence[Trained], rows: Collection[str], able: Collection[str], execute: Execute,
     without: Callable[[Any, str], tuple[Federation, Data | Handle]],
-    train: Callable[[Any, str, Method, Federation], State],
-    refused: Callable[[str, InputError], None] | None = None,
-) -> list[pd.DataFrame]:
+    train: Callable[[Any, str, Method, Federation], State], refused: Callable[[str, InputError], None] | None = None,
+) -> list[pd.DataFrame]:  # fmt: skip
     """Return the runs' tables with the scores on each device that these rows reach without it, with the same seed.
 
     able: the rows that have a model for a new device; the others get nan. without: a run and a device -> the federation

@@ -31,21 +31,9 @@ LESS = frozenset(
 PART = ["mean", "std_devices", "std_seeds", "margin", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap"]
 COST = ("nets_run", "macs")
 COLUMNS = [
-    *ROW,
-    "control",
-    "metric",
-    "primary",
-    "rank",
-    *(f"{split}_{part}" for split in SPLITS for part in PART),
-    *TRAFFIC,
-    *COST,
-    "wall",
-    "cpu",
-    "rounds",
-    "n_devices",
-    "n_measured",
-    "n_seeds",
-]
+    *ROW, "control", "metric", "primary", "rank", *(f"{split}_{part}" for split in SPLITS for part in PART), *TRAFFIC,
+    *COST, "wall", "cpu", "rounds", "n_devices", "n_measured", "n_seeds",
+]  # fmt: skip
 GROUPS = [*ROW, "group", "split", "metric", "mean", "std_devices", "std_seeds", "n_devices", "n_seeds"]
 SCORE = "score"
 """What stands for the metric that decides, the greater the better, see :func:`with_scores`."""
@@ -60,11 +48,9 @@ def last_round(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(
-    table: pd.DataFrame,
-    seconds: pd.DataFrame,
-    controls: frozenset[str],
+    table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[str],
     criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion(),
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return one row per study, dataset, setting and method: methods by rank, then controls, the best first.
 
     criteria: the metric that is compared, and the devices that count, of each setting or of all.
@@ -216,13 +202,9 @@ def mean_over_devices(run: pd.DataFrame, weights: pd.Series | None = None) -> pd
 
 
 def _rank(
-    rows: pd.DataFrame,
-    scores: pd.DataFrame,
-    controls: frozenset[str],
-    metric: Metric,
-    weights: pd.Series,
+    rows: pd.DataFrame, scores: pd.DataFrame, controls: frozenset[str], metric: Metric, weights: pd.Series,
     ratios: Mapping[str, float],
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Add means, ranks and gaps to the rows of one setting and sort them. scores: of the metric that decides."""
     rows = rows.copy()
     sign, everywhere, seeds = metric.sign, {}, rows.set_index("method")["n_seeds"]

@@ -31,14 +31,9 @@ class Row(NamedTuple):
 
 
 def of_run(
-    row: Row,
-    method: Method,
-    played: Sequence[RoundResult],
-    turn_reports: Sequence[Report],
-    data: Numbers,
-    preparation_bytes: Numbers | None = None,
-    new_sites: Numbers | None = None,
-) -> pd.DataFrame:
+    row: Row, method: Method, played: Sequence[RoundResult], turn_reports: Sequence[Report], data: Numbers,
+    preparation_bytes: Numbers | None = None, new_sites: Numbers | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """Return the table of a method's run, in a script, in the pipeline or on real devices.
 
     turn_reports: the reports of all rounds, or of none. data: device -> numbers of its data. preparation_bytes: as for
@@ -50,12 +45,9 @@ def of_run(
 
 
 def rows(
-    row: Row,
-    played: Sequence[RoundResult],
-    turn_reports: Sequence[Report],
-    extra_metrics: Mapping[str, Numbers],
+    row: Row, played: Sequence[RoundResult], turn_reports: Sequence[Report], extra_metrics: Mapping[str, Numbers],
     preparation_bytes: Numbers | None = None,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return a method's rounds as tidy rows: scores and series of evaluated rounds, bytes of all rounds.
 
     Bytes are those of the devices that took part in a round: of ten thousand devices a few may do.

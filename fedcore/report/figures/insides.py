@@ -60,10 +60,7 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
     dots = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in colours]
     marks = [Line2D([], [], color=GREY, marker=marker, linestyle="") for marker in MARKERS[: len(groups)]]
     figure.legend(
-        dots + (marks if len(groups) > 1 else []),
-        labels([*classes, *(groups if len(groups) > 1 else [])]),
-        loc="outside right center",
-        frameon=False,
-        fontsize=8,
-    )
+        dots + (marks if len(groups) > 1 else []), labels([*classes, *(groups if len(groups) > 1 else [])]),
+        loc="outside right center", frameon=False, fontsize=8,
+    )  # fmt: skip
     return figure

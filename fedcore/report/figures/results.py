@@ -133,12 +133,9 @@ def comparison(summary: pd.DataFrame) -> Figure:
             )
             panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
             panel.annotate(
-                metric.value(mean),
-                (1.02, y),
-                xycoords=("axes fraction", "data"),
-                verticalalignment="center",
+                metric.value(mean), (1.02, y), xycoords=("axes fraction", "data"), verticalalignment="center",
                 color=GREY if hollow else "black",
-            )
+            )  # fmt: skip
         panel.set_xlabel(metric.words)
         panel.xaxis.set_major_formatter(_formatter(metric))
         panel.tick_params(axis="y", length=0)
@@ -150,14 +147,9 @@ def comparison(summary: pd.DataFrame) -> Figure:
     first.set_yticks(at, labels(summary["method"]))
     if control.any():
         first.annotate(
-            "controls",
-            (-0.02, at[control].min() - 0.6),
-            xycoords=("axes fraction", "data"),
-            horizontalalignment="right",
-            fontstyle="italic",
-            fontsize=8,
-            color=GREY,
-        )
+            "controls", (-0.02, at[control].min() - 0.6), xycoords=("axes fraction", "data"),
+            horizontalalignment="right", fontstyle="italic", fontsize=8, color=GREY,
+        )  # fmt: skip
     band = Line2D([], [], color=BLUE, linewidth=7, alpha=0.35), Line2D([], [], color=BLUE, marker="o", markersize=7)
     tick = Line2D([], [], color=BLUE, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
     handles: list[Any] = [band, tick]
