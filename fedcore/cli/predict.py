@@ -281,12 +281,13 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
     """Return the rows of a file, or of each file in a folder; an index of them, and the name of each row's file."""
     import pandas as pd
 
+    from fedcore.api.serving import DEVICE
     from fedcore.data import folders, readers
     from fedcore.data.encoding import ROW, encode
 
-    frames = {}
+    frames, names = {}, {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
     for file in folders.listing(path) if path.is_dir() else [path]:
-        frame = readers.read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
+        frame = readers.read(file, schema.missing_values, schema.label, names, schema.spelling).frame
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:
@@ -295,8 +296,8 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
                 raise InputError(f"{file}: {error}") from None
     if not frames:
         raise InputError(f"{path}: the folder is empty; it needs a table for each device")
-    names = [file.stem for file, frame in frames.items() for _ in range(len(frame))]
+    owners = [file.stem for file, frame in frames.items() for _ in range(len(frame))]
     if not path.is_dir():
-        return frames[path], frames[path].index, names
+        return frames[path], frames[path].index, owners
     rows = pd.concat({file.name: frame for file, frame in frames.items()}, names=["file"])
-    return rows, rows.index, names
+    return rows, rows.index, owners
