@@ -103,6 +103,7 @@ class Halved(torch.nn.Linear):
         return super().forward(x.flatten(1)) / 2
 
 
+@pytest.mark.slow
 def test_a_guess_that_nobody_asked_for_ends_no_comparison():
     divided = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.net(Halved), examples=100)
     rows = [fc.local_only(training=QUICK), fc.fedavg(training=QUICK)]

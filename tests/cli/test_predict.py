@@ -163,6 +163,7 @@ def run(folder: Path, rows: pd.DataFrame | None, device: str | None = None, name
     return labels.reset_index(drop=True), lines
 
 
+@pytest.mark.slow
 def test_rows_are_predicted_as_those_of_their_site_however_it_is_said(tmp_path: Path):
     """By --device, a column `device`, one file with rows of all sites, and the names of files, alone or in a folder."""
     (tmp_path / "sites").mkdir()

@@ -215,6 +215,7 @@ class Stored(Inline):
         return self.store.put(super().__call__(fn, *self.store.get(args)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beyond", ["clip", "refuse"])
 @pytest.mark.parametrize("upload", ["model", "delta"])
 def test_a_bound_has_the_same_bits_where_messages_are_references(tmp_path, beyond, upload):

@@ -52,6 +52,7 @@ def test_classes_are_the_same_whatever_else_a_file_holds(tmp_path: Path, first: 
     assert table(tmp_path / "sites/a.csv", lines("u 1 2 3", f"y {first}")).classes == classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("word", ["007", "true", "1.0", "NaN1"])
 def test_a_row_means_the_same_alone(tmp_path: Path, word: str, suffix: str):
@@ -141,6 +142,7 @@ def test_keys_have_numbers_as_float32(tmp_path: Path):
 # digits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "span"), [(1.7e9, 8000), (5.4e6, 50), (2460000.5, 0.5), (101325.0, 0.02)])
 @pytest.mark.parametrize("scale", ["common", "device"])
 def test_numbers_keep_their_digits_until_they_are_scaled(tmp_path: Path, start: float, span: float, scale: str):

@@ -125,6 +125,7 @@ def test_no_secret_key_and_no_mask_of_a_pair_travels(tmp_path):
         assert not [one for one in secrets if one in answer or one.hex().encode() in answer or one in call]
 
 
+@pytest.mark.slow
 def test_masks_differ_by_run_turn_device_tensor_and_by_who_is_in_the_sum():
     secret = {name: Keys.new_secret() for name in NAMES}
     cards = {run: {name: keys()[name].card(run, secret[name]) for name in NAMES} for run in ("one", "two")}

@@ -126,6 +126,7 @@ def two(tmp_path_factory):
     return {**made, "foreign": make_kits(folder / "other", [], "127.0.0.1:8002")["server"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("days", "why"),
     [

@@ -255,6 +255,7 @@ def test_no_row_is_told_by_the_numbers_of_two_nights(rows, told, tables, tmp_pat
     assert night("three")["reply"] == ("numbers" if told else "refused")
 
 
+@pytest.mark.slow
 def test_rows_that_change_within_a_run_are_noticed(tables, tmp_path):
     _, setup, link = tables
     row = method("fedavg", rounds=2)

@@ -164,6 +164,7 @@ def test_the_answer_says_which_scale_is_best():
     assert len(others) == 2
 
 
+@pytest.mark.slow
 def test_a_scale_that_is_not_better_for_sure_is_not_chosen():
     assert study_answers(answers(scaled(0.0), frozenset()))["study"][0].headline == "No scale is better for sure"
     assert len(study_answers(answers(scaled(0.1, seeds=1), frozenset()))["study"]) == 2

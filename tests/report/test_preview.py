@@ -87,6 +87,7 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
     assert len(text.splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
     assert "a run needs data.missing=median, common_median or drop" in preview(any_gaps=True, **given)
@@ -95,6 +96,7 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
     assert "rows with a missing cell are dropped" in preview(missing="drop", **given)
 
 
+@pytest.mark.slow
 def test_scaled_data_need_no_advice_on_scales(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site", "missing": "median"}
     for scale in ("device", "common"):
@@ -129,6 +131,7 @@ def test_the_study_can_try_both_scales(plants: Path):
     assert {**points[0].federation, "scale": "none"} == small.federation
 
 
+@pytest.mark.slow
 def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(rng.normal(0, 1, (1200, 60)) * 10.0 ** rng.integers(-3, 4, 60)).add_prefix("column number ")
@@ -314,6 +317,7 @@ def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):
     assert float(first[-1]) < 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "visits"), [("patient", 4), ("month", 30)])
 def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str, visits: int):
     rows = pd.DataFrame({"u": np.arange(240) / 7, "who": np.arange(240) % 2, "y": np.arange(240) // 3 % 2})

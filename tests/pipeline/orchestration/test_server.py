@@ -494,6 +494,7 @@ def test_a_database_that_is_not_right_is_not_copied(statements: str | None, tmp_
     assert not database.is_usable(path)
 
 
+@pytest.mark.slow
 def test_a_damaged_database_is_not_copied(tmp_path: Path):
     path = tmp_path / "ready.db"
     with closing(sqlite3.connect(path)) as made:

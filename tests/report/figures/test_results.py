@@ -201,6 +201,7 @@ def test_along_a_price_none_stands_beside_powers_of_ten(prices: tuple[float, ...
     assert panel.get_xticks().tolist() == (list(range(len(prices))) if apart else list(prices))
 
 
+@pytest.mark.slow
 def test_a_panel_of_an_even_partition_says_so():
     grid = {f"devices={count}": {"federation.devices": count, "federation.alpha": 1e20} for count in (2, 32)}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
