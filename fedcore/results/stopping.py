@@ -67,7 +67,8 @@ def validation_value(table: pd.DataFrame, criterion: Criterion) -> float | None:
     scores = scores[(scores["split"] == "val") & (scores["metric"] == here.metric.column)]
     weights = pd.Series(measured(table, here).weights, dtype=float)
     for run in runs_of(scores.assign(value=here.metric.sign * scores["value"])).values():
-        means = mean_over_devices(run[run.columns.intersection(weights.index)], weights).dropna()
+        counted = run[run.columns.intersection(weights.index)] if len(weights) else run  # no device is tested: all
+        means = mean_over_devices(counted, weights if len(weights) else None).dropna()
         return float(means.mean()) if len(means) else None
     return None
 

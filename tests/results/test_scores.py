@@ -256,6 +256,8 @@ def test_a_device_that_does_not_count_has_no_part():
     shown = course({"a": [0.5], "b": [0.9]}, few="b")
     assert validation_value(shown, Criterion(least_test=20)) == pytest.approx(0.5)
     assert validation_value(shown, Criterion()) == pytest.approx(0.7)
+    untested = shown.assign(value=shown["value"].where(shown["metric"] != "test_examples", 0.0))
+    assert validation_value(untested, Criterion(least_test=20)) == pytest.approx(0.7)  # of all devices
 
 
 def test_of_a_loss_the_least_is_best():
