@@ -302,6 +302,8 @@ def fedasa() -> dict[str, list[str]]:
     one = read("fedasa-cwru-hard").query("setting == 'one_window'").pivot_table("mb_up_per_round", "seed", "method")
     assert round(one["fedper"].max(), 2) == round(least["fedavg"], 2)
     clean = many.query("setting == 'A+B+C'").groupby("method")["accuracy"].mean()
+    reading = read("fedasa-readings").query("spectrum == 'divided' and loss == 'ce' and round == 4")
+    scaled = reading.groupby("method")[["accuracy", "std_devices"]].mean()
     two_places = many.query("setting == 'A+C' and method == 'local_only'")["accuracy"].mean()
     assert many["seed"].nunique() == len(one) == 2
     everywhere = tables["A & B & C"].mean()
@@ -326,7 +328,8 @@ def fedasa() -> dict[str, list[str]]:
                    "80", *(dot(clean[row], 3) for row in ("fedavg", "fedasa", "local_only"))],
         "says 2": [dot(everywhere["local_only"], 3), dot(everywhere["fedasa"], 3), str(surely[0]), str(len(alone)),
                    str(surely[1]), dot(tables["A & C"]["local_only"].mean()), "80", dot(two_places, 3),
-                   dot(values["Local-only, A & C"])],
+                   dot(values["Local-only, A & C"]), *map(dot, scaled.loc["local_only"]), "20", "1,000",
+                   dot(values["Local-only, A & B & C"]), ".33", *map(dot, scaled.loc["alpha_0"])],
         "says 3": [*depths, dot(everywhere["random_depth"], 3), str(len(alone))],
         "says 4": [*points(*per["A"], *per["B"], *per["C"]), *points(average["A"], average["B"], average["C"]),
                    *points(*(alone[place][0] for place in ("A", "B", "C", "B & C"))), "80", ".99"],
