@@ -486,6 +486,28 @@ def test_numbers_of_words_reach_an_embedding_as_they_are():
     assert pixels.devices["device-00"].data.train.inputs().max() <= 1
 
 
+def test_a_model_takes_the_numbers_that_it_learnt():
+    """Bytes are divided by 255: the same numbers of another type must be as well, or be refused."""
+    y = np.arange(60) % 2
+    x = np.random.default_rng(0).integers(0, 256, (60, 4)).astype(np.uint8)
+    given, learnt = x.copy(), {}
+    for kind in (np.uint8, np.float32):
+        fed = fc.federate(fc.from_arrays(given.astype(kind, copy=False), y), fc.iid(), devices=2, net=fc.mlp(4))
+        learnt[kind] = fc.run(fc.fedavg(training=QUICK), fed, progress=False).models["device-00"].probabilities
+        given[:] = 0  # the caller's
+        assert fed.dataset.train.x.max() > 0
+        given[:] = x
+    as_bytes, as_numbers = learnt[np.uint8], learnt[np.float32]
+    assert (as_bytes(x.astype(np.int64)) == as_bytes(x)).all()
+    assert (as_bytes(x.tolist()) == as_bytes(x)).all()
+    assert (as_numbers(x) == as_numbers(x.astype(np.float64))).all()
+    for wrong in (x.astype(np.float32), x.astype(np.int64) + 200):
+        with pytest.raises(fc.InputError, match=r"predict: x is \w+, but the model learnt bytes, 0 to 255; give uint8"):
+            as_bytes(wrong)
+    with pytest.raises(fc.InputError, match="predict: x has values that are not finite numbers"):
+        as_numbers(np.full((1, 4), np.nan))
+
+
 @pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_error_in_a_step_names_method_device_and_round(workers: int | None):
     def divides(batch: fc.Batch) -> torch.Tensor:

@@ -219,7 +219,9 @@ class DividedDataset:
         own = server_examples(self.dataset, partition, self.scale)
         embedding = [module for module in map(template, self.nets) if takes_integers(module)]
         for module in embedding:
-            require_integers(module, largest_integer(self.dataset.train.x), self.scale)
+            for examples in (self.dataset.train.x, shared.x):
+                if len(examples):
+                    require_integers(module, largest_integer(examples), self.scale)
         if embedding:
             parts_of = {who: Splits(*(unscaled(part) for part in vars(own).values())) for who, own in parts_of.items()}
             shared, own = unscaled(shared), unscaled(own)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedcore.api.federation import DividedDataset, federation_of, unscaled
+from fedcore.api.federation import DividedDataset, federation_of
 from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import outputs
@@ -27,14 +27,14 @@ from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
-from fedcore.nets.inputs import takes_integers
+from fedcore.nets.inputs import largest_integer, takes_integers
 from fedcore.report import latex
 from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
-from fedcore.types.federation import Data, Federation, LabelScale, Net
+from fedcore.types.federation import Data, Device, Federation, LabelScale, Net
 from fedcore.types.method import Method, Model
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class DeployedModel:
 
     shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
     data frame, by the names of its columns; None for data that are not a table. task: what labels are. label_scale: the
-    mean and the deviation by which a number as label was standardised. several: the inputs of an example.
+    mean and the deviation by which a number as label was standardised. several: the inputs of an example. pixels:
+    whether it learnt bytes, which are divided by 255.
     """
 
     model: Model
@@ -58,6 +59,7 @@ class DeployedModel:
     task: LabelKind = CLASSIFICATION
     label_scale: LabelScale = (0.0, 1.0)
     several: tuple[Input, ...] = ()
+    pixels: bool = False
 
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
@@ -95,9 +97,17 @@ class DeployedModel:
                 f"{('N', *self.shape)}".replace("'", "")
             )
         examples = torch.tensor(values)
+        if not examples.isfinite().all():
+            raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):
+            if largest_integer(examples) is None:
+                raise InputError("predict: x has other numbers than whole ones from 0, which the embedding looks up")
             return examples.float()
-        data = Data(examples if examples.dtype == torch.uint8 else examples.double(), torch.zeros(0))
+        if self.pixels and examples.dtype != torch.uint8:
+            if examples.is_floating_point() or not ((examples >= 0) & (examples <= 255)).all():
+                raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
+            examples = examples.to(torch.uint8)
+        data = Data(examples if self.pixels else examples.double(), torch.zeros(0))
         return self.scale(data).inputs().float()
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
@@ -165,6 +175,7 @@ class Result:
                 LABEL_KINDS[fed.task],
                 fed.scoring.label_scale,
                 schema_of(self.fed.dataset).several if isinstance(self.fed, DividedDataset) else (),
+                self._learnt(device).dtype == torch.uint8,
             )
             for name, device in fed.devices.items()
         }
@@ -172,12 +183,19 @@ class Result:
     def _scale(self, device: str) -> Callable[[Data], Data]:
         if isinstance(self.fed, DividedDataset):
             return partial(self.fed.scale_like, device=device, seed=self.seed)
-        return unscaled
+        return _as_given
+
+    def _learnt(self, device: Device) -> Tensor:
+        return (self.fed.dataset if isinstance(self.fed, DividedDataset) else device.data).train.x
 
     def _encode(self, device: str) -> Callable[[pd.DataFrame], Tensor] | None:
         if not isinstance(self.fed, DividedDataset) or not schema_of(self.fed.dataset).columns:
             return None
         return partial(encode, schema=self.fed.schema(self.seed), device=device)
+
+
+def _as_given(data: Data) -> Data:
+    return data
 
 
 @dataclass(frozen=True)

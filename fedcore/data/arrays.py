@@ -83,10 +83,9 @@ def from_arrays(
         raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must have as many steps, (N, T, ...)")
     if device is not None and len(device) != len(labels):
         raise InputError(f"from_arrays: device names {len(device)} of {len(labels)} examples")
-    if inputs.dtype != np.uint8:
-        inputs = inputs.astype(np.float32)
-        if not np.isfinite(inputs).all():
-            raise InputError("from_arrays: x has values that are not finite numbers")
+    inputs = inputs.astype(np.uint8 if inputs.dtype == np.uint8 else np.float32)  # a copy, which nobody else changes
+    if not np.isfinite(inputs).all():
+        raise InputError("from_arrays: x has values that are not finite numbers")
     owners = None if device is None else _owners(device)
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
     if several:
