@@ -229,6 +229,57 @@ class Frozen(Two):
         return super().forward(self.norm(self.fixed(x)))
 
 
+class FrozenOnTop(nn.Module):
+    """A frozen number beside its layers: it is itself no frozen layer, which would not train its dropout and mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES)
+        self.fixed = nn.Parameter(torch.tensor(2.0), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        h = self.first(x) * self.fixed
+        if self.training:
+            self.mean.lerp_(h.detach().mean(0), 0.1)
+        return self.second(torch.relu(h - self.mean) * (1.5 if self.training else 1))
+
+
+class Merging(Two):
+    """As in loralib: `eval()` adds a product of two matrices to the first layer, `train()` takes it out."""
+
+    def __init__(self):
+        super().__init__()
+        self.first.requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, FEATURES)), nn.Parameter(torch.randn(8, 2))
+        self.second, self.merged = nn.Linear(8, CLASSES), False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.merged:
+            self.first.weight.data += (-1 if mode else 1) * self.up.data @ self.down.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x):
+        h = self.first(x) if self.merged else self.first(x) + x @ self.down.T @ self.up.T
+        return self.second(torch.relu(h) * self.scale)
+
+
+class Counting(Two):
+    """Changes a buffer in evaluation as in training, and its first layer, which keeps a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.seen += 0.01
+            self.first.weight.clamp_(-1, 1)
+        return self.second(torch.relu(self.first(x) + self.seen * self.training) * self.scale)
+
+
 class Drawn(Two):
     """A frozen layer and an order drawn by NumPy and by Python, as random features are."""
 
@@ -322,10 +373,12 @@ def local_class():
 
 EQUAL = [
     Lambda, LocalClosure, Hook, KeepingHook, BoundHook, TensorHook, Listed, BoundLambda, Weak, ViewOfBuffer, OwnTrain,
-    Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached, Alternating, Unused, Frozen, Drawn,
-    Attention, Recurrent, OwnLoading, OwnPickling, Parametrized, Normed, WeightNormed, traced, local_class,
+    Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached, Alternating, Unused, Frozen,
+    FrozenOnTop, Merging, Counting, Drawn, Attention, Recurrent, OwnLoading, OwnPickling, Parametrized, Normed,
+    WeightNormed, traced, local_class,
 ]  # fmt: skip
 FAST = [
     BoundHook, Listed, OwnTrain, Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached,
-    Alternating, Unused, Frozen, Drawn, Attention, Recurrent, OwnLoading, Normed, WeightNormed, traced,
+    Alternating, Unused, Frozen, FrozenOnTop, Merging, Counting, Drawn, Attention, Recurrent, OwnLoading, Normed,
+    WeightNormed, traced,
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedcore.data.task import label_kind_of
-from fedcore.nets.copies import load
+from fedcore.nets.copies import load_to_evaluate
 from fedcore.nets.inputs import forward_features, require_features, takes_channels_last
 from fedcore.nets.mlp import ManualGradients
 from fedcore.nets.parts import require_last_layer
@@ -28,7 +28,7 @@ def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
 
     batch: examples at a time; at most IMAGE_BATCH for a convolutional net.
     """
-    module = load(net, params).eval()
+    module = load_to_evaluate(net, params)
     if takes_channels_last(module):
         module.to(memory_format=torch.channels_last)
     if any(tensor.dim() > 2 for tensor in params.values()):
@@ -43,7 +43,7 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
     Raises InputError if the net does not call its last layer as a module.
     """
     require_last_layer(net)
-    module = load(net, params).eval()
+    module = load_to_evaluate(net, params)
     with torch.no_grad():
         features = [require_features(*forward_features(module, rows))[0] for rows in _batches(x, IMAGE_BATCH)]
         return torch.cat(features).float()

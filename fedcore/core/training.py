@@ -15,6 +15,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedcore import nets
 from fedcore.core.flat_nets import FlatNet, flatten_net, to_params, to_vector
@@ -127,13 +128,15 @@ class Descent:
             if self.parts is not None:
                 step = both(step, self.parts, self.training, len(self.batches), self.moments)
             if self.stops_early:
-                state = [self.flat.vector, *self.flat.module.buffers(), *self.moments.values()]
-                if self.parts is not None:
-                    state += [self.parts.vector, *self.parts.module.buffers()]
                 epoch = partial(descend, self.data, step=step)
-                descend_until_best(self.flat, self.training, self.batches, epoch, self.held_out, state)
+                descend_until_best(self.flat, self.training, self.batches, epoch, self.held_out, self.state)
             else:
                 descend(self.data, self.batches, step)
+
+    def state(self) -> list[Tensor]:
+        """Return all tensors that a step changes, which may be other ones after it: a forward may replace a buffer."""
+        models = [self.flat] if self.parts is None else [self.flat, self.parts]
+        return [*self.moments.values(), *(x for flat in models for x in (flat.vector, *flat.module.buffers()))]
 
     @property
     def stops_early(self) -> bool:
@@ -157,7 +160,7 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
-    If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
+    If the net has a batch norm, a last batch of one example is left out, as it has no batch statistics.
     """
     least = least_batch(flat)
     usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
@@ -176,7 +179,7 @@ def count_steps(flat: FlatNet, count: int, training: Training) -> int:
 
 def least_batch(flat: FlatNet) -> int:
     """Return the fewest examples of a minibatch."""
-    return 2 if any(True for _ in flat.module.buffers()) else 1
+    return 2 if any(isinstance(layer, _BatchNorm) for layer in flat.module.modules()) else 1
 
 
 def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
@@ -232,26 +235,26 @@ def in_place(training: Training, grad_hook: Callable[[], None] | None, pieces: P
 
 def descend_until_best(
     flat: FlatNet, training: Training, batches: Sequence[Tensor], descend: Callable[[Sequence[Tensor]], None],
-    held_out: Data, state: Sequence[Tensor],
+    held_out: Data, state: Callable[[], Sequence[Tensor]],
 ) -> None:  # fmt: skip
     """Take a step on each minibatch; keep the model after the epoch with the least loss on held-out examples.
 
     After `training.patience` epochs without a lower loss no further one follows. descend: takes a step on each of some
-    minibatches. state: all tensors that a step changes: the model, the optimiser's moments, the parts of a loss.
+    minibatches. state: returns all tensors that a step changes: the model, the optimiser's moments, a loss's parts.
     """
     epoch = len(batches) // training.epochs
-    best, best_state, waited = math.inf, [tensor.clone() for tensor in state], 0
+    best, best_state, waited = math.inf, [tensor.clone() for tensor in state()], 0
     for first in range(0, len(batches), epoch):
         descend(batches[first : first + epoch])
         loss = validation_loss(flat, held_out)
         if not loss < best:
             waited += 1
         else:
-            best, best_state, waited = loss, [tensor.clone() for tensor in state], 0
+            best, best_state, waited = loss, [tensor.clone() for tensor in state()], 0
         if waited == training.patience:
             break
     if best < math.inf:
-        for tensor, value in zip(state, best_state, strict=True):
+        for tensor, value in zip(state(), best_state, strict=True):
             tensor.copy_(value)
 
 

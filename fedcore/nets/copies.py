@@ -22,7 +22,8 @@ from fedcore.types.federation import Net, Params
 def load(net: Net, params: Params) -> nn.Module:
     """Return a new module of the net with its frozen parameters; the others share memory with those in `params`."""
     of, where = key(net), next(iter(params.values())).device
-    tensors = {name: tensor.to(where) for name, tensor in _frozen(of).items()} | params
+    fixed = {name: tensor.to(where, copy=bool(net.content)) for name, tensor in _frozen(of).items()}  # merged by LoRA
+    tensors = fixed | params
     copy = _copy_of(of) if net.copied else None
     if copy is not None and copy.shapes == {name: tensor.shape for name, tensor in tensors.items()}:
         return copy.load(tensors, where)
@@ -35,11 +36,16 @@ def load(net: Net, params: Params) -> nn.Module:
     return module
 
 
+def load_to_evaluate(net: Net, params: Params) -> nn.Module:
+    """Return a module in evaluation mode; one of a user's own has copies, which its `eval()` or forward may change."""
+    return load(net, {name: tensor.clone() for name, tensor in params.items()} if net.content else params).eval()
+
+
 def train(module: nn.Module) -> None:
-    """Put a module into training mode by its own `train()`, its frozen layers into evaluation mode."""
+    """Put a module into training mode by its own `train()`, frozen layers with statistics into evaluation mode."""
     module.train()
     for layer in module.modules():
-        if is_frozen(layer):
+        if is_frozen(layer) and any(True for _ in layer.buffers(recurse=False)):
             layer.training = False
 
 

@@ -62,9 +62,9 @@ def frozen(module: torch.nn.Module) -> Params:
 
 
 def is_frozen(layer: torch.nn.Module) -> bool:
-    """Tell whether a layer has parameters of its own, all of them frozen."""
-    own = [*layer.parameters(recurse=False)]
-    return bool(own) and not any(parameter.requires_grad for parameter in own)
+    """Tell whether a layer has parameters of its own, and they and those of its parts are all frozen."""
+    own = any(True for _ in layer.parameters(recurse=False))
+    return own and not any(parameter.requires_grad for parameter in layer.parameters())
 
 
 def _trainable(module: torch.nn.Module) -> Params:
@@ -80,7 +80,16 @@ def key(net: Net) -> bytes:
     cached: bytes | None = vars(net).get(KEY)
     if cached is None:
         cached = vars(net)[KEY] = dumps((net.build, net.content, net.copied))
+        _MADE[cached] = {"build": net.build, "content": net.content, "copied": net.copied}
+        if len(_MADE) > MOST_MADE:
+            del _MADE[next(iter(_MADE))]
     return cached
+
+
+MOST_MADE = 256
+_MADE: dict[bytes, dict[str, Any]] = {}
+"""Parts of nets by their keys: a script's class is not read from its own pickle, which would replace its methods
+by ones that see globals as they were."""
 
 
 def _reduce(net: Net) -> tuple[Callable[..., Net], tuple[bytes, Axes | None]]:
@@ -95,8 +104,12 @@ def net_of(of: bytes, axes: Axes | None = None) -> Net:
     return net
 
 
-@functools.lru_cache(maxsize=64)
 def _parts_of(of: bytes) -> dict[str, Any]:
+    return _MADE.get(of) or _unpickled(of)
+
+
+@functools.lru_cache(maxsize=64)
+def _unpickled(of: bytes) -> dict[str, Any]:
     return dict(zip(("build", "content", "copied"), pickle.loads(of), strict=True))
 
 

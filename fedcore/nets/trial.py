@@ -92,13 +92,17 @@ def _move(tensor: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def _examples(module: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Return numbers from 0 to 1; zeros where a module takes whole ones."""
-    x, first = blank(module, EXAMPLES, shape), 0
-    if x.is_floating_point():
-        x = torch.rand(x.shape, generator=torch.Generator())
-        for one in getattr(module, "several", ()):
-            x[:, first : first + one.size] *= not one.whole
-            first += one.size
+    """Return numbers from 0 to 1; where a module takes whole ones, those that each of its embeddings can look up."""
+    x, first, draws = blank(module, EXAMPLES, shape), 0, torch.Generator()
+    tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    whole = torch.randint(min(tables, default=1), x.shape, generator=draws)
+    if not x.is_floating_point():
+        return whole
+    x = torch.rand(x.shape, generator=draws)
+    for one in getattr(module, "several", ()):
+        if one.whole:
+            x[:, first : first + one.size] = whole[:, first : first + one.size].float()
+        first += one.size
     return x
 
 

@@ -46,6 +46,34 @@ def test_patience_keeps_the_epoch_of_the_least_validation_loss():
     assert 0 < first < 29  # else nothing was stopped
 
 
+class Replaced(nn.Module):
+    """A mean that each step replaces by another tensor, or changes in place."""
+
+    def __init__(self, in_place: bool):
+        super().__init__()
+        self.first, self.second, self.in_place = nn.Linear(4, 8), nn.Linear(8, 3), in_place
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        if self.training:
+            mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+            self.mean = self.mean.copy_(mean) if self.in_place else mean
+        return self.second(torch.relu(h - self.mean))
+
+
+def test_patience_keeps_a_buffer_that_each_step_replaces():
+    found = []
+    for in_place in (True, False):
+        net = Net(partial(Replaced, in_place))
+        training = replace(ADAM, lr=0.1, batch=8, epochs=60, patience=2)
+        start = Message(nets.init(Net(partial(Replaced, True)), torch.Generator().manual_seed(1)))
+        step = StepId(0, 0, 0, "a")
+        found.append(train({}, start, replace(A, net=net), step, training=training)[1].params)
+        assert len(found[-1]["mean"].unique()) > 1
+    assert bits(found[0]) == bits(found[1])
+
+
 def test_patience_without_validation_examples_takes_all_epochs():
     none = Data(A.data.val.x[:0], A.data.val.y[:0])
     device, step = replace(A, data=Splits(A.data.train, none, none)), StepId(0, 0, 0, "a")

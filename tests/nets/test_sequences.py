@@ -201,6 +201,16 @@ def test_what_an_embedding_cannot_look_up_is_refused(net: Any, x: Any, settings:
         federated(net, x, **settings).federation()
 
 
+def test_an_embedding_looks_up_the_shared_test_set_and_new_rows_too():
+    x, y = np.arange(240).reshape(60, 4) % 7, np.arange(60) % 2
+    split = {"devices": 2, "net": fc.lstm(vocabulary=7)}
+    with pytest.raises(fc.InputError, match="net: its embedding looks up whole numbers from 0"):
+        fc.federate(fc.from_arrays(x, y, test=(x - 1, y)), fc.iid(), **split).federation()
+    model = fc.run(fc.fedavg(training={"epochs": 1}), fc.federate(fc.from_arrays(x, y), fc.iid(), **split)).models
+    with pytest.raises(fc.InputError, match="predict: x has other numbers than whole ones from 0"):
+        model["device-00"].predict(x + 0.5)
+
+
 @pytest.mark.parametrize("name", ["analytic", "gaussian_distillation"])
 def test_methods_that_take_quantities_refuse_them(name: str):
     with pytest.raises(fc.InputError, match=f"{name}: takes inputs as quantities"):

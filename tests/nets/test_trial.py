@@ -8,14 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from own_modules import CLASSES, EQUAL, FAST, FEATURES, Drawn, Parametrized, Two
+from own_modules import CLASSES, EQUAL, FAST, FEATURES, Drawn, Norm, Parametrized, Two
 from torch import nn
 from torch.nn import functional as F
 
+import fedcore as fc
 from fedcore import InputError, Training, nets
 from fedcore.api.runs import executor
 from fedcore.core.evaluation import outputs
+from fedcore.core.flat_nets import flatten_net
 from fedcore.core.rounds import begin, run
+from fedcore.core.training import least_batch
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.nets.copies import _copy_of
@@ -48,8 +51,7 @@ def plain_round(build, state, fed, optimiser):
         module.load_state_dict(state, strict=False)
         module.train()
         for layer in module.modules():  # docs/nets.md: a frozen norm stays in evaluation mode
-            own = [*layer.parameters(recurse=False)]
-            if own and not any(p.requires_grad for p in own):
+            if [*layer.parameters(recurse=False)] and not any(p.requires_grad for p in layer.parameters()):
                 layer.eval()
         steps = optimiser(module.parameters())
         for _ in range(STEPS):
@@ -259,6 +261,18 @@ class BatchAlone(Two):
         return self.second(torch.relu(self.norm(self.first(x))) * self.scale)
 
 
+class BatchOfWords(nn.Module):
+    """Among equal rows one cannot see that the others count."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(50, 8), nn.Linear(8 * FEATURES, CLASSES)
+
+    def forward(self, x):
+        h = self.words(x).flatten(1)
+        return self.out(h - h.mean(0))
+
+
 class Tuple(Two):
     def forward(self, x):
         return super().forward(x), x
@@ -288,6 +302,7 @@ REFUSED = {
     CountsSteps: "changes inner.seen in training", OwnDraws: "changes draws in training",
     Entropy: "is another one each time that it is built", one_for_all: "gives the same parameters at each call",
     ExtraState: "has get_extra_state", BatchAlone: "a batch norm with track_running_stats=False",
+    BatchOfWords: "predicts an example otherwise alone than beside others",
     Tuple: "returns a tuple in evaluation, but logits must be real",
     TupleInTraining: "returns a tuple in training, but",
     Fails: "fails for examples of .6,.: AssertionError: give me labels", scripted: "is a script of torch.jit",
@@ -362,3 +377,61 @@ def test_random_numbers_of_a_users_own_are_the_same_in_every_process():
         assert scores == first[0]
         assert all(torch.equal(params[name], tensor) for name, tensor in first[1].items())
     assert torch.equal(fed.test.y, labels)
+
+
+FACTOR = 1.0
+
+
+@pytest.mark.slow
+def test_a_class_of_a_script_reads_its_globals_as_they_are_now(monkeypatch):
+    """Whoever reads it from its own pickle replaces its methods by ones that see globals as they were."""
+
+    class Scripted(Two):
+        def forward(self, x):
+            return super().forward(x) * FACTOR
+
+    def trained():
+        fed = federation(fc.net(Scripted).make(shape=(FEATURES,), classes=CLASSES))
+        chosen = method("fedavg", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
+        return [result.state.messages["a"].params for result in run(chosen, fed, 0, Inline())][-1]
+
+    first, plain = trained(), Scripted()
+    before = plain(torch.ones(1, FEATURES))
+    assert distance(trained(), first) == 0
+    assert Scripted.forward.__globals__ is globals()
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert torch.equal(plain(torch.ones(1, FEATURES)), 3 * before)
+    assert distance(trained(), first) > 1e-3
+
+
+class Ordered(Two):
+    """A buffer that is no batch statistic."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("order", torch.arange(FEATURES - 1, -1, -1))
+
+    def forward(self, x):
+        return super().forward(x[:, self.order])
+
+
+class Reversed(Two):
+    def forward(self, x):
+        return super().forward(x.flip(1))
+
+
+def test_a_batch_of_one_example_is_left_out_for_a_batch_norm_alone():
+    found = []
+    for kind in (Ordered, Reversed):
+        fed = federation(own(kind))
+        training = replace(TRAININGS["sgd"], batch=1, steps=None, epochs=1, lr=0.01)
+        chosen = method("fedavg", nets=fed.public.nets, training=training, rounds=1)
+        start = begin(chosen, fed, 0, Inline()).messages["a"].params["first.weight"]
+        found.append(next(iter(run(chosen, fed, 0, Inline()))).state.messages["a"].params)
+        assert not torch.equal(found[-1]["first.weight"], start)
+    assert distance(found[1], found[0]) == 0
+    assert [least_batch(flatten_net(own(kind), own_start(kind))) for kind in (Ordered, Norm)] == [1, 2]
+
+
+def own_start(kind):
+    return nets.init(own(kind), torch.Generator())
