@@ -29,7 +29,7 @@ SOURCES = ("fedcore", "flows", "tasks")
 LIMIT = 1200.0
 """Seconds after which a command or any other wait counts as hanging, far more than a slow machine needs."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
-FORKED = ("fedcore", "empty_record", "run_probes", "refusals", "upgrade", "dvc", "prefect")
+FORKED = ("fedcore", "empty_record", "run_probes", "refusals", "upgrade", "dvc", "prefect", "kill_at")
 """Modules that are run as forks (command_forks.py); Prefect's worker starts its flows itself, and so does DVC."""
 Process: TypeAlias = "subprocess.Popen[str] | Command"
 TABLES = {

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import fuzz
+import numpy as np
 import psutil
 from damaged_files import damage
-from project import Project, Said, digests, small
+from project import SOURCES, Project, Said, digests, small
 
 FAMILIES = {
     "averages": ["methods=[local_only,fedavg_3]"],
@@ -66,6 +67,8 @@ class Soak:
     seconds: dict[str, float] = field(default_factory=dict)
     harm: Counter[str] = field(default_factory=Counter)
     """kind of trial -> processes killed, files damaged, flows at once or flows fired"""
+    ready: dict[str, str] = field(default_factory=dict)
+    """The name of the model of a project that is ready for `stop_at_events`."""
 
     def __post_init__(self) -> None:
         self.project = Project.copy(self.folder / "project", change=small)
@@ -320,6 +323,76 @@ def intrude(soak: Soak, family: str, draw: random.Random) -> list[str]:
     return [f"another user {line}" for line in tried.stdout.splitlines()] + complaints(said_by(flow), {0})
 
 
+AT_EVENTS = {
+    "save": ["save", "../saved"], "restore": ["restore", "../saved"], "prune": ["prune", "--days", "0"],
+    "promote": ["promote", "MODEL", "--version", "1", "--no-final-fit"],
+    "predict": ["predict", "new.npy", "--out", "out.csv", "--device", "device-00"],
+}  # fmt: skip
+"""Commands that are killed at their events, one after another."""
+EVENTS = 40
+"""The most events of a trial."""
+
+
+def stop_at_events(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Kill a command at one event after another, each time in what a whole one would find; then the same command ends.
+
+    What it leaves is what an undisturbed one leaves, the champion predicts, and nothing half-written stays.
+    """
+    if "model" not in soak.ready:
+        prepare(soak)
+    kind = draw.choice(sorted(AT_EVENTS))
+    words = [soak.ready["model"] if word == "MODEL" else word for word in AT_EVENTS[kind]]
+    start = soak.folder / ("clone" if kind == "restore" else "ready")
+    calm, wrong = event_run(soak, start, words, 0), list[str]()
+    events = int((soak.folder / "count").read_text())
+    for number in sorted(draw.sample(range(1, events + 1), min(EVENTS, events))):
+        soak.harm["event"] += 1
+        if (left := event_run(soak, start, words, number)) != calm:
+            differ = sorted({*left.items()} ^ {*calm.items()})[:2]
+            wrong.append(f"{kind} at event {number} of {events}: {differ}")
+    return wrong
+
+
+def prepare(soak: Soak) -> None:
+    """Make a small project with a champion, its save, and a clone without a record."""
+    soak.forget()
+    said_by(soak.start("averages"))
+    home, fedcore = soak.project.folder, partial(soak.project.run, "fedcore")
+    soak.ready["model"] = fedcore("promote").out.split()[0].removeprefix("fedcore-").rstrip(":")
+    fedcore("promote", soak.ready["model"], "--no-final-fit")
+    np.save(home / "new.npy", np.zeros((3, 1, 8, 8), np.float32))
+    fedcore("save", "../saved", "--cache")
+    for name, without in (("ready", ()), ("clone", ("mlflow.db", "mlruns", "runs", ".fedcore"))):
+        gone = {str(home): {*SOURCES, *without}, str(home / ".fedcore"): {"prefect"}}
+        shutil.copytree(home, soak.folder / name, ignore=lambda folder, names, gone=gone: gone.get(folder, ()))
+
+
+def event_run(soak: Soak, start: Path, words: Sequence[str], number: int) -> dict[str, str]:
+    """Return the digests of what a command leaves that was killed at an event, and then run to its end."""
+    place = soak.folder / "event"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(start, place, symlinks=True)
+    project = Project(place, soak.project.api, sources=soak.project.folder, password=soak.project.password)
+    path = f"{Path(__file__).parent}{os.pathsep}{project.environment()['PYTHONPATH']}"
+    saved = soak.folder / "saved"
+    shutil.rmtree(soak.folder / "saved-before", ignore_errors=True)
+    shutil.copytree(saved, soak.folder / "saved-before")
+    for at in ([number] if number else []) + [0]:
+        at_event = ("python", "-m", "kill_at", str(at), str(soak.folder / "count"), *words)
+        project.run(*at_event, code=-signal.SIGKILL if at else 0, PYTHONPATH=path)
+    said = project.run("fedcore", *AT_EVENTS["predict"])
+    left = {
+        path: digest
+        for path, digest in digests(place).items()
+        if path.startswith(("runs", "mlruns", ".fedcore/registered"))
+    }
+    left |= {f"saved/{path}": digest for path, digest in digests(saved).items() if path.startswith("objects")}
+    strange = [path.name for path in place.rglob("*") if path.name.endswith(".part") or path.name.startswith("tmp")]
+    shutil.rmtree(saved)
+    (soak.folder / "saved-before").rename(saved)
+    return {**left, "out": digests(place).get("out.csv", said.err), "strange": " ".join(strange)}
+
+
 def stored(project: Project) -> tuple[int, int]:
     """Return the number and the bytes of the files of steps and blobs."""
     files = [path for name in ("steps", "blobs") for path in (project.folder / ".fedcore" / name).rglob("*")]
@@ -330,6 +403,7 @@ def stored(project: Project) -> tuple[int, int]:
 TRIALS: dict[str, tuple[int, Callable[[Soak, str, random.Random], list[str]]]] = {
     "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd),
     "replay": (2, replay), "disk": (2, fill_disk), "read only": (1, forbid), "stranger": (1, intrude),
+    "event": (2, stop_at_events),
 }  # fmt: skip
 """kind -> (weight, trial)"""
 ROOT = {"disk", "read only", "stranger"}
