@@ -103,15 +103,18 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
 def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     """Return why the layer of the last leaf that is a matrix is not the one that classifies; "" if it is.
 
-    It is not if another layer is called after it, or if the module's own parameters make the logits of its output.
+    It is not if another layer is called after it, or if the module's own parameters make the logits of its output. A
+    norm that is declared after it belongs to it, so that it must not be called before.
     """
+    every = [*dict.fromkeys(name.rpartition(".")[0] for name in module.state_dict())]
     owners = {name.rpartition(".")[0]: None for name, leaf in module.state_dict().items() if leaf.dim() > 1}
     last, called = [*owners][-1] if owners else "", []
+    behind = every[every.index(last) + 1 :] if last else []
     hooks = [
         module.get_submodule(name).register_forward_hook(
             lambda _, inputs, output, name=name: called.append((name, output))
         )
-        for name in owners
+        for name in [*owners, *behind]
         if name
     ]
     try:
@@ -120,10 +123,12 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     finally:
         for hook in hooks:
             hook.remove()
-    if not called or not last:
+    order = [name for name, _ in called]
+    if not {*order} & {*owners} or not last:
         return ""
-    name, output = called[-1]
-    if name != last:
+    name, output = next(pair for pair in reversed(called) if pair[0] in owners)
+    early = (one for one in behind if one in order and one in order[: order.index(name)])
+    if name != last or (last := next(early, name)) != name:
         return f"net: {path} declares {last} after {name}, which classifies; declare its layers in the order of forward"
     if "parametrizations" in last.split("."):
         return f"net: {path} classifies by a parametrized layer, {last.partition('.param')[0]}; use a plain one"

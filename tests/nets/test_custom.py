@@ -134,6 +134,24 @@ class OwnMatrix(nn.Module):
         return self.body(x.flatten(1)) @ self.weight.T
 
 
+class NormFirst(nn.Module):
+    def __init__(self, classes: int):
+        super().__init__()
+        self.body, self.head, self.norm = nn.Linear(36, 5), nn.Linear(5, classes), nn.BatchNorm1d(5)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x.flatten(1))))
+
+
+class NormLast(NormFirst):
+    def __init__(self, classes: int):
+        super().__init__(classes)
+        self.norm = nn.BatchNorm1d(classes)
+
+    def forward(self, x):
+        return self.norm(self.head(self.body(x.flatten(1))))
+
+
 class Placed(nn.Module):
     """A parameter of its own in the middle, and an activation behind the last layer."""
 
@@ -148,6 +166,7 @@ class Placed(nn.Module):
 def test_methods_that_need_the_last_layer_refuse_another_order():
     said = {
         "HeadFirst": "HeadFirst declares body after head, which classifies; declare its layers in the order of",
+        "NormFirst": "NormFirst declares norm after head, which classifies; declare its layers in the order of",
         "OwnMatrix": "OwnMatrix classifies by a parameter of its own; make it a layer",
     }
     for name, words in said.items():
@@ -157,6 +176,7 @@ def test_methods_that_need_the_last_layer_refuse_another_order():
         assert method("fedavg", nets={"a": own(name)}, training=SGD)
     assert [*layers(own("Placed"))][-1] == "head"
     assert method("fedper", nets={"a": own("Placed")}, training=SHARED)
+    assert method("fedper", nets={"a": own("NormLast")}, training=SHARED)
 
 
 def test_its_table_is_an_attribute():
