@@ -4,12 +4,13 @@ import gzip
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,13 @@ real = pytest.mark.skipif(
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what is read of the published sets' files: the studies and the pages' runs read the same ones many times."""
     for module, name in ((images, "read_examples"), (domains, "mnist_m"), (cwru, "read_signals")):
-        monkeypatch.setattr(module, name, cache(getattr(module, name)))
+        monkeypatch.setattr(module, name, kept(getattr(module, name)))
+
+
+def kept(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads once with the same arguments."""
+    results = cache(read)
+    return wraps(read)(lambda *args, **settings: results(*args, **settings))
 
 
 def refusal(name: str, **settings: object) -> str:
