@@ -4,8 +4,6 @@ A method's builder takes its settings as keyword-only arguments, and those of CO
 a dataclass stands for its fields, so that settings shared by several methods are declared once.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass

@@ -1,7 +1,5 @@
 """Errors that are said in one line, and the traceback of others. Imports nothing slow."""
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Pickles that another process can read: by reference, but what only this program knows by value."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from types import FunctionType

@@ -1,7 +1,5 @@
 """Running and comparing methods from a script; the pipeline does the same with cached and recorded steps."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -11,8 +11,6 @@ MLflow loads the folder by `_load_pyfunc`, also where this package is not instal
 module and of those that it imports (fedcore.pipeline.record.models).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

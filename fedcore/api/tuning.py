@@ -1,7 +1,5 @@
 """The choice of a method's settings by the devices' validation data, from a script."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields

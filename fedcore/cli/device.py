@@ -1,7 +1,5 @@
 """A device's side of the field."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

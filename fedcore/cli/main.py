@@ -1,7 +1,5 @@
 """The command `fedcore`: finds the sub-command, refuses wrong words in one line, and ends with its exit code."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """The project in the current folder, and what its commands need."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

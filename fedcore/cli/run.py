@@ -1,7 +1,5 @@
 """A run, what it would compute, the data before it, and its stages in `dvc repro`."""
 
-from __future__ import annotations
-
 import click
 
 SETTINGS = """\b

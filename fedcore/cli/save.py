@@ -1,7 +1,5 @@
 """A copy of a project's record elsewhere, and back into a clone."""
 
-from __future__ import annotations
-
 import click
 
 

@@ -1,7 +1,5 @@
 """YAML files and values, read by the rules of YAML 1.2; what would exhaust the memory is refused."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path

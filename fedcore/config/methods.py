@@ -1,7 +1,5 @@
 """A method with all its settings, for a script and for the pipeline alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

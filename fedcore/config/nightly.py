@@ -3,8 +3,6 @@
 A project without the file alerts nobody, tries once, without a limit of time, and deletes nothing by itself.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read and combine the settings in params.yaml, studies/, claims/ and on the command line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

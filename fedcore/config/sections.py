@@ -3,8 +3,6 @@
 A section's keys, types and defaults are those of the signature of the function that takes it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

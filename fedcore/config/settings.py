@@ -1,7 +1,5 @@
 """The complete settings of one point of a study's grid, checked before anything is computed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 A setting is declared once, where it is used: the signature has its type and its default, the docstring a line about it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass

@@ -17,8 +17,6 @@ has a constant; so it has nothing to set. Krum's guarantee needs C > 2 f + 2; wi
 neighbour.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Metrics of the deployed models on every split."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

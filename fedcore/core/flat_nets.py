@@ -1,7 +1,5 @@
 """A net whose parameters are laid out as one vector, and its gradients as another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The gradient of a loss on a minibatch: by hand where a net brings its own chain rule, otherwise by autograd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias

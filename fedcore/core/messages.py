@@ -1,7 +1,5 @@
 """Initial messages, messages to all devices, and the model in the server's memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch

@@ -6,8 +6,6 @@ since each device gets models of its own. Where nothing is sent, the device woul
 is the mean over the devices.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

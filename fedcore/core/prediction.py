@@ -1,7 +1,5 @@
 """What a model says of examples: logits, features, and how many of its classes are right."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The only loop over rounds. It samples devices, counts traffic, checks updates and scores models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -11,8 +11,6 @@ place, and a round is repeated among those who are left (`ROSTER`).
     Phi(Delta / (2 sigma) - epsilon sigma / Delta) - e^epsilon Phi(-Delta / (2 sigma) - epsilon sigma / Delta) <= delta
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection

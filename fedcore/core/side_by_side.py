@@ -7,8 +7,6 @@ of a method's own, hooks and clipping are each device's, too. Where the processo
 in a stack, devices train one after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache

@@ -5,8 +5,6 @@ slower than one device after another. The sums are the same, their rounding is n
 at a time to some 1e-6, and the same devices together give the same bits again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby

@@ -6,8 +6,6 @@ hostile depends on (seed, name), who is late or drops out on (seed, stage, round
 devices that are hostile at one share are so at every greater one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace

@@ -5,8 +5,6 @@
 method imports all of them from here. A round that stops early and a loss with trainable parts of its own are below.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar

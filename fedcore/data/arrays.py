@@ -1,7 +1,5 @@
 """Datasets from a user's arrays."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

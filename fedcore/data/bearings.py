@@ -5,8 +5,6 @@ There are twelve devices, one for each task of Deng et al. 2024 (sec. V-A): thre
 parts. The records are published (:mod:`fedcore.data.cwru`) or simulated (:mod:`fedcore.data.simulated_rig`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

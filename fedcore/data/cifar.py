@@ -16,8 +16,6 @@ is imported. `PickledArray` only stores its arguments. So the pickle calls nothi
 own reconstruction: :func:`unpickle` checks the number and type of the bytes and makes the array itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import pickle

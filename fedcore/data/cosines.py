@@ -1,7 +1,5 @@
 """Cosine similarity of several devices' data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -5,8 +5,6 @@ X<number>_DE_time (drive end), _FE_ (fan end) and _BA_ (base), the number in thr
 bearings have no base sensor.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from http.client import HTTPException

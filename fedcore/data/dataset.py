@@ -1,7 +1,5 @@
 """A dataset: examples before they are divided among devices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

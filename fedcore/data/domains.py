@@ -16,8 +16,6 @@ Domains made from scikit-learn's digits without any file, all 3 x 16 x 16:
 Each of scikit-learn's digits is in only one of these three domains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

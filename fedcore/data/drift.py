@@ -12,8 +12,6 @@ chi squared for texts and classes, by Fisher's exact test for missing cells. The
 its mean is then about (bins - 1) / rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Cells become float64 numbers, nan where one is missing, which are float32 once t
 for each of its categories, 1 where it is that one and 0 elsewhere, so that a missing or unknown text has zeros only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

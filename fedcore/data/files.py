@@ -6,8 +6,6 @@ The idx format: two zero bytes, a type (8: uint8, 12: int32), the number of dime
 values; everything big-endian.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import os

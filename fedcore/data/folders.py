@@ -1,7 +1,5 @@
 """Folders as people have them: names that say whether a file or a folder is for training, validation or testing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

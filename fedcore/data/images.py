@@ -9,8 +9,6 @@ MNIST unpickles an old `processed/training.pt` and takes no .gz in a folder that
 pixel outside [-1, 1] around.
 """
 
-from __future__ import annotations
-
 import bz2
 from collections.abc import Callable, Sequence
 from dataclasses import replace

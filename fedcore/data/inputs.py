@@ -1,7 +1,5 @@
 """Several inputs of an example, side by side in one row of numbers: a net takes them apart again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

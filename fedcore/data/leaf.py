@@ -8,8 +8,6 @@ plays is a text of 80 letters, its label the letter that follows, a user a role:
 An example of Sent140 is a post, [number, date, query, user, text], its label 0, negative, or 1, positive.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

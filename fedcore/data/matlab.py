@@ -9,8 +9,6 @@ SciPy's reader ends the whole process (a segmentation fault) where bytes are dam
 files of tests/damaged_files.py's kinds, on 11 where it is asked for the named arrays alone.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -1,7 +1,5 @@
 """An overview of a dataset before anything is computed from it: columns, missing cells, scales."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

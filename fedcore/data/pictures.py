@@ -4,8 +4,6 @@ Above the classes may be a folder per site, `<path>/<site>/<class>/...`, and abo
 training, validation and testing, `<path>/train/<class>/...`.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ use for a published set (to four digits those of its training images), or else t
 examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, get_args

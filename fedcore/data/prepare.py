@@ -6,8 +6,6 @@ prepared with numbers of all devices. With scale "common" all devices scale by o
 examples. Nothing here needs pandas, which workers do not load.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A CSV file's encoding and separator are found by reading it, its decimal commas 
 ways is refused. Cells that stand for a missing value become missing, and are counted by how they are written.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

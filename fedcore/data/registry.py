@@ -1,7 +1,5 @@
 """Datasets by name. A loader returns a :class:`Dataset`, which :mod:`fedcore.partition` divides among devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any

@@ -4,8 +4,6 @@
 numbers. Nothing here needs pandas, which workers do not load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias

@@ -7,8 +7,6 @@ leaves the defect, the shaft's harmonics, and noise. The bearing is an SKF 6205 
 Bearing Data Center's rig. We chose the sizes of all effects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count

@@ -5,8 +5,6 @@ category, and a missing number stays nan. :func:`fedcore.partition.splits` fills
 own training examples.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

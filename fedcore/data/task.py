@@ -13,8 +13,6 @@ that needs only parameters, sums or features knows no kind of label. Metrics by 
 :mod:`fedcore.core.evaluation`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias

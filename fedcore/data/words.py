@@ -1,7 +1,5 @@
 """Texts as whole numbers, a word each: 0 pads in front, 1 is a word outside of the vocabulary, 2 the most frequent."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

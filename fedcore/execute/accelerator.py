@@ -7,8 +7,6 @@ initial weights, dropout) are drawn on the CPU, as without an accelerator. The s
 The same seed gives the same bits on the same kind of accelerator, but not those of a CPU.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

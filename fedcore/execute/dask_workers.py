@@ -3,8 +3,6 @@
 The scheduler needs neither fedcore nor PyTorch. Dask is imported when it is used.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

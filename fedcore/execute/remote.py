@@ -1,7 +1,5 @@
 """The worker's side of a Dask cluster (:mod:`fedcore.execute.cluster`). What it needs is imported when a step runs."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import sys

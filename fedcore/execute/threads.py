@@ -1,7 +1,5 @@
 """The cores of this machine, and one thread per process, as a worker computes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

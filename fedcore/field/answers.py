@@ -1,7 +1,5 @@
 """What devices answer: read, and checked before anything is made of it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ to a device: a cell answers calls of one channel, as bytes. Besides, a cell here
 FLARE's own serialisation, that is for another cell, or that bears the name of another sender than its connection.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

@@ -3,8 +3,6 @@
 The server is never asked. A run that is outside of it is refused on the device, before anything of it is built.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The model that a device has at the end of a run, for new rows of its own. Nothing leaves the device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A device's examples as one file, which it alone reads: tensors as plain bytes, see :mod:`fedcore.field.wire`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -4,8 +4,6 @@ A kit holds a certificate that the project's authority signed, its private key, 
 `kit.json`. The authority's own key is thrown away once the kits are made: nobody can make another device afterwards.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Modules of one's own in the field: no code travels, and a device runs a file whose digest its owner has allowed."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from importlib.machinery import PathFinder

@@ -1,7 +1,5 @@
 """What a run in the field says: its tidy table, the models that need no device's memory, and what left each device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run with devices that are somewhere else: its folder on the server, from which it goes on after a kill."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

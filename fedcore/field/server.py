@@ -3,8 +3,6 @@
 The server has a device's name, its net and the digest of its memory, never its examples or its memory.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

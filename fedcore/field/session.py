@@ -1,7 +1,5 @@
 """A run or a study with the devices of a server's kit, over the server that stays or over one of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ start again while devices stay connected. The way to it is a socket in a folder 
 plain bytes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """From a study to devices: what a server's kit takes from it, and the same comparison where no rows may be pooled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A trial on one machine: a process for each device, on loopback, and the bits of a simulation to compare with."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import socket

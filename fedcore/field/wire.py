@@ -5,8 +5,6 @@ each group's names. Reading a parcel runs no code and builds nothing but tensors
 types, shapes and places by the bytes that are there before it makes any.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

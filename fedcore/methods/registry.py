@@ -5,8 +5,6 @@ lists them in `__all__`. The arguments of a builder are described in :mod:`fedco
 by "package.module:function".
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The library's nets by the functions that build them, for files: none can name any other function."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib import import_module
 from inspect import signature

@@ -1,7 +1,5 @@
 """FedASA's network for signals (Deng et al. 2024, Fig. 7): two convolutions, residual cells, two linear layers."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial

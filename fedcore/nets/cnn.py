@@ -1,7 +1,5 @@
 """Convolutional networks: convolutions with pooling, then fully connected layers."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Sequence

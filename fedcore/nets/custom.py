@@ -3,8 +3,6 @@
 Its key has what it is made of beside its source: its tensors, and the files that its constructor reads.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

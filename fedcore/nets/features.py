@@ -1,7 +1,5 @@
 """A fixed random layer and a linear one: the net of :mod:`fedcore.methods.one_shot.analytic`."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from functools import partial
 

@@ -3,8 +3,6 @@
 And how many multiplications that takes.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from functools import partial

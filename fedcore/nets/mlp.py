@@ -1,7 +1,5 @@
 """The multilayer perceptron of any widths, with backpropagation written by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

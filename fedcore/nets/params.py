@@ -5,8 +5,6 @@ the same on every device, is neither trained nor sent, and counts as no traffic.
 layer whose parameters are all frozen, such as a norm's, which stays in evaluation mode.
 """
 
-from __future__ import annotations
-
 import copyreg
 import functools
 import pickle

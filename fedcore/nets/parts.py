@@ -3,8 +3,6 @@
 A device at depth m shares the stem and m cells; the other parts are personal (FedASA, Deng et al. 2024, Section III).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from itertools import takewhile
 

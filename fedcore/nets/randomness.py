@@ -1,7 +1,5 @@
 """Temporary replacement of the state of the global generators: PyTorch's, NumPy's and Python's."""
 
-from __future__ import annotations
-
 import random
 import threading
 import zlib

@@ -1,7 +1,5 @@
 """Architectures by name. A net is imported on first use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any

@@ -1,7 +1,5 @@
 """Residual networks with batch norm for images of about 32 x 32: ResNet-20 and MobileNetV2."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial

@@ -4,8 +4,6 @@ Both read the last place's output, so that a shorter text is padded in front. Wh
 output for each place, and a shorter text is padded at its end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

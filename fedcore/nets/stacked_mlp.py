@@ -5,8 +5,6 @@ have the bits that it gets alone wherever the processor's library sums a product
 :func:`same_bits` tries that out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import torch

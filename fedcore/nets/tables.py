@@ -1,7 +1,5 @@
 """Tables of axes, derived from a module: the units along each axis of each tensor (`fedcore.types.federation.Axes`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ steps along its gradients. fedcore's (:mod:`fedcore.nets.copies`) must have the 
 What changes elsewhere than in the tensors that devices send is lost from round to round, and is refused.
 """
 
-from __future__ import annotations
-
 import functools
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """VGG (Simonyan and Zisserman 2015): 3 x 3 convolutions in five blocks, then one fully connected layer or several."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 The file is in the safetensors format, which no program has to trust.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From a partition to the devices' examples, prepared with numbers of each device or of all."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

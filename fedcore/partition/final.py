@@ -1,7 +1,5 @@
 """The partition of a final fit: what tested a method in its study is trained on, too."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import numpy as np

@@ -5,8 +5,6 @@ in expectation. With `hold_out` "stable" an example's part depends on nothing bu
 (:mod:`fedcore.partition.stable`). The one exception is a class that would be in no training set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal, TypeAlias

@@ -1,7 +1,5 @@
 """Hidden labels: examples of train and val become unlabelled, all of a device's or a part of them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from itertools import cycle
 from typing import Literal, TypeAlias

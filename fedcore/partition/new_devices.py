@@ -1,7 +1,5 @@
 """Devices that take no part in training: those left out one by one, and sites whose rows are all marked test."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

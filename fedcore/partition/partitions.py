@@ -6,8 +6,6 @@ each device's examples into train, val and test (:mod:`fedcore.partition.held_ou
 `by_device` a changed device does not affect the others; the one exception is a class that would be in no training set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature

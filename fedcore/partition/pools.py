@@ -1,7 +1,5 @@
 """Pools: the examples that are divided separately, of each device, of each domain, or all together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Refusals: settings of a partition that cannot be met, and classes that nobody could learn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ They divide all given examples (device_dirichlet may leave some out), and their 
 arguments.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heapreplace

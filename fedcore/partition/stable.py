@@ -3,8 +3,6 @@
 What is held out by such a number stays held out when examples are added, files are reordered or a device joins.
 """
 
-from __future__ import annotations
-
 from hashlib import blake2b
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of a partition: class counts, similarity of devices, and the stored index lists."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 

@@ -7,8 +7,6 @@ A mail by Apprise (1.13) is 6 lines less; the server's reason for a failure stan
 import takes .1 s of a processor.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ They are kept with a digest of what they follow from, the table and the settings
 PyTorch and the whole pipeline, only where one of these has changed since. Imports nothing slow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

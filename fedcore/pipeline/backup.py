@@ -7,8 +7,6 @@ save writes what is not there yet, then the manifest, and then deletes what it n
 Rclone in its place would be 255 lines less; it copies a database while a page writes to it, and checks no digests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

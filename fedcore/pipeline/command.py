@@ -5,8 +5,6 @@ number of the signal that stopped it, 130 for Ctrl-C, 141 if whoever reads its o
 of the code, or of a user's own method, is 1 with its traceback, without the frames of other packages.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,8 +4,6 @@ Everything is inside one folder, the project's (or FEDCORE_HOME): `.fedcore/` fo
 `mlflow.db` and `mlruns/` for the record. A variable that the user has set in the environment is never changed.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

@@ -3,8 +3,6 @@
 Imports nothing slow.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

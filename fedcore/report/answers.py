@@ -1,7 +1,5 @@
 """The answers of a comparison as boxes of text, for the terminal, the page, MLflow and Prefect."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The numbers behind the page's charts, slider and tables: one table of plain values for each setting."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """A comparison as tables for a paper, for LaTeX with booktabs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias

@@ -1,7 +1,5 @@
 """Names that fit a narrow column and can still be told apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

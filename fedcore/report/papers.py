@@ -1,7 +1,5 @@
 """The index of all figures and tables of the papers, a page of the site, made from papers/."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

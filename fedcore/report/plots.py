@@ -1,7 +1,5 @@
 """The plots that both the page and DVC's outputs show."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd

@@ -3,8 +3,6 @@
 It computes nothing, and needs neither Prefect nor MLflow, so that it comes quickly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice

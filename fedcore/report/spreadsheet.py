@@ -6,8 +6,6 @@ written with an apostrophe before it, which spreadsheets take for "this is text"
 apostrophe away again.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import IO, Any

@@ -1,7 +1,5 @@
 """The tables that the page and the terminal show, as formatted text, and a summary as CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Answers, summary and claims in the terminal."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence

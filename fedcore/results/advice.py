@@ -1,7 +1,5 @@
 """What an answer says; :mod:`fedcore.results.answer` decides it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -37,8 +37,6 @@ criterion's metric after the last round, the greater the better (of a loss or a 
 benchmarks/false_recommendations.py counts how often the rule errs. :mod:`fedcore.report.phrases` puts it into words.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

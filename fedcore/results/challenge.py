@@ -6,8 +6,6 @@ d_g (the delete-a-group jackknife, Kott 2001, for any metric). The interval is t
 place of seeds and q = 0: d ± t s / sqrt(G), with the standard deviation s of the values G d - (G - 1) d_g.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ is the squared error, G alone tells). The first that applies is the likely cause
    the learning rate is too low (or so high that all units die), the steps are too few, or the net does not fit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -23,8 +23,6 @@ training examples.
 :mod:`fedcore.results.judging` judges it, and :mod:`fedcore.results.validity` says where it can be tested.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

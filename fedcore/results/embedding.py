@@ -1,7 +1,5 @@
 """Features of devices' test examples from the shared parts of their models, in two dimensions (FedASA, Fig. 13)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """The gain of one row on another: paired within device and seed, with the interval of rule 2 of the answer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

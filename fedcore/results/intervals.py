@@ -1,7 +1,5 @@
 """The interval of a mean over seeds that divide the same data."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

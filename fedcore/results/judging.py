@@ -21,8 +21,6 @@ nor the number of settings hides a change that all problems share. The key must 
 tolerance, not the partition.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace

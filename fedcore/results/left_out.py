@@ -1,7 +1,5 @@
 """Rows without each device in turn, scored on that device: what is expected on a new one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

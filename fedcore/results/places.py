@@ -1,7 +1,5 @@
 """Where a rule is put to the test: places of a study's grid, and the differences there, seed by seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

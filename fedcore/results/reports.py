@@ -3,8 +3,6 @@
 `reports` always holds one :class:`fedcore.types.method.Report` per turn, in order.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

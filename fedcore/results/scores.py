@@ -1,7 +1,5 @@
 """The values of one setting that its answer is decided by, read from the tidy table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -8,8 +8,6 @@ controls, which the best of all rows stops. The controls that always guess go on
 It depends on the data alone, so that a resumed or repeated run stops the same rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar

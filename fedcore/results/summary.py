@@ -1,7 +1,5 @@
 """Summary of the tidy table: last round, mean and spread, worst device, bytes, ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """The probability from which on a label is predicted, chosen on validation rows of data with two classes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

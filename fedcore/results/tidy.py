@@ -1,7 +1,5 @@
 """Rounds as rows of one tidy table, and summary numbers for DVC."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import repeat

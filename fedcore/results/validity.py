@@ -18,8 +18,6 @@ counts. A row of one round has nothing to converge; one of several rounds that w
 pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias

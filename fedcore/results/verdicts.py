@@ -1,7 +1,5 @@
 """A claim and the evidence for it, in words and as a table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Types of settings: the annotations of a builder are checked before anything runs."""
 
-from __future__ import annotations
-
 from typing import Annotated, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt

@@ -4,8 +4,6 @@ FedAvg-1 with a different initialisation on each device is the CODE paper's vani
 each device alone: the baseline that any combination must beat on the device's own data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -8,8 +8,6 @@ zero but the bias of the output, which holds the logarithms of the labels' frequ
 the input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -15,8 +15,6 @@ model is left. Its accuracy is nearly that of the whole, so accuracy alone canno
 anything.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -24,8 +24,6 @@ Parameters that are not floating point (counters) are never mixed: the target's 
 Nets may differ in widths, not in depth (CODE, Remark 3); the result is fitted to each. Averaging needs equal ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 

@@ -18,8 +18,6 @@ identity    unit i goes to unit i, whatever the cost
 Reference: "CODE", Algorithm 2 and Section V; Dvurechensky, Gasnikov, Kroshnin 2018 for the bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ and rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
 `dfl_diagonal` is its control: the same with soft targets that keep their mean diagonal and tell nothing about classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

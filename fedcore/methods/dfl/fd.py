@@ -9,8 +9,6 @@ training. The mean is taken over the sampled devices that have the label; withou
 last value, one-hot at first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -21,8 +21,6 @@ KL loss between a device's outputs for examples and for generated ones (their ge
 examples after 20 epochs. Models are averaged by examples, as FedAvg's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ At temperature 1 DFL's loss is cross-entropy against rho onehot(y) + (1 - rho) s
 even one (Szegedy et al. 2016), which nobody has to learn or to send.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -7,8 +7,6 @@ Departures. The server's step size is 1, as in the paper's experiments. K eta_l 
 steps that were really taken, which is the same where the rate is constant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -5,8 +5,6 @@ device has sent yet has the row of a one-hot target, 0 at l and -inf elsewhere: 
 temperature, so that such a label is learnt from the hard label alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

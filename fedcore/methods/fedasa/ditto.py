@@ -4,8 +4,6 @@ Departures. A personal model begins as the first model that the device is sent, 
 the paper all begin before the first round. Models are averaged by examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FedPer (Arivazhagan et al. 2019): all layers except the last, the classifier, are shared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -1,7 +1,5 @@
 """FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term that keeps devices near the global model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

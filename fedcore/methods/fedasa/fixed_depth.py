@@ -4,8 +4,6 @@ With depth null nobody shares anything: local training, in rounds. With depth ra
 matter which depth a device is given?
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Literal, TypeAlias

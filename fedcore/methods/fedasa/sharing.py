@@ -1,7 +1,5 @@
 """Training of a net whose first parts are shared and whose other parts are personal (FedASA, Section III; FedPer)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from fedcore.core.training import WHOLE, FlatNet, Pieces, Training, fit, flatten_net, starting_params

@@ -10,8 +10,6 @@ for Federated Learning with Pre-trained Models"). Departures: the features are r
 The devices run a net of their own kind, D -> F -> K, whatever `net` says.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from functools import partial

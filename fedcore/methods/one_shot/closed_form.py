@@ -5,8 +5,6 @@ all their examples. Therefore the solution of (G + lambda I) M = B does not depe
 All sums and solutions are float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -6,8 +6,6 @@ them. Each vote is weighted by what its device has seen of the class, for which 
 docs/methods/one_shot.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

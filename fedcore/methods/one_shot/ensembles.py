@@ -14,8 +14,6 @@ The device takes the share s, of 0, .1, ..., 1, that is most accurate on its own
 those that tie. Nothing more is sent than the sum of all counts, downwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median

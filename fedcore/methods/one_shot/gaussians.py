@@ -18,8 +18,6 @@ A device makes a Gaussian of each class of which it has `minimum` examples; with
 examples if they are as many. Labels of the draws of the latter are not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

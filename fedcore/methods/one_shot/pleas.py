@@ -15,8 +15,6 @@ devices, each with examples of its own, in place of two with the same; units are
 them; sums travel, not examples; the damping.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal

@@ -19,8 +19,6 @@ three numbers per unit, since its inputs change with the layer below. Departure:
 nets on the same examples, here the variance between devices counts as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -10,8 +10,6 @@ but they are many, and validation examples stay free to select methods. A class 
 softmax is the answer: good for choosing a class, poor as a probability.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

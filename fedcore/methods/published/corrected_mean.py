@@ -23,8 +23,6 @@ default, tau_eff = sum_k p_k a_k. Buffers, which have no gradient, are moved by 
 at the server is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

@@ -11,8 +11,6 @@ Departures. In a device's second round W learns for `first_epochs` epochs, in th
 rounds for one, as there. Buffers are the global model's, and a norm's statistics see the minibatches of W, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -13,8 +13,6 @@ Departures. Changes are weighted by examples, as in the paper's experiments; its
 send their models, from which the server takes x: as many bytes. Buffers, which have no gradient, become their mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Literal, TypeAlias

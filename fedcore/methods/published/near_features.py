@@ -23,8 +23,6 @@ in the authors' code; the text has the means of a minibatch. Classes are told by
 takes the nearest prototype. The first round has no prototypes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

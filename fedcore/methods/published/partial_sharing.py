@@ -19,8 +19,6 @@ Departure of all: averages are weighted by examples. The devices of FedRep's pap
 are even.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -31,8 +31,6 @@ device is sent. Buffers are mixed as parameters are. The optimiser is that of `t
 paper has SGD.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

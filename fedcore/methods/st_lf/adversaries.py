@@ -19,8 +19,6 @@ that the two sent: it sees no example. In the first turns there is no identifier
 Departures are listed in docs/methods/st_lf.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

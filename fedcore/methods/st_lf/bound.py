@@ -17,8 +17,6 @@ The paper's figures need smaller constants, and an error far above 1 for devices
 on a network: one that fits any labelling has Rademacher complexity 1/2, the share of signs +1.
 """
 
-from __future__ import annotations
-
 from typing import Literal, TypeAlias
 
 import numpy as np

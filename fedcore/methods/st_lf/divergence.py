@@ -10,8 +10,6 @@ combines only the errors, makes the matrix (`matrix`). The paper uses errors on 
 a classifier memorises them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 r"""Cost of links: K_ij = M / R_ij * P_i, the energy to send a model from device i to device j (ST-LF, Sec. V)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

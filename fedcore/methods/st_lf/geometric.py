@@ -23,8 +23,6 @@ it only a band; (78)'s -eps_C, impossible in a posynomial, is in M-; i = j is om
 that a target sends nothing (see `fedcore.methods.st_lf.problem`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ psi (N,) is 0 for a source and 1 for a target; alpha (N, N) weights the links fr
 targets on the simplex and columns of sources zero.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -5,8 +5,6 @@ The devices' reports and the divergences of pairs give the bounds (17) and (18).
 gives the weights of links, which the server stores and reports.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

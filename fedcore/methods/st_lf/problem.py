@@ -15,8 +15,6 @@ energy. Here targets send nothing, so that there is at least one source.
 Reference: Wang, Hosseinalipour, Brinton, "Multi-Source to Multi-Target Decentralized Federated Domain Adaptation".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeAlias
 

@@ -13,8 +13,6 @@ with c_ij = phi_T T_ij + phi_E K_ij / (1 + eps_E). x is integral if y is. If the
 chooses.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

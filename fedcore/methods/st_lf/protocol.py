@@ -9,8 +9,6 @@ r"""ST-LF's protocol, which its rivals share: train, report, form links, send mo
    (:mod:`.sending`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,8 +4,6 @@ The paper's devices send directly to each other; here models pass through the se
 traffic and the energy of the links themselves are reported (:func:`report_traffic`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias

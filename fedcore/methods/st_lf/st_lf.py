@@ -24,8 +24,6 @@ is the text, where untrained models are sent. Departures from the paper are list
 share is in fedcore.methods.st_lf.protocol.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

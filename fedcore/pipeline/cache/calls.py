@@ -1,7 +1,5 @@
 """A step's call in a worker process: load its arguments, call the function, store its result."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

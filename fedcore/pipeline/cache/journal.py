@@ -3,8 +3,6 @@
 There is also a mark for each flow that is running.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

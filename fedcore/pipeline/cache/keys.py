@@ -4,8 +4,6 @@ key = digests of the inputs + the settings bound to the function + the source th
 docstrings aside) + the versions of the packages which that source uses.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import gc

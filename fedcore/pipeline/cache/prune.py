@@ -1,7 +1,5 @@
 """Prune the cache: delete steps that no run has used for long, and the blobs that only they refer to."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ is removed and counts as missing. Credentials are those of each process's enviro
 store, so that nothing is pruned meanwhile.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import threading

@@ -4,8 +4,6 @@ Steps exchange references, never tensors. A blob is a safetensors file named by 
 results are one file, damage is detected, and nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

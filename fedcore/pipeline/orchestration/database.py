@@ -4,8 +4,6 @@ Prefect makes a database by more than a hundred migrations, which takes 3 s of a
 Their result is kept in the user's cache folder ($XDG_CACHE_HOME or ~/.cache), by Prefect's version.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

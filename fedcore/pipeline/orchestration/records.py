@@ -9,8 +9,6 @@ holds the lock from before it looks for the step's record until it has written i
 the process that holds it ends in any way. Prefect's own lock files stay locked where a process was killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -4,8 +4,6 @@ A server of this project deletes what is older than it should keep by itself, ev
 file does not shrink by that, but uses its pages again. `prune` deletes by any age, and gives the pages back.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `fedcore run` needs none of it: whoever calls it sees how it ends, and it tells a failure by itself.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, State

@@ -10,8 +10,6 @@ answered after 23 s, with 226 MB and 2.2 % of a core while idle.
     python -m fedcore.pipeline.orchestration.server start | stop | keep
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A flow's session: the store, the workers, cached steps, progress in the terminal, and the journal of steps."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sysconfig

@@ -1,7 +1,5 @@
 """Which calls of a map are one step, and the words for steps; imports no Prefect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A step as a Prefect task, whose input is a key and a number: Prefect does not copy, hash or store a step's data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar, cast

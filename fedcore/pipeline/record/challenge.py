@@ -4,8 +4,6 @@ With federation.hold_out: stable, yesterday's test rows are test rows today, so 
 study's model. The rows that did train a version are beside it, as hashes, and do not count, whatever they are today.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from typing import Any

@@ -15,8 +15,6 @@ seconds, seconds_cpu                       of all steps
 The numbers of single devices are rows of two artifacts: the table of all rounds, and a table of the last one.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

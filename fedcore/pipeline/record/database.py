@@ -5,8 +5,6 @@ user's cache folder ($XDG_CACHE_HOME or ~/.cache), by MLflow's version, and a ne
 `relocate` writes to MLflow's tables: there is no public way to change where a run's artifacts are.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing, suppress

@@ -4,8 +4,6 @@ A model that needs no device's memory or numbers is registered as any other. A p
 is registered then is the recipe: the method, its settings and the schema, as they travelled.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

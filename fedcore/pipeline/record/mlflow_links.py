@@ -3,8 +3,6 @@
 The parts of an address are those that MLflow's page itself writes there when a user filters and sorts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import fmean
 from urllib.parse import urlencode

@@ -6,8 +6,6 @@ A browser asks for user and password once (HTTP's basic authentication). MLflow 
 addresses only, and a browser adds the password to what other pages send: here all addresses want both.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import re

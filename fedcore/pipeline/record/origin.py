@@ -4,8 +4,6 @@ It is a request, not a result: whoever reads it computes the digest of the confi
 so that nothing that has changed since passes for the same.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 

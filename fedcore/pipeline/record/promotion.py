@@ -12,8 +12,6 @@ method has trained on the rows that tested the first one. A score on these would
 studies' runs are compared.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from mlflow import MlflowClient

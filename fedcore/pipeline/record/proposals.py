@@ -1,7 +1,5 @@
 """A candidate beside the champion, in words. Imports no MLflow, whose import takes seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The registered models by name, read without MLflow, whose import takes seconds: a wrong name is refused at once."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

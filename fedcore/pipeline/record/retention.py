@@ -8,8 +8,6 @@ Runs are deleted by what `mlflow gc` calls, not by the command: tried on MLflow 
 project that the database named, an experiment that a user had moved to MLflow's trash, and took 4.2 s of a processor.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import time

@@ -5,8 +5,6 @@ resumed or repeated flow continues the same run. It writes the same values again
 MLflow keeps each of them once.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ in it. A registration therefore leaves a digest of the files in `.fedcore/regist
 version is loaded only from this project's artifacts, if all of its files are this user's and match a digest.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A method's rounds as cached, resumable steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Combine many results: the tidy table, the summary, the answers, the page, and the models to propose."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

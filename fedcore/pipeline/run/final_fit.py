@@ -4,8 +4,6 @@ It repeats the configuration of a study's run with the same seed, and refuses if
 no longer those of that run. Killed and repeated it finds its steps in the cache and its run in the record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

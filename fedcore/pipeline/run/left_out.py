@@ -1,7 +1,5 @@
 """Scores on devices that took no part, in cached steps: new sites, and devices that are left out in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

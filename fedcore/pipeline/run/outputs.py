@@ -1,7 +1,5 @@
 """The folders to which flows and the stages of `dvc repro` write, and what they write there."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Run one method on one federation, and write its results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

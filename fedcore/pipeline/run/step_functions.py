@@ -1,7 +1,5 @@
 """Functions of the pipeline that worker processes run. Imports nothing that a worker does not need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transport plans as pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 

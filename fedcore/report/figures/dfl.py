@@ -1,7 +1,5 @@
 """Figures of soft targets over rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared parts of figures: colours, panels, matrices, legends and PNG bytes."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

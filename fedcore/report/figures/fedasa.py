@@ -1,7 +1,5 @@
 """Figure of the depth at which each device shares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 

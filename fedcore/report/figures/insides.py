@@ -1,7 +1,5 @@
 """Figures of the similarity of devices' data and of embedded features."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Figures of class counts, and of accuracy: final, over rounds, along a grid, and of each device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

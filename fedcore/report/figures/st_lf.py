@@ -1,7 +1,5 @@
 """ST-LF's links, divergences and the course of its program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
