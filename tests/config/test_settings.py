@@ -180,6 +180,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "upload": "delta", "weighting": "examples", "decay": 0.5, "fraction": 0.5, "ratio": "fixed", "threshold": 0.5,
     "rank_by": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
+    "outputs": "probabilities", "reduction": "mean",
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
     "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
     "rank": 5, "precision": "float32", "secure_aggregation": True, "clip": 2.0, "epsilon": 1.0, "share": 0.5,

@@ -258,12 +258,6 @@ CASES: dict[str, Case] = {
     "a summary alone to show": Case(
         "show", "", ("pipeline/compare/table.parquet", "dvc repro"), {"results/summary.csv": b"method\n"}
     ),
-    "runs by hand alone to show": Case(
-        "show", "", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
-    ),
-    "runs by hand alone to show in short": Case(
-        "show", "--brief", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
-    ),
 }  # fmt: skip
 
 NOWHERE = "http://127.0.0.1:9/api"

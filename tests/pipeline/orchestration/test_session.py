@@ -202,7 +202,7 @@ ASK = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
-from test_records_locks import compute
+from test_session import compute
 print(compute(Path({folder!r}), sys.argv[1]))
 """
 
