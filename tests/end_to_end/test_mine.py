@@ -250,7 +250,8 @@ def renamed(net: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_final_fit_of_other_data_or_code_is_refused(mine: Mine):
-    for said, what in ((mine.changed, "the data, or how they are read, have"), (mine.edited, "code, packages or hardware have")):
+    reasons = ("the data, or how they are read, have"), ("code, packages or hardware have")
+    for said, what in zip((mine.changed, mine.edited), reasons, strict=True):
         (line,) = said.err.splitlines()
         number = re.escape(line.split()[2].rstrip(":"))
         advice = "run its study again, or promote it as it is with: fedcore promote machines-fault"
