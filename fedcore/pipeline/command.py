@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -137,7 +138,8 @@ def _leave(code: int, line: str) -> None:
 def _stop_on_signals() -> Iterator[None]:
     """Let the signals that end a process raise Stopped, so that it leaves neither workers nor marks behind.
 
-    A second signal ends the process at once. One that is ignored, as under nohup, stays ignored.
+    A second signal ends the process at once. One that is ignored, as under nohup, stays ignored. One that comes while
+    Python frees an object, whose errors it drops, comes again: Prefect's own handler raises, too.
     """
 
     def stop(number: int, frame: object) -> None:
@@ -145,7 +147,18 @@ def _stop_on_signals() -> Iterator[None]:
             signal.signal(other, lambda number, frame: os._exit(128 + number))
         raise Stopped(number)
 
+    def again(dropped: "sys.UnraisableHookArgs") -> None:
+        error = dropped.exc_value
+        if not isinstance(error, Stopped) and type(error).__name__ != "TerminationSignal":
+            dropping(dropped)
+            return
+        number = getattr(error, "number", signal.SIGTERM)
+        if isinstance(error, Stopped):
+            signal.signal(number, stop)
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()  # here it would be dropped as well
+
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    dropping, sys.unraisablehook = sys.unraisablehook, again
     with suppress(ValueError):  # not in the main thread
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
@@ -153,6 +166,7 @@ def _stop_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
+        sys.unraisablehook = dropping
         with suppress(ValueError):
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -167,6 +167,48 @@ def test_a_signal_ends_a_command_tidily_and_a_second_one_at_once(number: signal.
     assert said == ("" if after != "pass" else f"fedcore: stopped; {CONTINUE}\n")
 
 
+FREED = """
+import os, signal, time
+from fedcore.pipeline.command import report_bad_input
+
+
+class TerminationSignal(BaseException):
+    pass
+
+
+def theirs(number, frame):
+    raise TerminationSignal
+
+
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(.01)
+
+
+with report_bad_input():
+    before = signal.getsignal(signal.SIGTERM)
+    if {prefect}:
+        signal.signal(signal.SIGTERM, theirs)
+    try:
+        freed = Freed()
+        del freed
+        time.sleep(600)
+    except TerminationSignal:
+        before(signal.SIGTERM, None)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefect", [False, True])
+def test_a_signal_that_comes_while_an_object_is_freed_is_not_lost(prefect: bool):
+    said = subprocess.run(
+        [sys.executable, "-c", FREED.format(prefect=prefect)], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (said.returncode, said.stderr) == (143, f"fedcore: stopped; {CONTINUE}\n")
+
+
 @pytest.mark.slow
 def test_a_signal_that_was_ignored_stays_ignored():
     """nohup starts a command with SIGHUP ignored."""
