@@ -9,14 +9,14 @@ from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, device_of,
 
 from fedcore import by_size, initial_messages, mean, nets, received_model, to_everyone
 from fedcore.core.evaluation import evaluate, score
-from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round, visit
+from fedcore.core.rounds import State, begin, check, deployments, finish, measure, receive, run, sample_round, visit
 from fedcore.core.training import flatten_net, minibatches, train
 from fedcore.errors import InputError, TooFew
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
 from fedcore.methods.code.code_ot import begin_ranking as begin_ranked
 from fedcore.types.federation import Data, Net, Threats
-from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepId, Update, generator
+from fedcore.types.method import Message, Method, Model, PairStage, RoundInfo, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
 COMMON = partial(initial_messages, shared_init=True)
@@ -253,6 +253,17 @@ def test_devices_that_initialise_themselves_are_sent_nothing_at_first():
 @pytest.mark.parametrize(("shared_init", "first"), [(True, 256), (False, 0)])
 def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(shared_init, first):
     assert traffic(build("local_only", nets=NETS, training=SGD, shared_init=shared_init)) == [(each(0), each(first))]
+
+
+def test_updates_are_combined_in_the_order_of_the_round_whoever_answered_first():
+    seen, at = [], RoundInfo(0, 0, 0, ("a", "b"), ("a", "b"))
+
+    def combine(server, updates, round_info):
+        seen.extend(updates)
+        return server, {}
+
+    receive(combine, {}, {name: Update(model(name)) for name in ("b", "a")}, at, {"a": NET, "b": NET})
+    assert seen == ["a", "b"]
 
 
 def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
