@@ -255,7 +255,7 @@ def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(shared_init, fir
     assert traffic(build("local_only", nets=NETS, training=SGD, shared_init=shared_init)) == [(each(0), each(first))]
 
 
-def test_updates_are_combined_in_the_order_of_the_round_whoever_answered_first():
+def test_updates_keep_the_order_of_the_round_whoever_answers_first():
     seen, at = [], RoundInfo(0, 0, 0, ("a", "b"), ("a", "b"))
 
     def combine(server, updates, round_info):

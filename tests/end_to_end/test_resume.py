@@ -15,7 +15,8 @@ def finished(kill: Kill) -> set[str]:
 def test_the_first_kill_was_in_the_middle_of_training(killed: Killed):
     assert 1 <= len(killed.training.seen.computed("train")) < DEVICES
     assert killed.training.seen.computed("choose") == []
-    assert len(killed.fusing.seen.computed("train")) >= 1  # there was something left to train
+    # What workers have stored and nobody has noted yet comes from the cache: the second run may train fewer than noted.
+    assert len(killed.fusing.seen.computed("train")) <= DEVICES - len(killed.training.seen.computed("train"))
 
 
 def test_the_second_kill_was_in_the_middle_of_fusing(killed: Killed):
