@@ -511,9 +511,9 @@ def claims_files() -> Iterator[Path]:
 
 HEAD = """# Verdicts before and after
 
-The papers' claims under the [rules of today](../pipeline.md#claims) and under the earlier one: more than one standard
-deviation over seeds, from two seeds on, in every setting, with neither [ceiling](../pipeline.md#the-ceiling) nor
-[convergence](../pipeline.md#convergence). It said "does not hold" both of what is contradicted and of what
+The papers' claims under the [rules of today](../claims.md) and under the earlier one: more than one standard
+deviation over seeds, from two seeds on, in every setting, with neither [ceiling](../claims.md#the-ceiling) nor
+[convergence](../claims.md#convergence). It said "does not hold" both of what is contradicted and of what
 is not shown. A claim that a later run was the first to test was not tested before. Every claim of the papers whose
 verdict changed, with the reason; made by `python -m benchmarks.judge_anew` from the numbers in docs/results.
 

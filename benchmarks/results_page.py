@@ -74,7 +74,7 @@ WORDS = (
 KEY = """## How to read the tables
 
 Each row is a statement of a paper (with "(ours)" one that the paper does not make), answered by one or more claims,
-[rules over the numbers](pipeline.md#claims):
+[rules over the numbers](claims.md):
 
 | verdict | claims |
 | --- | --- |
@@ -100,8 +100,8 @@ numbers are of the one that speaks most against the claim: the weakest setting, 
 unless another number is given.
 
 A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
-perfect](pipeline.md#the-ceiling). Of DFL and FedASA it was not run to its end where a row surely [still
-gains](pipeline.md#convergence). What is known until then stands after "so far".
+perfect](claims.md#the-ceiling). Of DFL and FedASA it was not run to its end where a row surely [still
+gains](claims.md#convergence). What is known until then stands after "so far".
 
 A verdict on a paper stands only where the rows that it is compared with have the paper's own accuracy, within a
 tolerance. Elsewhere the numbers are of another regime: they say what happens here, and nothing against the paper.

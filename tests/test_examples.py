@@ -48,7 +48,7 @@ def test_an_example_runs(name: str, words: list[str], tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_quick_start_says_its_own_numbers(tmp_path: Path):
-    """A processor may move them by tenths of a point (docs/pipeline.md, Another processor)."""
+    """A processor may move them by tenths of a point (docs/processor.md)."""
     words = re.search(r"(\d+)% right against (\d+)%", (EXAMPLES / "quick_start.py").read_text())
     assert words is not None
     means = dict(re.findall(r"^\d+ +(\w+) +\S+ +(\S+)", said(EXAMPLES / "quick_start.py", tmp_path), re.MULTILINE))
@@ -104,7 +104,7 @@ def test_the_answer_that_a_page_begins_with_is_that_of_make_run(page: str):
 
 @pytest.mark.slow
 def test_the_numbers_of_the_first_answer_are_those_of_make_run():
-    """Of a seed, by a script; another processor may move them by an example or two (docs/pipeline.md)."""
+    """Of a seed, by a script; another processor may move them by an example or two (docs/processor.md)."""
     fed = fc.federate(fc.load("digits"), fc.dirichlet(0.5), devices=16, net=fc.mlp(64, 32))
     training = {"optimiser": "adam", "lr": 0.01, "batch": 16, "epochs": 20}
     rows = pd.read_csv(FIRST).query("seed == 0")

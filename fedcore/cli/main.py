@@ -41,7 +41,7 @@ def fedcore() -> None:
     cd my-sites
     fedcore run
 
-    What a run computes is written KEY=VALUE, as in params.yaml; docs/pipeline.md lists the settings. Everything else is
+    What a run computes is written KEY=VALUE, as in params.yaml; docs/settings.md lists the settings. Everything else is
     an option. A command works in the project in the current folder.
     """
 

@@ -82,7 +82,7 @@ def test_a_null_effect_passes_in_at_most_five_of_a_hundred_cases(seeds):
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize(("shared", "rates"), [(0.0, (0.043, 0.035, 0.020)), (SHARED_DATA * RATIO, (0.05,) * 3)])
 def test_how_often_a_null_effect_passes(seeds, shared, rates):
-    """docs/pipeline.md has these rates. shared: variance that all seeds of a setting have in common, of one seed's."""
+    """docs/claims.md has these rates. shared: variance that all seeds of a setting have in common, of one seed's."""
     draw = np.random.default_rng(seeds)
     values = draw.standard_normal((200_000, seeds)) + shared**0.5 * draw.standard_normal((200_000, 1))
     margins = half_width(1.0, seeds, RATIO, LEVEL) * values.std(axis=1, ddof=1)
