@@ -27,6 +27,7 @@ run: checkout .venv/run
 check: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 3 style quick-learning-tests quick-other-tests
 	@$(BIN)/python tests/budget.py
+	@$(BIN)/python tests/prose.py
 
 test: checkout .venv/test
 	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 4 style learning-tests other-tests pipeline-tests

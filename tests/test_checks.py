@@ -1,4 +1,4 @@
-"""Scripts that check the tree: what grows above its budget, what differs between two checkouts, an old dvc.lock."""
+"""Scripts that check the tree: lines and words above their limits, what differs between checkouts, an old dvc.lock."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import budget
 import digests
 import dvc_lock
+import prose
 import pytest
 import yaml
 
@@ -92,3 +93,30 @@ def test_a_lock_of_another_tree_is_seen_by_what_git_keeps():
             "compare": [{"changed outs": {"dvc.processor": "new"}}, "changed command"],
         }
     ) == ["plan: fedcore, params.yaml", "compare: dvc.processor, changed command"]
+
+
+PAGE = """\
+# How?
+
+One fact. It calls `fedcore run x` ([more](none.md)); see e.g. this: {long}.
+
+* An item
+
+| a | b |
+| --- | --- |
+| {long} | c |
+
+```
+fedcore run
+```
+"""
+
+
+def test_words_and_sentences_of_a_page_are_counted(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(long=" ".join(["word"] * 30)))
+    assert prose.count_page(page, tmp_path) == {
+        "words": 41 + 33, "sentences": 3, "sentence_words": 2 + 37 + 2, "long": 1, "very_long": 0,
+        "long_cells": 1, "dead_links": 1, "no_example": 0,
+    }  # fmt: skip
+    assert prose.compare({"words": 74, "long_cells": 1}, {"words": 73, "long_cells": 1}) == ["words: 74, at most 73"]
