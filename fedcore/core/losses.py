@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
 from fedcore.builders import describe, import_builder, name_of, unknown_value
-from fedcore.data.task import label_kind_of, squared_loss
+from fedcore.data.task import as_numbers, label_kind_of, squared_loss
 from fedcore.errors import InputError
 from fedcore.nets import shapes
 from fedcore.nets.copies import load
@@ -151,7 +151,7 @@ def own_gradient(outputs: Tensor, y: Tensor) -> Tensor:
 
 def absolute_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """Absolute error of a number, whose best constant is the median: mean |z - y|."""
-    return l1_loss(outputs[:, 0], y)
+    return l1_loss(*as_numbers(outputs, y))
 
 
 LOSSES: dict[str, Loss] = {

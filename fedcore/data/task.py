@@ -112,7 +112,12 @@ def log_frequencies(counts: Tensor) -> Tensor:
 
 def squared_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """Return the mean squared error of outputs (B, 1)."""
-    return mse_loss(outputs[:, 0], y)
+    return mse_loss(*as_numbers(outputs, y))
+
+
+def as_numbers(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs (B, 1) as (B,), and labels in their type: PyTorch's losses of numbers take no other."""
+    return outputs[:, 0], y.to(outputs.dtype)
 
 
 def squared_grad(outputs: Tensor, y: Tensor) -> Tensor:

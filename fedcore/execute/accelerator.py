@@ -20,7 +20,7 @@ from torch.nn import functional, init
 from torch.overrides import TorchFunctionMode
 
 from fedcore.types.federation import Data, Device, Splits
-from fedcore.types.method import Message, Model, StepId, Update
+from fedcore.types.method import Message, Model, Stage, StepId, Update
 
 T = TypeVar("T")
 
@@ -47,9 +47,19 @@ def find_accelerator(wanted: str) -> str | None:
     return "cuda" if wanted == "auto" and torch.cuda.is_available() else None
 
 
-def accelerate(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
-    """Return a function that runs the step on that kind of accelerator; the step itself if `kind` is None."""
-    return step_id if kind is None else partial(run_on, step_id, kind)
+def accelerate(step: Callable[..., T], kind: str | None) -> Callable[..., T]:
+    """Return a function that runs the step on that kind of accelerator; the step itself if `kind` is None.
+
+    What does not train (:func:`fedcore.types.method.step_word`) stays where it is.
+    """
+    return partial(run_on, step, kind) if kind and trains(step) else step
+
+
+def trains(step: Any) -> bool:
+    """Tell whether a step may train: in a stage without `combine` the stage is bound to it."""
+    while isinstance(step, partial):
+        step = next((part.local for part in step.args if isinstance(part, Stage)), step.func)
+    return getattr(step, "trains", True)
 
 
 def run_on(step_id: Callable[..., T], kind: str, *args: Any) -> T:

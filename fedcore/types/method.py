@@ -146,15 +146,15 @@ def require_tensors(what: str, *parts: Params) -> None:
                 raise InputError(f"{what}: {name} is {type(tensor).__name__}, must be a tensor")
 
 
-def step_word(word: str) -> Callable[[Function], Function]:
+def step_word(word: str, trains: bool = True) -> Callable[[Function], Function]:
     """Set the word that a progress bar or an orchestrator shows for a step, such as "train" or "fuse".
 
     The default is the first word of the function's name (`train_corrected`: "train"). The word is not part of a step's
-    key.
+    key. trains: False for a step of a device that counts, sends or examines: it stays on the processor.
     """
 
     def mark(fn: Function) -> Function:
-        fn.word = word  # type: ignore[attr-defined]
+        fn.word, fn.trains = word, trains  # type: ignore[attr-defined]
         return fn
 
     return mark

@@ -13,7 +13,8 @@ import pytest
 import torch
 from federations import NET, SGD, bits, device_of, federation, last
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cosine_similarity, cross_entropy, l1_loss, mse_loss
+from torch.overrides import TorchFunctionMode
 
 from fedcore import InputError, Message, StepId, Training, features, nets, train
 from fedcore.config.methods import configure
@@ -186,6 +187,22 @@ def test_the_losses_computed_by_hand():
     of_numbers = {*LABEL_KINDS["regression"].losses} - {"ce"}
     found = {name: loss(logits, y).item() for name, loss in LOSSES.items() if name not in of_numbers}
     assert found == pytest.approx(expected, rel=1e-6)
+
+
+class OneType(TorchFunctionMode):
+    """Refuses labels of a number that are of another type than the outputs, as some versions of PyTorch do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (mse_loss, l1_loss, binary_cross_entropy_with_logits):
+            assert args[0].dtype == args[1].dtype, func
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_loss_of_numbers_takes_labels_of_every_type():
+    outputs, y = torch.tensor([[0.5], [2.0]]), torch.tensor([0, 4])
+    with OneType():
+        found = {name: [LOSSES[name](outputs, of).item() for of in (y, y.float())] for name in ("squared", "absolute")}
+    assert found == {"squared": [2.125, 2.125], "absolute": [1.25, 1.25]}
 
 
 EXAMPLES = {

@@ -12,14 +12,15 @@ from simulated_device import KIND, DeviceTensor, MixedDevices, SimulatedDevice
 from torch import Tensor, nn
 
 from fedcore import Data, Net, Splits, nets, received_model, train
+from fedcore.builders import name_of
 from fedcore.core.evaluation import score
 from fedcore.core.losses import LOSSES
-from fedcore.core.rounds import run
+from fedcore.core.rounds import device_step, run
 from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_on
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import METHODS, method
 from fedcore.pipeline.cache.keys import key
-from fedcore.types.method import Message, StepId, Update, generator
+from fedcore.types.method import Message, PairStage, StepId, Update, generator
 
 FED = federation("ab")
 
@@ -140,6 +141,16 @@ def test_what_pytorch_is_told_holds_for_the_step_alone():
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
+
+
+def test_what_counts_or_sends_stays_on_the_processor():
+    stays = set()
+    for row in ROWS.values():
+        for stage in row.build(NETS).stages:
+            steps = [stage.local] if isinstance(stage, PairStage) else [device_step(stage), stage.attach]
+            stays |= {name_of(step).rpartition(":")[2] for step in steps if step and accelerate(step, KIND) is step}
+    sent = {"count_labels", "count_hits", "send_model", "offer_model", "report_errors", "measure_accuracies"}
+    assert stays == {*sent, "visit"}  # a control's whole part, without a server
 
 
 def test_without_one_a_step_stays_what_it_is(monkeypatch: pytest.MonkeyPatch):

@@ -53,13 +53,14 @@ def majority_per_device(*, nets: Mapping[str, Net]) -> Method:
     return Method(begin, (Stage(guess_own, None),), local_model)
 
 
-@step_word("count")
+@step_word("count", trains=False)
 def guess_own(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Keep the model whose outputs are the frequencies of the device's own labels, (n_k + 1) / (N + K)."""
     _, update = count_labels(memory, message, device, step_id)
     return {}, Update(constant_model(device.net, guess_of(update.extra[COUNTS])))
 
 
+@step_word("count", trains=False)
 def count_labels(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the counts of the device's labels, after a trial of the control on an example of its own."""
     _, classes = output_bias(device.net)

@@ -236,7 +236,7 @@ def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stag
     return Stage(partial(train, training=training), combine, attach=count_hits if rank_by == "classes" else None)
 
 
-@step_word("rank")
+@step_word("rank", trains=False)
 def count_hits(update: Update, device: Device, step_id: StepId) -> Update:
     """Add the hits of the device's model on its validation examples; where labels are no classes nothing is added."""
     val = device.data.val

@@ -40,7 +40,7 @@ from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
 from fedcore.nets.inputs import with_integers
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Model, PairStage, RoundInfo, Sides, Stage, StepId, Update
+from fedcore.types.method import Message, Method, Model, PairStage, RoundInfo, Sides, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Depth
 
 Disagreement: TypeAlias = Literal["omitted", "measured"]
@@ -159,6 +159,7 @@ def binary(net: Net) -> Net:
 # steps of devices
 
 
+@step_word("report", trains=False)
 def report_errors(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Report the model's error on the labelled examples, their number and the number of all examples.
 
@@ -173,6 +174,7 @@ def report_errors(memory: Params, message: Message, device: Device, step_id: Ste
     return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
 
 
+@step_word("offer", trains=False)
 def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model if the device has an outgoing link, otherwise nothing."""
     return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))

@@ -47,7 +47,7 @@ from fedcore.methods.st_lf.protocol import (
 )
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Depth
 
 __all__ = [
@@ -228,6 +228,7 @@ def best_source(*, nets: Mapping[str, Net], training: Training, links: ProgramLi
     return replace(built, stages=(*built.stages, Stage(measure_accuracies, choose_sources)))
 
 
+@step_word("measure", trains=False)
 def measure_accuracies(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:

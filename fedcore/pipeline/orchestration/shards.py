@@ -7,7 +7,7 @@ from typing import Any
 from fedcore.core.rounds import receive
 from fedcore.core.threats import admit
 from fedcore.core.together import accelerate_all, run_on_together
-from fedcore.execute.accelerator import accelerate, run_on
+from fedcore.execute.accelerator import accelerate, run_on, trains
 from fedcore.pipeline.cache.store import refs
 
 MANY = 256
@@ -43,7 +43,7 @@ def place_calls(
 
 def is_vectorised(fn: Any, together: int) -> bool:
     """Tell whether the calls of a function share steps since their devices train together on an accelerator."""
-    return together > 1 and word_of(fn) not in QUICK
+    return together > 1 and trains(fn) and word_of(fn) not in QUICK
 
 
 def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]], together: int = 1) -> dict[str, dict[Any, Any]]:
