@@ -204,11 +204,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.copyfile(ROOT / "params.yaml", here / "params.yaml")
     for name in ("studies", "claims", "papers", "examples"):
         (here / name).symlink_to(ROOT / name)
-    modules = (ROOT / "docs/nets.md").read_text().partition("## A net from a file")[0]
+    modules = (ROOT / "docs/own_net.md").read_text()
     shown = re.findall(r"```python\n(.*?)```", modules, re.DOTALL)
     (here / "mynets.py").write_text("\n\n".join(shown))
     (here / "mylosses.py").write_text(losses_of_the_page())
-    read, *_ = re.findall(r"```python\n(import numpy.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+    read, *_ = re.findall(r"```python\n(import numpy.*?)```", (ROOT / "docs/arrays.md").read_text(), re.DOTALL)
     (here / "mydata.py").write_text(read)
     for name in ("own_method", "mymethods", "mymodule"):
         shutil.copyfile(ROOT / "examples" / "own_method.py", here / f"{name}.py")

@@ -145,7 +145,7 @@ def test_a_loss_of_the_page_trains_and_contains_cross_entropy(name: str):
 @pytest.mark.slow
 def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every `fedcore run ...` has known settings; the modules that it names are those of the pages."""
-    modules = (ROOT / "docs/nets.md").read_text().partition("## A net from a file")[0]
+    modules = (ROOT / "docs/own_net.md").read_text()
     module = "\n\n".join(re.findall(r"```python\n(.*?)```", modules, re.DOTALL))
     (tmp_path / "mynets.py").write_text(module)
     (tmp_path / "mylosses.py").write_text(losses_of_the_page())
@@ -190,8 +190,8 @@ def test_nobody_is_told_to_install_from_an_index():
     assert found == []
 
 
-def test_concepts_name_every_column_of_table_and_summary():
-    text = (ROOT / "docs/concepts.md").read_text().partition("### Columns")[2].partition("### Groups")[0]
+def test_columns_name_every_column_of_table_and_summary():
+    text = (ROOT / "docs/columns.md").read_text().partition("## Splits and metrics")[0]
     table, _, both = text.partition("The **summary**")
     summary, _, parts = both.partition("| column after")
     lines = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
@@ -204,11 +204,11 @@ def test_concepts_name_every_column_of_table_and_summary():
 
 
 def shown_method(word: str) -> dict[str, Any]:
-    """Return the names of the block of docs/adding-a-method.md that has this word."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/adding-a-method.md").read_text(), re.DOTALL)
+    """Return the names of the block of docs/method_parts.md that has this word."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/method_parts.md").read_text(), re.DOTALL)
     (block,) = (block for block in blocks if word in block)
     names: dict[str, Any] = {"__name__": "shown"}
-    exec(compile(block, "adding-a-method.md", "exec"), names)
+    exec(compile(block, "method_parts.md", "exec"), names)
     return names
 
 

@@ -180,7 +180,7 @@ def compare(
         valid: what must hold for the claims to be tested.
         ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         converged: whether claims about the end are tested only where no row that they compare still gains.
-        metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
+        metric: what decides answer and ranks (docs/metric.md); "auto": balanced accuracy where one class has more
             than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy. Of a number as label
             mae, rmse or r2; rmse if none is named.
         positive: the label that f1, precision, recall and average_precision are of.

@@ -77,7 +77,7 @@ class Deciding(Section):
     """What section run says for all studies, and a study for itself where section run is silent.
 
     Args:
-        metric: what decides answer, ranks and page (docs/concepts.md); "auto": balanced accuracy where one class has
+        metric: what decides answer, ranks and page (docs/metric.md); "auto": balanced accuracy where one class has
             more than .8 of the examples, else accuracy; None: accuracy.
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
             devices; 0: all have; None: 20.

@@ -1,7 +1,7 @@
 """The metrics, in one table: what each is called, how it is computed and written, and the labels that it is for.
 
 Evaluation, the answer, the page and the documentation read it. A new metric is a function and an entry here, as
-docs/concepts.md shows. Definitions are scikit-learn's, with one departure: what is not defined is nan, not 0 or 1: F1,
+docs/metric.md shows. Definitions are scikit-learn's, with one departure: what is not defined is nan, not 0 or 1: F1,
 recall and average precision of a label that does not occur, the area under the ROC curve unless all classes occur, and
 R2 where all labels are equal. Nothing here imports PyTorch before it computes, since `fedcore show` does not need it.
 """

@@ -17,7 +17,7 @@ STUDY, SETTING = "field", "field"
 
 
 def table_of(record: StoredRun, setup: Setup, label: str) -> pd.DataFrame:
-    """Return a run's turns as rows of the tidy table (docs/concepts.md)."""
+    """Return a run's turns as rows of the tidy table (docs/columns.md)."""
     method, _ = record.plan.build()
     same, recipe = setup.recipe is None or setup.recipe.split is not None, record.plan.read_recipe()
     kind, beside = LABEL_KINDS[setup.task], dict[str, float]()

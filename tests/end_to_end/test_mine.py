@@ -1,4 +1,4 @@
-"""A user's own table, as it is: preview and the default study, as docs/data.md describes them."""
+"""A user's own table, as it is: preview and the default study, as docs/table.md describes them."""
 
 import json
 import re

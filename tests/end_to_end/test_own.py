@@ -1,4 +1,4 @@
-"""A user's own pictures and module, used as docs/data.md and docs/nets.md describe."""
+"""A user's own pictures and module, used as docs/pictures.md and docs/own_net.md describe."""
 
 import re
 import sys
@@ -92,7 +92,7 @@ def test_unusable_input_is_one_line_and_exit_code_2(own: Own, what: str):
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module that holds what docs/nets.md shows."""
+    """The name of a module that holds what docs/own_net.md shows."""
     (tmp_path / "shown_in_docs.py").write_text(documented())
     monkeypatch.syspath_prepend(tmp_path)
     yield "shown_in_docs"

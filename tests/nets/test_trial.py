@@ -50,7 +50,7 @@ def plain_round(build, state, fed, optimiser):
         module = build()
         module.load_state_dict(state, strict=False)
         module.train()
-        for layer in module.modules():  # docs/nets.md: a frozen norm stays in evaluation mode
+        for layer in module.modules():  # docs/own_net.md: a frozen norm stays in evaluation mode
             if [*layer.parameters(recurse=False)] and not any(p.requires_grad for p in layer.parameters()):
                 layer.eval()
         steps = optimiser(module.parameters())

@@ -20,7 +20,7 @@ from scenarios.place import Place, cached
 
 @dataclass(frozen=True)
 class Own:
-    """first: pictures in folders and the module of docs/nets.md. commented, edited: the same after a comment in the
+    """first: pictures in folders and the module of docs/own_net.md. commented, edited: the same after a comment in the
     module's file, and after a changed line. refused: what was said to what cannot be used. pruned: what
     `fedcore prune` said when all but the steps of edited were 40 days old. cache: files of steps and of blobs before it
     and after. again: edited once more. methods: a method of one's own, and one whose file was put beside the project's.
@@ -114,8 +114,8 @@ def age(project: Project, days: float) -> None:
 
 
 def documented() -> str:
-    """Return the user's module that docs/nets.md shows."""
-    modules = (ROOT / "docs" / "nets.md").read_text().partition("## A net from a file")[0]
+    """Return the user's module that docs/own_net.md shows."""
+    modules = (ROOT / "docs" / "own_net.md").read_text()
     return "\n\n".join(re.findall(r"```python\n(.*?)```", modules, re.DOTALL))
 
 
