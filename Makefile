@@ -87,14 +87,14 @@ CHECKOUT = if [ -f $(SERVES) ] && [ "$$(cat $(SERVES))" != "$(CURDIR)" ]; then \
 checkout:
 	@$(CHECKOUT)
 
-.venv/run: pyproject.toml constraints.txt | checkout
+# one installation for each target; modules are compiled after it on every core, by pip it would be on one
+.venv/run: EXTRAS := pipeline
+.venv/test: EXTRAS := pipeline,cluster,s3,sftp,test
+.venv/run .venv/test: pyproject.toml constraints.txt | checkout
 	@echo "first use: installing into .venv (a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) torch torchvision)
-	@$(PIP) --editable '.[pipeline]'
+	@$(PIP) --no-compile --editable '.[$(EXTRAS)]'
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # some packages carry files of other versions of Python
 	@echo $(CURDIR) > $(SERVES)
-	@touch $@
-
-.venv/test: .venv/run | checkout
-	@$(PIP) --editable '.[pipeline,cluster,s3,sftp,test]'
-	@touch $@
+	@touch .venv/run $@
