@@ -286,6 +286,20 @@ def test_a_scenario_runs_every_line_of_the_readme():
     assert [words for words in lines if words not in run_by_tests() | {("make", "test")}] == []
 
 
+def test_the_tutorial_is_run_by_a_scenario_and_shows_its_preview(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    lines = [one.words for one in commands() if one.page == "tutorial.md" and one.words[0] == "fedcore"]
+    elsewhere = {"preview", "predict", "ui"}
+    assert [words for words in lines if words not in run_by_tests() and words[1] not in elsewhere] == []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "80")
+    data = {"name": "table", "path": "examples/machines.csv", "label": "fault", "device": "site"}
+    preview(*(f"data.{key}={value}" for key, value in data.items()), "federation.hold_out=stable")
+    (shown, *_) = re.findall(r"```text\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
+    assert capsys.readouterr().out.partition("\n")[2].strip() == shown.strip()
+
+
 REAL = ["domains", "mnist_m", "cwru"]
 """Not made up here: skipped where FEDCORE_DATA does not have them, with all domains."""
 SETS = ["digits", "mnist", "bearings", "table", "image_folder", "mydata:read", "leaf", *REAL]
