@@ -1,4 +1,4 @@
-"""Judge the papers' claims by today's rules from the numbers in docs/results: python -m benchmarks.judge_anew
+"""Judge the papers' claims by today's rules from the numbers in docs/results, for benchmarks.results_page.
 
 The claims files of docs/results were written by runs, many under an earlier rule: more than one standard deviation over
 seeds, from two seeds on, in every setting, with neither ceiling nor convergence. Each is written anew, with the earlier
@@ -14,17 +14,14 @@ verdict beside today's and the reason, from what was kept of its run:
   its interval from its mean and standard deviation. What is left keeps its verdict, marked as of the earlier rule.
 
 A verdict stands only where the rows that the claim is compared with have the paper's own numbers (`calibration` in
-papers/). Elsewhere it is "another regime", where a row still gains "not run to its end"; never contradicted. A claim of
-ours (statement "(ours)") is of our regime, so that its contradiction alone needs the baseline; what is counted or
-solved (:data:`COUNTED`) needs none. Column `here` has the verdict of the numbers alone.
-
-Writes docs/results/verdicts.md too, every changed verdict, and docs/results.md, what holds of each paper.
+papers/results). Elsewhere it is "another regime", where a row still gains "not run to its end"; never contradicted. A
+claim of ours (statement "(ours)") is of our regime, so that its contradiction alone needs the baseline; what is counted
+or solved (:data:`COUNTED`) needs none. Column `here` has the verdict of the numbers alone.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.results_page import results_page
-from fedcore.config.papers import Baseline, Papers, read_papers
-from fedcore.config.params import read
+from benchmarks.paper_pages import Baseline, PaperPages
 from fedcore.config.studies import Study, find_study
 from fedcore.results.claims import Claim, read_rule
 from fedcore.results.criterion import RATIO
@@ -419,29 +414,29 @@ def baseline_of(baseline: Baseline, file: str, study: Study) -> float:
     return float(last.groupby(["setting", "seed"])["value"].mean().groupby("setting").mean().mean())
 
 
-def stands(file: str, rule: str, of: str, papers: Papers) -> bool:
+def stands(file: str, rule: str, of: str, pages: PaperPages) -> bool:
     """Tell whether a claim's baseline is calibrated: each that it names, or any of the file if it names none."""
     metric = of.partition(" after round ")[0].rpartition(" of ")[2]
     if metric.partition(".")[0] in COUNTED:
         return True
-    baselines = [one for paper in papers.values() for one in paper.calibration if file in one.files]
+    baselines = [one for page in pages.values() for one in page.calibration if file in one.files]
     named = [one for one in baselines if one.row in read_rule("rule", rule, METRIC).labels]
     return all(one.calibrated for one in named) if named else any(one.calibrated for one in baselines)
 
 
-def with_regime(rows: pd.DataFrame, file: str, papers: Papers) -> list[str]:
+def with_regime(rows: pd.DataFrame, file: str, pages: PaperPages) -> list[str]:
     """Return the verdicts of a claims file where a verdict needs a calibrated baseline and the end of its run."""
 
     def word(row: pd.Series) -> str:
         if row["here"] == "not tested":
             return UNFINISHED if "not converged" in row["numbers"] else "not tested"
         ours = row["says"].startswith("(ours)") and row["here"] != "contradicted"
-        return str(row["here"]) if ours or stands(file, row["rule"], row["of"], papers) else REGIME
+        return str(row["here"]) if ours or stands(file, row["rule"], row["of"], pages) else REGIME
 
     return [word(row) for _, row in rows.iterrows()]
 
 
-def rejudge(path: Path, params: dict[str, Any], papers: Papers) -> pd.DataFrame:
+def rejudge(path: Path, params: dict[str, Any], pages: PaperPages) -> pd.DataFrame:
     """Return a claims file by today's rules; `earlier` is the verdict that it has now, or had before it was judged."""
     file = path.name.removesuffix("-claims.csv")
     old = pd.read_csv(path, keep_default_na=False)
@@ -485,7 +480,7 @@ def rejudge(path: Path, params: dict[str, Any], papers: Papers) -> pd.DataFrame:
     if "net" in old:
         columns.insert(0, "net")
     rows = pd.DataFrame(lines).assign(here=[line["verdict"] for line in lines])[columns]
-    return rows.assign(verdict=with_regime(rows, file, papers))
+    return rows.assign(verdict=with_regime(rows, file, pages))
 
 
 def _digits(value: float | str) -> str:
@@ -507,74 +502,3 @@ def _same(anew: pd.DataFrame | None, row: pd.Series) -> dict[str, Any] | None:
 def claims_files() -> Iterator[Path]:
     """Yield the claims files of the four papers."""
     return (path for path in sorted(RESULTS.glob("*-claims.csv")) if path.name.startswith(FAMILIES))
-
-
-HEAD = """# Verdicts before and after
-
-The papers' claims under the [rules of today](../claims.md) and under the earlier one: more than one standard
-deviation over seeds, from two seeds on, in every setting, with neither [ceiling](../claims.md#the-ceiling) nor
-[convergence](../claims.md#convergence). It said "does not hold" both of what is contradicted and of what
-is not shown. A claim that a later run was the first to test was not tested before. Every claim of the papers whose
-verdict changed, with the reason; made by `python -m benchmarks.judge_anew` from the numbers in docs/results.
-
-"""
-REASONS = (
-    ("at the ceiling", "all rows that it compares are at the ceiling"),
-    ("not converged", "a row still gains when the run ends"),
-    ("a rule needs three", "fewer than three seeds"),
-)
-"""Words of the numbers -> why a claim is not tested any more; the first that is found counts."""
-
-
-def why(row: pd.Series) -> str:
-    """Return in words why a verdict changed."""
-    if row["verdict"] == REGIME:
-        return "its baseline is not the paper's"
-    if row["earlier"] == "not tested":
-        return "not run to its end" if row["verdict"] == UNFINISHED else "tested by a later run"
-    if (row["earlier"], row["verdict"]) == ("does not hold", "holds in most"):
-        return "it holds in most settings, by a sign test"
-    found = (reason for words, reason in REASONS if words in row["numbers"])
-    return next(found, "the 90 % interval reaches 0, which one standard deviation did not")
-
-
-def page(files: dict[str, pd.DataFrame]) -> str:
-    """Return docs/results/verdicts.md."""
-    whole = pd.concat([frame.assign(file=name) for name, frame in files.items()], ignore_index=True)
-    whole = whole[~whole["says"].str.startswith("(ours)")]
-    counts = whole.pivot_table("says", "earlier", "verdict", "size", fill_value=0)
-    parts = [
-        HEAD,
-        "| before \\\\ after | " + " | ".join(counts.columns) + " |",
-        "| --- |" + " ---: |" * len(counts.columns),
-    ]
-    parts += [
-        f"| {name} | " + " | ".join(map(str, row)) + " |"
-        for name, row in zip(counts.index, counts.to_numpy(), strict=True)
-    ]
-    told_apart = (whole["earlier"] == "does not hold") & whole["verdict"].isin(FAILED)
-    changed = whole[(whole["earlier"] != whole["verdict"]) & ~told_apart]
-    parts += ["\n| why a verdict changed | claims |", "| --- | ---: |"]
-    parts += [f"| {reason} | {count} |" for reason, count in changed.apply(why, axis=1).value_counts().items()]
-    for name, rows in changed.groupby("file", sort=False):
-        parts += [f"\n## {name}\n", f"[All its claims]({name}-claims.csv)\n"]
-        parts += ["| study | claim | before | after | reason |", "| --- | --- | --- | --- | --- |"]
-        for _, row in rows.iterrows():
-            cells = (f"`{row['study']}`", row["says"], row["earlier"], row["verdict"], row["numbers"])
-            parts.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(parts) + "\n"
-
-
-def main() -> None:
-    params = read(ROOT)
-    files, papers = {}, read_papers(params["studies"], ROOT)
-    for path in claims_files():
-        frame = rejudge(path, params, papers)
-        frame.to_csv(path, index=False)
-        files[path.name.removesuffix("-claims.csv")] = frame
-    (RESULTS / "verdicts.md").write_text(page(files))
-    (ROOT / "docs" / "results.md").write_text(results_page(papers, ROOT))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

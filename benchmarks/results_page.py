@@ -1,338 +1,224 @@
-"""The page of results, made from papers/ and claims: what holds of each paper, what does not, what was not tested."""
+"""Write the pages of results: docs/results.md, a page for each paper, and the forest plot with its numbers.
+
+    python -m benchmarks.results_page
+
+Judges the papers' claims anew (:mod:`benchmarks.judge_anew`), then writes docs/results.md, docs/results/code.md and so
+on, docs/results/forest.csv and docs/pictures/results.svg from papers/results and the files of docs/results.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from fedcore.config.papers import Line, Paper, Papers, Worth
+from benchmarks.forest import dots, draw
+from benchmarks.judge_anew import claims_files, rejudge
+from benchmarks.paper_pages import (
+    NEAR,
+    ORDER,
+    ROOT,
+    Card,
+    Line,
+    PaperPage,
+    PaperPages,
+    claims_of,
+    read_pages,
+    verdict_on,
+)
+from fedcore.config.params import read
 from fedcore.errors import InputError
 from fedcore.report.papers import cell, table
 from fedcore.results.claims import Rule, number_of, read_rule
 
 HEAD = """# What holds of the four papers
+
+Two papers could be tested, CODE and ST-LF: in most settings a simpler rule with as much exchange does as well. DFL and
+FedASA are not decided, as most baselines do not have their papers' accuracy here.
+
+![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
+
+A dot is one setting: the lead in percentage points, with its 90 % interval over seeds ([numbers](results/forest.csv)).
+Intervals carry Nadeau and Bengio's correction for [data that seeds share](claims.md#the-interval): with three seeds
+they are 10 % wider than Student's, with five 15 %. Filled: the rival has the paper's accuracy. Hollow: another regime,
+which says nothing against the paper. Grey: less than a point. Without an interval: values by seed were not kept.
+
+## How near to the papers
 """
 
-ABOUT = """For somebody who has read none of them. In all four, devices such as phones or sensors learn together and
-keep their data to themselves. Each has examples, most of them with labels; an accuracy is the share of unseen examples
-that a model labels rightly, and a point is a hundredth of it. "Surely" means that a 90 % interval over repetitions
-with other random draws lies on that side, which chance alone does in one of twenty cases. Numbers without an interval
-are means of three repetitions at least, unless fewer are named. Below: what each paper proposes and what it is
-worth by our runs, some words, then six statements of each with the numbers that speak for or against them. The page is
-made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in `docs/results`; edit those files, not this
-page.
-"""
+SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed. A verdict on a paper stands only where the baseline's
+accuracy is within .03 of the paper's.
 
-WORDS = (
-    ("model, net", "a function with numbers (parameters) that training chooses; a net is one of layers of units"),
-    ("exchange, round", "devices send something to a server, and it sends something back"),
-    ("FedAvg, federated averaging", "in each round devices train the common model, and the server averages theirs"),
-    (
-        "FedProx, SCAFFOLD, FedGen",
-        "federated averaging with a correction for unequal data: models may not move far; steps are "
-        "corrected by the others' direction; a net makes examples of labels that a device lacks",
-    ),
-    (
-        "Ditto, FedPer",
-        "each device gets a model of its own: trained beside the common one; with a last layer that it does not share",
-    ),
-    ("FD, federated distillation", "devices send no models, but their models' mean outputs for each label"),
-    ("label smoothing", "in training, each example counts a little for the other labels, too"),
-    ("temperature", "by how much a model's outputs are flattened before others learn from them; 1: not at all"),
-    (
-        "equal and unequal labels",
-        "whether all devices have the same shares of the labels; shares are drawn at random (Dirichlet), and "
-        "differ the more the smaller alpha is: 1e20 is equal, 1 unequal, .1 very unequal",
-    ),
-    ("seed", "one repetition with other random draws of data, first models and order"),
-    ("setting", "one number of devices, one dataset, ... in which a statement is tried"),
-    ("validation data", "examples of the devices that are kept from training, to choose by"),
-    ("Adam, SGD", "two rules for the steps of training; SGD is the plain one, Adam fits a step to each parameter"),
-    ("open", "may be chance: the interval reaches to both sides"),
-    ("epoch", "training once over all examples of a device"),
-    ("MNIST, USPS, MNIST-M", "images of digits: written by hand, from letters, and the first over photographs"),
-    ("M, U, MM; M+U; M//U", "these three; a mixture of two on each device; one of two on each device"),
-    ("CIFAR-10, FEMNIST", "photographs of ten kinds of things; letters and digits by their writers (we took digits)"),
-    ("MLP, CNN", "kinds of nets: of plain layers; of layers that look at pieces of an image, larger here"),
-    ("softmax, dropout", "how outputs become probabilities; units that are left out at random in training"),
-    ("momentum", "steps go on in the direction of the last ones"),
-    (
-        "AvgD",
-        "a rival of ST-LF: from each source as many links as from ST-LF's on average, rounded, to receivers at random",
-    ),
-    ("window", "a short piece of a signal: 1,024 values, a twelfth of a second"),
-    ("J", "joule: energy, a mean over the devices of sending each model once"),
-)
-"""The words that a reader needs, with their meaning."""
-
-KEY = """## How to read the tables
-
-Each row is a statement of a paper (with "(ours)" one that the paper does not make), answered by one or more claims,
-[rules over the numbers](claims.md):
-
-| verdict | claims |
-| --- | --- |
-| **holds** | all of them hold |
-| **holds in most** | all hold, but some in most of the settings (data, devices, ...) alone |
-| **holds in part** | some hold, some do not or could not be tested |
-| **not shown** | none holds, and none is contradicted: the numbers allow either |
-| **contradicted in part** | none holds, some are contradicted |
-| **contradicted** | all are |
-| **another regime** | the row that it is compared with is not the paper's here: see "How near to the paper" |
-| **not run to its end** | a row still gained when the run ended |
-| **could not be tested** | the experiment cannot tell |
-
-Below a verdict stand the settings (data, devices, ...) of all its claims: `3 yes, 2 opposite, 0 open`. A claim holds if
-all settings say yes, and in most if it is more than half of them beyond chance (7 of 8, 9 of 11, 14 of 15); else it is
-contradicted if so many say the opposite as chance alone would not (1 of 1, 2 of 2 to 7, 3 of 8 to 16), whatever the
-others say; else it is not shown. A bound, which must hold always, is contradicted by a single opposite.
-
-`.53 against .10: +43 points [+30, +56]` are the two accuracies, and the lead of the first with its 90 % interval: by it
-the true lead is anything from 30 to 56 points. A setting says yes if the whole interval is above 0, over at least three
-seeds, and the opposite if it is below; an interval from -1 to +5 leaves it open. Where there are several settings, the
-numbers are of the one that speaks most against the claim: the weakest setting, even of a claim that holds. Three seeds,
-unless another number is given.
-
-A claim could not be tested where it was run with fewer seeds, where models only guess, where [all rows are nearly
-perfect](claims.md#the-ceiling). Of DFL and FedASA it was not run to its end where a row surely [still
-gains](claims.md#convergence). What is known until then stands after "so far".
-
-A verdict on a paper stands only where the rows that it is compared with have the paper's own accuracy, within a
-tolerance. Elsewhere the numbers are of another regime: they say what happens here, and nothing against the paper.
-
-The statements were chosen by hand: of each paper first what it says of accuracy, against each rival, and of cost, then
-of its own settings and theory, and one of ours where a simpler way is as good; each from the largest of our runs that
-has three seeds, where there is one. All claims are in the files beside [verdicts before and
-after](results/verdicts.md), and "of all its claims" counts each once for every run that answers it, small ones with few
-seeds, too.
+## In forty words
 """
 
 FOOT = """## More
 
-The theorems where both sides can be computed: [theory](results/theory.md). Every verdict that stricter rules changed:
-[verdicts before and after](results/verdicts.md). Every figure and table of the papers, with all conditions that differ:
-the page "Every figure and table" of the site that `make docs` builds; `fedcore show --papers` writes it beside this
-one.
+Every file of numbers has its command, machine and time in [runs](results/runs.csv). Further:
+[one exchange](results/one_shot.md), [theorems](results/theory.md),
+[false recommendations](results/false_recommendations.md). Every figure and table of the papers is on the site that
+`make docs` builds. This page is made by `python -m benchmarks.results_page`.
 """
 
-ORDER = (
-    "holds",
-    "holds in most",
-    "holds in part",
-    "not shown",
-    "contradicted in part",
-    "contradicted",
-    "another regime",
-    "not run to its end",
-    "could not be tested",
+WORDS = (
+    ("holds in most", "in more than half of the settings, beyond chance"),
+    ("holds in part", "some of a statement's claims hold, some do not"),
+    ("not shown", "the numbers allow either"),
+    ("another regime", "the row that it is compared with has not the paper's accuracy here"),
+    ("not run to its end", "a row still gained when the run ended"),
+    ("3 yes, 2 opposite, 0 open", "settings whose 90 % interval lies above 0, below 0, around 0"),
+    ("seed, setting", "a repetition with other random draws; one number of devices, one dataset, and so on"),
+    ("alpha", "how equally labels are spread: 1e20 equal, 1 unequal, .1 very unequal"),
+    ("(ours)", "a statement that the paper does not make"),
 )
-SHOWN = 3
-"""The most claims of a line whose numbers are all written."""
+"""Words of the pages of papers."""
 
 
-def results_page(papers: Papers, root: Path = Path()) -> str:
-    """Return the page as Markdown. root: the project's folder, where claims are read.
-
-    Raises InputError for a line that matches no claim.
-    """
-    parts = [HEAD, at_a_glance(papers), ABOUT]
-    for family, paper in papers.items():
-        parts += summary(family, paper, root)
-    parts += ["## Words\n", table(("word", "meaning"), WORDS), KEY]
-    for family, paper in papers.items():
-        parts += section(family, paper, root)
-    return "\n".join([*parts, FOOT])
-
-
-NAMES = {"code": "CODE", "dfl": "DFL", "fedasa": "FedASA", "st_lf": "ST-LF"}
+def first_page(pages: PaperPages) -> str:
+    """Return docs/results.md: the plot, how near each run is to its paper, and a card for each paper."""
+    names = list(dict.fromkeys(name for page in pages.values() for name in page.near))
+    near = [
+        (f"[{page.name}](results/{family}.md)", *(signs(page.near.get(name, "")) for name in names))
+        for family, page in pages.items()
+    ]
+    cards = [card(family, page.name, page.card) for family, page in pages.items()]
+    return "\n".join(
+        [HEAD, table(("", *names), near), SIGNS, *cards, FOOT, "## Words\n", table(("word", "meaning"), WORDS)]
+    )
 
 
-def at_a_glance(papers: Papers) -> str:
-    """Return a table with a row for each paper: what it is, what holds, whether to use it, and what instead."""
-    worths = [(NAMES[family], paper.worth) for family, paper in papers.items() if paper.worth]
-    return table(
-        ("", "what it is", "what holds", "use it?", "instead of it"),
-        (
-            (f"**[{name}](#{name.lower()})**", worth.what, worth.holds, worth.use, worth.instead)
-            for name, worth in worths
+def signs(value: str) -> str:
+    """Return a condition's sign, or the words that it has instead."""
+    return NEAR.get(value, value)
+
+
+def card(family: str, name: str, one: Card) -> str:
+    """Return a paper's card."""
+    parts = (("Pays", one.pays), ("Not", one.fails), ("Instead", one.instead), ("Cost", one.cost))
+    lines = [
+        f"**[{name}](results/{family}.md): {one.headline}** {one.idea}",
+        *(f"*{what}:* {says}" for what, says in parts),
+    ]
+    return " ".join(lines) + "\n"
+
+
+def paper_page(family: str, page: PaperPage, root: Path = ROOT) -> str:
+    """Return a paper's page: how near its baselines are, its statements, and what else was measured."""
+    answers = [(verdict_on(rows), line, rows) for line in page.lines for rows in [claims_of(line, root)]]
+    check_card(family, page.card, [verdict for verdict, *_ in answers])
+    answers.sort(key=lambda answer: ORDER.index(answer[0]))
+    parts = [
+        f"# Results: {page.name}\n",
+        f"{cell(page.about)} ([method](../methods/{family}.md), [words](../results.md#words), [runs](runs.csv))\n",
+        "## Baselines, here and in the paper\n",
+        table(("near", "row: here / printed", "what differs"), calibration(page)),
+        "## Statements\n",
+        table(
+            ("verdict", "statement", "weakest setting, in points", "remark"),
+            (
+                (
+                    f"[{verdict}]({line.file}-claims.csv){settings(rows)}",
+                    line.says,
+                    f"{evidence(rows, line, page.names)} ([numbers]({line.table}))",
+                    line.note,
+                )
+                for verdict, line, rows in answers
+            ),
         ),
-    )
+    ]
+    parts += [EXTRA[family]()] if family in EXTRA else []
+    if page.also:
+        parts += ["## Also measured\n", "\n".join(f"* {cell(one)}" for one in page.also) + "\n"]
+    return "\n".join(parts)
 
 
-def summary(family: str, paper: Paper, root: Path) -> Iterator[str]:
-    """Yield what one paper proposes, and what it is worth."""
-    yield f"## {NAMES[family]}\n"
-    yield f"{cell(paper.idea)} ([method](methods/{family}.md), [results](results/{family}.md))\n"
-    if paper.worth:
-        check_worth(family, paper.worth, [word(claims_of(line, root)) for line in paper.lines])
-        yield "What it is worth:\n"
-        yield "\n".join(f"* {cell(point)}" for point in paper.worth.says) + "\n"
+def calibration(page: PaperPage) -> Iterator[tuple[str, str, str]]:
+    """Yield the baselines by what differs: whether they are near, their numbers, and the condition."""
+    groups = dict.fromkeys((one.differs, one.calibrated) for one in page.calibration)
+    for differs, near in groups:
+        rows = [one for one in page.calibration if (one.differs, one.calibrated) == (differs, near)]
+        numbers = (f"{page.names.get(one.row, one.row)} {_dot(one.ours)} / {_dot(one.paper)}" for one in rows)
+        yield "yes" if near else "no", "; ".join(numbers), differs
 
 
-def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
-    """Yield one paper's statements, each with its verdict and numbers."""
-    with_claims = [(line, claims_of(line, root)) for line in paper.lines]
-    answers = sorted(
-        ((word(rows), line, rows) for line, rows in with_claims), key=lambda answer: ORDER.index(answer[0])
-    )
-    commands = list(dict.fromkeys(line.command for _, line, _ in answers))
-    yield f"## {NAMES[family]}, statement by statement\n"
-    if paper.about:
-        yield f"{cell(paper.about)}\n"
-    yield calibration(paper)
-    yield table(
-        ("verdict", "statement", "numbers", "see"),
-        (
-            (f"**{verdict}**{settings(rows)}", line.says, evidence(rows, line, paper.names), links(line, commands))
-            for verdict, line, rows in answers
-        ),
-    )
-    yield "Runs:\n"
-    yield "\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, 1)) + "\n"
-    claims = all_claims(family, root)
-    untested = claims.loc[claims["verdict"] == "not tested", "numbers"].map(why)
-    reasons = "; ".join(f"{reason}: {count}" for reason, count in untested.value_counts().items())
-    of_all = counted(claims["verdict"].value_counts()) + (f" ({reasons})" if reasons else "")
-    yield f"Of all its claims, {of_all}.\n"
+def _dot(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
 
 
-def calibration(paper: Paper) -> str:
-    """Return a table of the rows on which verdicts stand: here, printed, their ratio, and what differs."""
-    rows = (
-        (
-            "yes" if one.calibrated else "no", paper.names.get(one.row, one.row), f"{one.ours:.4g}", f"{one.paper:.4g}",
-            f"{one.ours / one.paper:.2f}", f"{one.tolerance:g}", one.differs, ", ".join(one.files),
-        )
-        for one in paper.calibration
-    )  # fmt: skip
-    head = ("near", "row", "here", "printed", "ratio", "tolerance", "what differs", "runs")
-    return f"How near to the paper:\n\n{table(head, rows)}" if paper.calibration else ""
-
-
-def check_worth(family: str, worth: Worth, verdicts: list[str]) -> None:
-    """Raise InputError if the verdicts are not those that the sentence was written for."""
-    for number, (then, now) in enumerate(zip_longest(worth.verdicts, verdicts, fillvalue="none"), 1):
+def check_card(family: str, card: Card, verdicts: list[str]) -> None:
+    """Raise InputError if the verdicts are not those that the card was written for."""
+    for number, (then, now) in enumerate(zip_longest(card.verdicts, verdicts, fillvalue="none"), 1):
         if then != now:
             raise InputError(
-                f"papers.{family}.worth was written when the verdict on line {number} was {then!r}; it is {now!r} now: "
-                "read the sentences again, and set its verdicts"
+                f"papers.results.{family}.card was written when the verdict on line {number} was {then!r}; it is "
+                f"{now!r} now: read the card again, and set its verdicts"
             )
-
-
-COUNTED = {
-    "holds": ("holds", "hold"),
-    "holds in most": ("holds in most settings", "hold in most settings"),
-    "not shown": ("is not shown", "are not shown"),
-    "contradicted": ("is contradicted", "are contradicted"),
-    "another regime": ("is of another regime", "are of another regime"),
-    "not run to its end": ("was not run to its end", "were not run to their end"),
-    "not tested": ("could not be tested", "could not be tested"),
-}
-"""verdict -> what one claim does, and what several do"""
-
-
-WHY = {
-    "not converged": "still gained when the run ended",
-    "ceiling": "nearly perfect",
-    "at chance": "models only guess",
-}
-"""Words of a claim that was not tested -> why, in plain ones."""
-
-
-def why(numbers: str) -> str:
-    """Return why a claim was not tested."""
-    return next((words for part, words in WHY.items() if part in numbers), "too few seeds, or values not kept")
-
-
-def counted(counts: pd.Series) -> str:
-    """Return in words how many claims have which verdict."""
-    there = [(int(counts[verdict]), words) for verdict, words in COUNTED.items() if verdict in counts]
-    return ", ".join(f"{count} {one if count == 1 else several}" for count, (one, several) in there)
-
-
-def all_claims(family: str, root: Path) -> pd.DataFrame:
-    """Return the paper's own claims of all files."""
-    files = sorted((root / "docs" / "results").glob(f"{family.replace('_', '-')}-*-claims.csv"))
-    rows = pd.concat([pd.read_csv(path, keep_default_na=False) for path in files], ignore_index=True)
-    return rows[~rows["says"].str.startswith("(ours)")]
-
-
-def claims_of(line: Line, root: Path) -> pd.DataFrame:
-    """Return the verdicts on a line's claims, in the order of its rules."""
-    rows = pd.read_csv(root / "docs" / "results" / f"{line.file}-claims.csv", keep_default_na=False)
-    for column, wanted in (("study", line.study), ("of", line.of)):
-        rows = rows[rows[column] == wanted] if wanted else rows
-    rows = rows[rows["where"].str.contains(line.where, regex=False)]
-    for rule in line.rules:
-        if rule not in set(rows["rule"]):
-            raise InputError(f"papers: {line.says!r}: {line.file}-claims.csv has no claim {rule!r}")
-    rows = rows[rows["rule"].isin(line.rules)].drop_duplicates(["rule", "of", "where"])
-    if line.always:
-        opposite = (pd.to_numeric(rows["contradicted_in"]) > 0) & (rows["verdict"] != "another regime")
-        rows.loc[opposite, "verdict"] = "contradicted"
-    return rows
-
-
-def word(rows: pd.DataFrame) -> str:
-    """Return the verdict on a statement from those on its claims."""
-    verdicts = set(rows["verdict"])
-    if verdicts <= {"not tested", "not run to its end", "another regime"}:
-        return next((word for word in ("another regime", "not run to its end") if word in verdicts), ORDER[-1])
-    if len(verdicts) == 1:
-        return str(verdicts.pop())
-    if not verdicts & {"holds", "holds in most"}:
-        return "contradicted in part" if "contradicted" in verdicts else "not shown"
-    return "holds in most" if verdicts == {"holds", "holds in most"} else "holds in part"
 
 
 def settings(rows: pd.DataFrame) -> str:
     """Return what the settings of all claims say, if there are several."""
-    return BREAK + tally(rows) if pd.to_numeric(rows["tested_in"]).sum() > 1 else ""
+    return f", {tally(rows)}" if pd.to_numeric(rows["tested_in"]).sum() > 1 else ""
 
 
-def evidence(rows: pd.DataFrame, line: Line, names: dict[str, str]) -> str:
-    """Return the numbers of a few claims; of many which have which verdict, and the numbers of one that fails."""
-    note = BREAK + cell(line.note) if line.note else ""
-    if "judged" in rows and rows["judged"].str.startswith("means").any():
-        note += f"{BREAK}({AS_INDEPENDENT})"
-    mixed = len(set(rows["verdict"])) > 1
-    if len(rows) <= SHOWN:
-        each = (
-            (f"{PLAIN[str(row['verdict'])]}: " if mixed else "")
-            + measured(row, names, line.unit, tallied=len(rows) > 1)
-            for _, row in rows.iterrows()
-        )
-        return BREAK.join(each) + note
-    groups = [(verdict, rows[rows["verdict"] == verdict]) for verdict in COUNTED if verdict in set(rows["verdict"])]
-    parts = [
-        f"{PLAIN[verdict]}: {join([said(row, names, line.unit) for _, row in some.iterrows()])}"
-        if some["rule"].is_unique
-        else f"{PLAIN[verdict]}: {len(some)} of {len(rows)} comparisons"
-        for verdict, some in groups
-    ]
+def evidence(rows: pd.DataFrame, line: Line, names: Names) -> str:
+    """Return the numbers of the claim that speaks most against a statement, the first one that does not hold."""
     against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
-    first = (against if len(against) else rows).iloc[0]
-    return BREAK.join([*parts, f"For example {measured(first, names, line.unit)}"]) + note
+    row = (against if len(against) else rows).iloc[0]
+    text = measured(row, names, line.unit, tallied=len(rows) > 1)
+    return text if len(rows) > 1 or line.unit else text.partition(": ")[2]
 
 
-BREAK = "<br>"
-"""A new line in a cell of a Markdown table, which has no other."""
+def readings() -> str:
+    """Return FedASA's table: readings of (7) by losses, training alone and sharing the stem, the paper's beside."""
+    rows = pd.read_csv(ROOT / "docs" / "results" / "fedasa-readings.csv", comment="#").query("round == 4")
+    groups = rows.groupby(["spectrum", "loss"], sort=False)
+    lines = [("in the paper, 200 rounds", "as printed", ".52 ± .33", ".96")]
+    for (spectrum, loss), some in groups:
+        mean = some.groupby("method")[["accuracy", "std_devices"]].mean()
+        cells = [" ± ".join(f"{value:.2f}".removeprefix("0") for value in mean.loc[row]) for row in METHODS_READ]
+        lines.append((f"{spectrum}, four rounds", f"{loss}, {some['seed'].nunique()} seed(s)", *cells))
+    head = ("spectrum", "loss", "training alone", "sharing the stem")
+    return f"## Readings of (7): accuracy ± spread over devices\n\n{table(head, lines)}"
 
-AS_INDEPENDENT = "Values by seed were not kept: the interval takes both sides as independent, most often too wide."
-PLAIN = {verdict: "could not be tested" if verdict == "not tested" else verdict for verdict in COUNTED}
+
+METHODS_READ = ("local_only", "alpha_0")
 
 
-def links(line: Line, commands: Sequence[str]) -> str:
-    """Return links to a line's table, log, picture and claims, and the number of its run."""
-    parts = [f"[table]({line.table})", f"[log]({line.log})", f"[picture]({line.picture})" if line.picture else ""]
-    parts += [f"[claims](results/{line.file}-claims.csv)", f"run {commands.index(line.command) + 1}"]
-    return ", ".join(filter(None, parts))
+def ratios() -> str:
+    """Return ST-LF's table: leads in points where sources of one kind differ in labels, the prediction beside."""
+    forest = pd.read_csv(ROOT / "docs" / "results" / "forest.csv")
+    forest = forest[forest["file"] == "st-lf-ratios"].drop_duplicates(["setting", "rows"])
+    texts = {(one.setting, one.rows): f"{one.lead:+.1f} [{one.low:.1f}, {one.high:.1f}]" for one in forest.itertuples()}
+    lines = (
+        (name, *(texts[setting, rows] for rows in LEADS.values()), seen) for setting, (name, seen) in SHARES.items()
+    )
+    head = ("the poorer source's labels", *LEADS, "predicted for `least_bound`")
+    return f"## Leads by the share of labels, in points (five seeds)\n\n{table(head, lines)}"
+
+
+LEADS = {
+    "`st_lf` on most similar": "st_lf - most_similar",
+    "`least_bound` on most similar": "least_bound - most_similar",
+    "`least_bound` on least error": "least_bound - least_error",
+    "`st_lf`, divergences times 100, on most similar": "st_lf_100 - most_similar",
+}
+SHARES = {
+    "both_90": ("90 %, as the richer", "0"),
+    "one_20": ("20 %", ""),
+    "one_05": ("5 %", "5.2 [-1.9, 12.3]"),
+    "one_02": ("2 %", "9.0 [6.4, 11.6]"),
+    "random": ("at random", ""),
+}
+"""Setting of study st_lf_ratios -> its name, and the lead that a separate program had before the study was run."""
+
+EXTRA = {"fedasa": readings, "st_lf": ratios}
+"""Tables of single papers."""
 
 
 DIFFERENCE = re.compile(
@@ -380,8 +266,8 @@ UNITS = {
     "std of test.loss": Unit("spread of the loss over devices", ""),
     "traffic.bytes_up": Unit("bytes that a device sends in a round", "MB", 1e-6),
     "transport.excess": Unit("cost above the cheapest", ""),
-    "worst of links.slack_theorem_2": Unit("Theorem 2's bound minus the error, least over receivers", ""),
-    "worst of links.slack_corollary_1": Unit("Corollary 1's bound minus the error, least over receivers", ""),
+    "worst of links.slack_theorem_2": Unit("Theorem 2's bound less the error, least", ""),
+    "worst of links.slack_corollary_1": Unit("Corollary 1's bound less the error, least", ""),
 }
 """What a claim compares, where it is no accuracy."""
 
@@ -440,7 +326,8 @@ def tally(rows: pd.DataFrame) -> str:
     held, opposite, tested = (
         sum(int(float(value or 0)) for value in rows[name]) for name in ("holds_in", "contradicted_in", "tested_in")
     )
-    return f"{held} yes, {opposite} opposite, {tested - held - opposite} open"
+    counts = ((held, "yes"), (opposite, "opposite"), (tested - held - opposite, "open"))
+    return ", ".join(f"{count} {word}" for count, word in counts if count)
 
 
 def _of_limit(found: Difference, unit: Unit, limit: float, sign: int) -> str:
@@ -451,7 +338,7 @@ def _of_limit(found: Difference, unit: Unit, limit: float, sign: int) -> str:
 
 
 REASONS = {
-    "not converged": "too early to say, since a row still gained when the runs ended",
+    "not converged": "a row still gained at the end",
     "at the ceiling": "both are nearly perfect",
     "a rule needs three": "fewer than three seeds",
 }
@@ -495,9 +382,10 @@ def _difference(found: Difference | None, unit: Unit) -> str:
         return ""
     mean, low, high = (unit.times * value for value in found[:3])
     digits = 1 if max(abs(mean), abs(low), abs(high)) >= 1 else 2
-    text = [f"{value:+.{digits}f}" if unit.unit == "points" else f"{value:+.3g}" for value in (mean, low, high)]
+    points = unit.unit == "points"
+    text = [f"{value:+.{digits}f}" if points else f"{value:+.3g}" for value in (mean, low, high)]
     seeds = "" if found.seeds == 3 else f" ({found.seeds} seeds)"
-    return f"{text[0]}{f' {unit.unit}' if unit.unit else ''} [{text[1]}, {text[2]}]{seeds}"
+    return f"{text[0]}{f' {unit.unit}' if unit.unit and not points else ''} [{text[1]}, {text[2]}]{seeds}"
 
 
 def _plain(value: float, unit: Unit) -> str:
@@ -515,17 +403,18 @@ def _place(place: str, names: Names) -> str:
     return ", ".join(filter(None, words))
 
 
-def join(statements: Sequence[str]) -> str:
-    """Return statements one after another; what all begin or end with is said once."""
-    if len(statements) < 2:
-        return "".join(statements)
-    parts = [statement.split(" above ") for statement in statements]
-    if all(len(part) == 2 for part in parts):
-        first, second = ({part[side] for part in parts} for side in (0, 1))
-        if len(first) == 1:
-            *most, last = (part[1] for part in parts)
-            return f"{first.pop()} above {', '.join(most)} and {last}"
-        if len(second) == 1:
-            *most, last = (part[0] for part in parts)
-            return f"{', '.join(most)} and {last} above {second.pop()}"
-    return "; ".join(statements)
+def main() -> None:
+    params, pages = read(ROOT), read_pages()
+    results = ROOT / "docs" / "results"
+    for path in claims_files():
+        rejudge(path, params, pages).to_csv(path, index=False)
+    forest = dots(pages, params)
+    forest.to_csv(results / "forest.csv", index=False)
+    draw(forest, ROOT / "docs" / "pictures" / "results.svg")
+    for family, page in pages.items():
+        (results / f"{family}.md").write_text(paper_page(family, page))
+    (ROOT / "docs" / "results.md").write_text(first_page(pages))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

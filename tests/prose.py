@@ -21,8 +21,12 @@ HEAD = """\
 # What the pages may have at most (tests/prose.py). Lower a limit with every page that gets shorter; raise none.
 # long_sentences and very_long_sentences are per cent of all sentences, above 25 and above 40 words.
 """
-GENERATED = ("docs/papers.md", "docs/results.md", "docs/results/verdicts.md")
-"""Written by benchmarks/judge_anew.py and docs/assets/papers_page.py."""
+GENERATED = (
+    "docs/papers.md",
+    "docs/results.md",
+    *(f"docs/results/{family}.md" for family in ("code", "dfl", "fedasa", "st_lf")),
+)
+"""Written by benchmarks/results_page.py and docs/assets/papers_page.py."""
 REFERENCE = "docs/api/"
 LONG, VERY_LONG, CELL = 25, 40, 25
 PAGE, METHOD_PAGE = 1000, 1500

@@ -1,4 +1,4 @@
-"""The page of results: its verdicts follow from those of claims, and the committed one is that of the files."""
+"""The pages of results: their verdicts follow from those of claims, and the committed ones are those of the files."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from page_numbers import FAMILIES
 from project_params import PARAMS, ROOT, refusal
-from scipy.stats import binom
 
-from benchmarks.results_page import KEY, join, measured, results_page, said, word
-from fedcore.config.papers import Figure, Line, Paper, Worth, read_papers
+from benchmarks.forest import dots
+from benchmarks.paper_pages import NEAR, Card, Line, PaperPage, read_pages, verdict_on
+from benchmarks.results_page import first_page, measured, paper_page, said
 
-PAPERS = read_papers(PARAMS["studies"], ROOT)
+PAGES = read_pages()
 CLAIMS = """study,says,rule,of,where,verdict,numbers,holds_in,contradicted_in,tested_in,a,b
 s,a is good,a > b,shared.accuracy,,holds,"in 2 of 2 settings; least: +0.43 [+0.3, +0.56] at k=1 (3 seeds)",2,0,2,.53,.1
 s,a is good,a > c,shared.accuracy,,not shown,"in 0 of 2 settings; x: -0.02 [-0.05, +0.01] (5 seeds)",0,1,2,,
@@ -23,19 +23,24 @@ s,(ours) a is good,a > d,shared.accuracy,,holds,in 1 of 1 setting,1,0,1,,
 
 
 def line(**changes: object) -> Line:
-    settings = {
-        "says": "a is best.", "file": "code-x", "rules": ["a > b", "a > c"], "table": "x.csv", "log": "x.md",
-        "command": "run x",
-    }  # fmt: skip
+    settings = {"says": "a is best.", "file": "code-x", "rules": ["a > b", "a > c"], "table": "x.csv"}
     return Line(**{**settings, **changes})
 
 
-def page(folder: Path, *lines: Line, **settings: Any) -> str:
+def page(folder: Path, *lines: Line, verdicts: list[str], **settings: Any) -> str:
     (folder / "docs" / "results").mkdir(parents=True, exist_ok=True)
     (folder / "docs" / "results" / "code-x-claims.csv").write_text(CLAIMS)
-    figures = [Figure(name="F", shows="?", status="nothing to run")]
-    paper = Paper(idea="An idea.", lines=list(lines), figures=figures, **settings)
-    return results_page({"code": paper}, folder)
+    words = dict.fromkeys(("headline", "idea", "pays", "fails", "instead", "cost"), "x")
+    made = PaperPage(
+        name="A",
+        card=Card(**words, verdicts=verdicts),
+        about="An idea.",
+        near={},
+        forest=[],
+        lines=list(lines),
+        **settings,
+    )
+    return paper_page("code", made, folder)
 
 
 @pytest.mark.parametrize(
@@ -51,115 +56,81 @@ def page(folder: Path, *lines: Line, **settings: Any) -> str:
     ],
 )  # fmt: skip
 def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
-    assert word(pd.DataFrame({"verdict": verdicts})) == says
+    assert verdict_on(pd.DataFrame({"verdict": verdicts})) == says
 
 
-def test_a_line_has_its_verdict_its_numbers_and_its_links(tmp_path: Path):
-    text = page(tmp_path, line(), line(says="b.", rules=["a > c"], picture="x.png", note="Note."), names={"a": "A"})
-    see = "[table](x.csv), [log](x.md), [claims](results/code-x-claims.csv), run 1"
-    numbers = (
-        "holds: A above b: 2 yes, 0 opposite, 0 open; weakest (k 1): .530 against .100: +43.0 points [+30.0, +56.0]"
-        "<br>not shown: A above c: 0 yes, 1 opposite, 1 open; weakest setting: -2.0 points [-5.0, +1.0] "
-        "(5 seeds)"
-        "<br>could not be tested: A above b: at chance"
-    )
-    assert f"| **holds in part**<br>2 yes, 1 opposite, 1 open | a is best. | {numbers} | {see} |" in text
-    assert "(5 seeds)<br>Note. | [table](x.csv), [log](x.md), [picture](x.png)," in text
-    assert "Runs:\n\n1. `run x`\n" in text
-    of_all = "Of all its claims, 1 holds, 1 is not shown, 1 could not be tested (models only guess: 1)."
-    assert of_all in text
-    assert "An idea." in text
-
-
-def worth(*verdicts: str) -> Worth:
-    return Worth(
-        what="What.", holds="Holds.", use="Use.", instead="Instead.", says=["Little."], verdicts=list(verdicts)
-    )
-
-
-def test_a_table_of_what_it_is_worth_stands_first(tmp_path: Path):
-    text = page(tmp_path, line(rules=["a > c"]), worth=worth("not shown"))
-    order = [
-        "# What holds",
-        "| **[CODE](#code)** | What. | Holds. | Use. | Instead. |",
-        "## CODE\n",
-        "An idea.",
-        "Little.",
-        "## Words",
-        "## How to read the tables",
-        "## CODE, statement by statement",
-        "| verdict | statement |",
-    ]
-    places = [text.index(words) for words in order]
-    assert places == sorted(places)
+def test_a_line_has_its_verdict_its_weakest_numbers_and_its_links(tmp_path: Path):
+    lines = [line(), line(says="b.", rules=["a > c"], note="Note.")]
+    text = page(tmp_path, *lines, verdicts=["holds in part", "not shown"], names={"a": "A"}, also=["More."])
+    weakest = "A above c: 1 opposite, 1 open; weakest setting: -2.0 [-5.0, +1.0] (5 seeds)"
+    start = "[holds in part](code-x-claims.csv), 2 yes, 1 opposite, 1 open | a is best."
+    assert f"| {start} | {weakest} ([numbers](x.csv)) |  |" in text
+    assert "| weakest setting: -2.0 [-5.0, +1.0] (5 seeds) ([numbers](x.csv)) | Note. |" in text
+    assert "* More." in text
 
 
 def test_a_line_may_be_of_some_settings_alone(tmp_path: Path):
-    assert "| **could not be tested** | a is best. |" in page(tmp_path, line(rules=["a > b"], where="k = 1"))
+    words = "could not be tested"
+    assert f"| [{words}](code-x-claims.csv) |" in page(tmp_path, line(rules=["a > b"], where="k = 1"), verdicts=[words])
 
 
 def test_one_opposite_contradicts_a_bound(tmp_path: Path):
-    assert "| **contradicted**<br>0 yes, 1 opposite, 1 open |" in page(tmp_path, line(rules=["a > c"], always=True))
+    text = page(tmp_path, line(rules=["a > c"], always=True), verdicts=["contradicted"])
+    assert "[contradicted](code-x-claims.csv), 1 opposite, 1 open |" in text
 
 
-def test_the_page_says_when_settings_are_enough():
-    """Against the binomial distribution: half of the settings by chance, or a twentieth."""
-    most, opposites = re.findall(r"\((\d+ of \d+, [^)]*)\)", KEY)
-    for held, tested in (map(int, words.split(" of ")) for words in most.split(", ")):
-        assert binom.sf(held - 1, tested, 0.5) < 0.05
-    least = {n: next(k for k in range(1, n + 1) if binom.sf(k - 1, n, 0.05) <= 0.05 + 1e-12) for n in range(1, 17)}
-    assert least == {1: 1} | dict.fromkeys(range(2, 8), 2) | dict.fromkeys(range(8, 17), 3)
-    assert opposites == "1 of 1, 2 of 2 to 7, 3 of 8 to 16"
-
-
-def test_a_sentence_by_hand_stands_for_its_verdicts(tmp_path: Path):
-    written = worth("not shown")
-    assert "What it is worth:\n\n* Little.\n" in page(tmp_path, line(rules=["a > c"]), worth=written)
-    says = "papers.code.worth was written when the verdict on line 1 was 'not shown'; it is 'holds in part' now"
-    assert refusal(page, tmp_path, line(), worth=written).startswith(says)
-    assert "on line 2 was 'none'" in refusal(page, tmp_path, *[line(rules=["a > c"])] * 2, worth=written)
+def test_a_card_stands_for_its_verdicts(tmp_path: Path):
+    says = "papers.results.code.card was written when the verdict on line 1 was 'not shown'; it is 'holds in part' now"
+    assert refusal(page, tmp_path, line(), verdicts=["not shown"]).startswith(says)
+    assert "on line 2 was 'none'" in refusal(page, tmp_path, *[line()] * 2, verdicts=["holds in part"])
 
 
 def test_a_line_without_a_claim_is_refused(tmp_path: Path):
     says = "papers: 'a is best.': code-x-claims.csv has no claim 'a > z'"
-    assert refusal(page, tmp_path, line(rules=["a > z"])) == says
+    assert refusal(page, tmp_path, line(rules=["a > z"]), verdicts=[]) == says
 
 
 @pytest.mark.slow
-def test_the_committed_page_is_that_of_the_files():
-    """python -m benchmarks.judge_anew writes it."""
-    assert all(len(paper.lines) == 6 and paper.idea and paper.worth for paper in PAPERS.values())
-    assert (ROOT / "docs" / "results.md").read_text() == results_page(PAPERS, ROOT)
+def test_the_committed_pages_are_those_of_the_files():
+    """python -m benchmarks.results_page writes them."""
+    assert (ROOT / "docs" / "results.md").read_text() == first_page(PAGES)
+    for family, one in PAGES.items():
+        assert (ROOT / "docs" / "results" / f"{family}.md").read_text() == paper_page(family, one)
+    file = ROOT / "docs" / "results" / "forest.csv"
+    forest = pd.read_csv(file, keep_default_na=False, na_values={"low": "", "high": ""})
+    pd.testing.assert_frame_equal(forest, dots(PAGES, PARAMS), check_dtype=False, atol=2e-3)
+
+
+def test_no_card_is_long_and_no_cell_of_a_page():
+    for family, one in PAGES.items():
+        words = " ".join([one.card.idea, one.card.pays, one.card.fails, one.card.instead, one.card.cost]).split()
+        assert len(words) <= 40, (family, len(words))
+        assert set(one.near.values()) & set(NEAR)
+    for name in ("results", *(f"results/{family}" for family in PAGES)):
+        text = re.sub(r"\]\([^)]*\)", "]", (ROOT / "docs" / f"{name}.md").read_text())
+        cells = [cell.split() for row in text.splitlines() if row.startswith("|") for cell in row.split("|")]
+        assert max(sum(bool(re.search(r"\w", word)) for word in cell) for cell in cells) <= 25, name
 
 
 @pytest.mark.parametrize("family", ["code", "dfl", "fedasa", "st_lf"])
-def test_the_rows_of_a_papers_lines_have_plain_names(family: str):
-    paper = PAPERS[family]
+def test_the_rows_of_a_papers_lines_have_plain_names_and_its_files_exist(family: str):
+    paper = PAGES[family]
     rules = " ".join(rule for line in paper.lines for rule in line.rules)
     words = set(re.findall(r"(?<![\w.])[a-z][\w.]*(?![\w.])", rules)) - {"rises", "falls", "with", "within"}
     assert words <= set(paper.names)
-
-
-@pytest.mark.parametrize("family", ["code", "dfl", "fedasa", "st_lf"])
-def test_links_of_lines_lead_to_what_they_promise(family: str):
-    for line in PAPERS[family].lines:
-        assert line.table.endswith(".csv")
-        for link in filter(None, (line.table, line.log.partition("#")[0], line.picture)):
-            assert (ROOT / "docs" / link).is_file()
+    assert all((ROOT / "docs" / "results" / line.table).is_file() for line in paper.lines)
 
 
 @pytest.mark.parametrize("family", ["code", "dfl", "fedasa", "st_lf"])
 @pytest.mark.slow
 def test_the_numbers_of_sentences_by_hand_are_those_of_files(family: str):
-    paper = PAPERS[family]
-    assert paper.worth is not None
-    sentences = {key: getattr(paper.worth, key) for key in ("what", "holds", "use", "instead")}
-    sentences |= {f"says {place}": text for place, text in enumerate(paper.worth.says)}
+    paper = PAGES[family]
+    sentences = {key: text for key, text in paper.card.model_dump().items() if key != "verdicts"}
+    sentences["near"] = " ".join(paper.near[key] for key in ("baseline", "here", "paper"))
     sentences |= {f"note {place}": line.note for place, line in enumerate(paper.lines)}
+    sentences |= {f"also {place}": text for place, text in enumerate(paper.also)}
     written = {key: NUMBER.findall(LINK.sub("", text)) for key, text in sentences.items()}
-    assert {key: numbers for key, numbers in written.items() if numbers} == {
-        key: numbers for key, numbers in FAMILIES[family]().items() if numbers
-    }
+    assert {key: numbers for key, numbers in written.items() if numbers} == FAMILIES[family]()
 
 
 NUMBER = re.compile(r"(?<![\w.])(?:\d*\.\d+|\d[\d,]*\d|\d)")
@@ -198,7 +169,7 @@ def test_a_rule_is_said_in_plain_names(rule: str, of: str, words: str):
     [
         (
             claim("a > b", "least: +0.43 [+0.3, +0.56] (5 seeds)", a=".53", b=".1"),
-            ".530 against .100: +43.0 points [+30.0, +56.0] (5 seeds)",
+            ".530 against .100: +43.0 [+30.0, +56.0] (5 seeds)",
         ),
         (  # 1.29 MB and .09 MB: values in bytes
             claim("a > b", "least: +1.2e+06 [+1.1e+06, +1.3e+06] (3 seeds)", "traffic.bytes_up", a="1.29e6", b="9e4"),
@@ -206,11 +177,11 @@ def test_a_rule_is_said_in_plain_names(rule: str, of: str, words: str):
         ),
         (
             claim("a > b", "so far -0.0007 [-0.002, +0.0006] (3 seeds)", verdict="not tested"),
-            "-0.07 points [-0.20, +0.06]",
+            "-0.07 [-0.20, +0.06]",
         ),
         (
             claim("a > b", "in 1 of 3 settings; x: -0.02 [-0.1, +0.06] at x=4 y=1 z=2 (3 seeds)", tested_in=3),
-            "1 yes, 0 opposite, 2 open; weakest (4 devices, even): -2.0 points [-10.0, +6.0]",
+            "1 yes, 2 open; weakest (4 devices, even): -2.0 [-10.0, +6.0]",
         ),
         (  # .123 and -.0195 above the 9 points
             claim("a - b > 0.09", "x: +0.123 [-0.0195, +0.266] (3 seeds)"),
@@ -227,7 +198,7 @@ def test_a_rule_is_said_in_plain_names(rule: str, of: str, words: str):
         ),
         (
             claim("a falls with k", "x: +0.1 [+0, +0.2] (3 seeds)", a=".9", b=".8"),
-            "from .900 to .800: +10.0 points [+0.0, +20.0]",
+            "from .900 to .800: +10.0 [+0.0, +20.0]",
         ),
     ],
 )  # fmt: skip
@@ -238,16 +209,10 @@ def test_numbers_are_in_the_unit_of_what_is_compared(one: pd.Series, words: str)
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ("not converged: a gains 0.004; so far +0.1 [+0, +0.2] (3 seeds)", "too early to say, since a row still"),
+        ("not converged: a gains 0.004; so far +0.1 [+0, +0.2] (3 seeds)", "a row still gained at the end"),
         ("a and b are at the ceiling: 0.9997 of 1", "both are nearly perfect (.9997 and more)"),
         ("local models are at chance (x)", "local models are at chance (x)"),
     ],
 )  # fmt: skip
 def test_what_could_not_be_tested_says_why(numbers: str, words: str):
     assert measured(claim("a > b", numbers, verdict="not tested"), WORDS).startswith(f"A above B: {words}")
-
-
-def test_what_several_statements_share_is_said_once():
-    assert join(["A above B", "A above C", "A above D"]) == "A above B, C and D"
-    assert join(["B above A", "C above A"]) == "B and C above A"
-    assert join(["A above B", "C and D within 3 points"]) == "A above B; C and D within 3 points"

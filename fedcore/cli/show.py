@@ -17,19 +17,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--brief", is_flag=True, help="A line for each answer.")
-@click.option("--papers", is_flag=True, help="The index of the papers' figures and tables, in Markdown.")
 @click.option("--history", is_flag=True, help="A line for each run, with its date.")
 @click.option("--study", help="Of the history: one study alone.")
-def show(brief: bool, papers: bool, history: bool, study: str | None) -> None:
+def show(brief: bool, history: bool, study: str | None) -> None:
     """Print the last answers of `dvc repro`, with their tables and claims; without them those of the last run."""
     if study is not None and not history:
         raise InputError("--study: is of --history")
     from fedcore.cli.project import enter_project
 
     enter_project()
-    if papers:
-        show_papers()
-    elif history:
+    if history:
         show_history(study)
     elif brief:
         show_brief()
@@ -126,15 +123,6 @@ def show_history(study: str | None) -> None:
     if study is not None and study not in studies:
         raise InputError(f"--study = {study!r}: not in the history; there is: {', '.join(studies)}")
     print_history(line for line in lines if study in (None, line["study"]))
-
-
-def show_papers() -> None:
-    """Print the index of the papers' figures and tables."""
-    from fedcore.config.papers import read_papers
-    from fedcore.config.params import read
-    from fedcore.report.papers import index
-
-    print(index(read_papers(read()["studies"])), end="")
 
 
 @click.command()

@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from fedcore.config.files import read_mapping
 from fedcore.config.signatures import Section, check
 from fedcore.errors import InputError
-from fedcore.types.ranges import Positive
 
 Text = Annotated[str, Field(min_length=1)]
 Printed = Text | float
@@ -110,83 +109,9 @@ class Statement(Section):
         return self
 
 
-class Line(Section):
-    """A line of the page of results: a statement of the paper and the claims that answer it.
-
-    says: the statement in plain words. file: of docs/results, without "-claims.csv". rules: rules of its claims.
-    study, of, where: of these claims, the ones with that study, that metric, and these words in their settings. unit:
-    what they compare, where its usual name misleads. always: of a bound, which one opposite contradicts. note: what
-    else a reader must know. table, log, picture: links from docs/ to the numbers, the log and a picture of what the
-    claims compare. command: what runs it.
-    """
-
-    says: Text
-    file: Text
-    rules: Annotated[list[Text], Field(min_length=1)]
-    study: str = ""
-    of: str = ""
-    where: str = ""
-    unit: str = ""
-    always: bool = False
-    note: str = ""
-    table: Text
-    log: Text
-    picture: str = ""
-    command: Text
-
-
-class Baseline(Section):
-    """A row that a paper's claims are compared with, here and as the paper prints it.
-
-    row: its name in the studies. files: of docs/results, without "-claims.csv", whose claims stand on it. where: the
-    settings that count, a regular expression; empty: all. paper, ours: its number. tolerance: the most that they may
-    differ, decided before the run. differs: the condition that does. of: what the number is of.
-    """
-
-    row: Text
-    files: Annotated[list[Text], Field(min_length=1)]
-    where: str = ""
-    of: Text = "shared.accuracy"
-    paper: float
-    ours: float
-    tolerance: Positive = 0.03
-    differs: Text
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether ours is the paper's, within the tolerance."""
-        return abs(self.ours - self.paper) <= self.tolerance + 1e-9
-
-
-class Worth(Section):
-    """Sentences by hand on what a paper is worth. verdicts: those on its lines when they were written, in their order.
-
-    what: what it is. holds: what holds of it. use: whether to use it. instead: what to use in its place. says: all of
-    it, point by point.
-    """
-
-    what: Text
-    holds: Text
-    use: Text
-    instead: Text
-    says: list[Text]
-    verdicts: list[Text]
-
-
 class Paper(Section):
-    """conditions: settings that can decide a verdict. figures: every figure and table. theory: every equation.
+    """conditions: settings that can decide a verdict. figures: every figure and table. theory: every equation."""
 
-    idea: what the paper proposes, for somebody who has not read it. worth: what it is worth by its lines. about: what
-    its tables are of. names: rows, keys and settings ("devices=4", or "devices=" with {} for the value) in plain words.
-    lines: those of the page of results. calibration: the rows on which its verdicts stand.
-    """
-
-    idea: str = ""
-    worth: Worth | None = None
-    about: str = ""
-    names: dict[str, str] = Field(default_factory=dict)
-    lines: list[Line] = Field(default_factory=list)
-    calibration: list[Baseline] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]
     theory: list[Statement] = Field(default_factory=list)

@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from papers_page import source
 from project_params import PARAMS, ROOT, refusal
 from pydantic import ValidationError
 
 from fedcore.config.papers import Condition, Figure, Paper, Value, of_study, read_papers
 from fedcore.config.request import parse, plan_jobs
-from fedcore.report.papers import source
 
 STUDIES = PARAMS["studies"]
 PAPERS = read_papers(STUDIES, ROOT)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
+from papers_page import index
 from project_params import PARAMS, ROOT, refusal
 
 from fedcore.config.papers import Condition, Figure, Paper, Statement, Value, read_papers
 from fedcore.core.metrics import METRICS
-from fedcore.report.papers import index
 from fedcore.report.phrases import AnswerInWords, headline, points, sentences, tally
 from fedcore.results.answer import answer
 from fedcore.results.criterion import Criterion
