@@ -59,7 +59,7 @@ ALLOWED = {
     "Parameter.empty", "curves.pdf", "none", "prefect.locking.protocol.LockManager", "savefig", "subprocess.Popen",
     "batchmean", "processed", "training.pt", "true", "x.view", "A", "B", "T_0", "mu",
     "ASGI", "BLAS", "EXIF", "ITU", "MAT", "MD5", "NIST", "OWASP",
-    "RFC", "SMTP", "SVD",
+    "PNG", "RFC", "SMTP", "SVD", "VALUE",
 }  # fmt: skip
 """Names of other packages, words of YAML, symbols, and abbreviations that no page has."""
 
