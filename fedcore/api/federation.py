@@ -306,7 +306,14 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
 
 def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:
     """Return the devices with their examples, divided with the seed where they are not yet."""
-    return fed.federation(seed) if isinstance(fed, DividedDataset) else replace(fed, task=task_name(fed))
+    if isinstance(fed, DividedDataset):
+        return fed.federation(seed)
+    devices = {
+        name: replace(device, data=Splits(*map(prepare, vars(device.data).values())))
+        for name, device in fed.devices.items()
+    }
+    test, server_data = prepare(fed.test), prepare(fed.server_data)
+    return replace(fed, devices=devices, test=test, server_data=server_data, task=task_name(fed))
 
 
 def task_name(fed: DividedDataset | Federation) -> str:

@@ -80,7 +80,9 @@ class ServedModels:
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            answers[torch.from_numpy(own_rows)] = self._outputs(part, owner)
+            of_part = self._outputs(part, owner)
+            answers = answers.to(of_part.dtype)
+            answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
         if None not in owners or not names_devices(self.schema):
             return predictions
@@ -177,7 +179,7 @@ class ServedModels:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():
-            return in_unit(outputs(model, net, x, self.task), self.schema)
+            return in_unit(outputs(model, net, x, self.task), self.schema.label_scale)
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str | None]:
         """Return whose model predicts each row; None: a new device's."""

@@ -13,8 +13,9 @@ from torch.nn.functional import nll_loss, one_hot
 from fedcore.builders import name_of
 from fedcore.core.metrics import Answers, measured_by
 from fedcore.core.prediction import predict
+from fedcore.data.prepare import in_unit
 from fedcore.data.task import CLASSIFICATION, LabelKind, binary_loss, label_kind_of, labelled_steps
-from fedcore.errors import InputError, naming
+from fedcore.errors import Diverged, InputError, naming
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
 from fedcore.types.federation import Data, Device, Net, OwnMetric, Params, Scoring, Splits, is_handle
@@ -38,7 +39,11 @@ def outputs(model: Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION)
     net: the device's, for a model that has none of its own. kind: what the net was trained for.
     """
     members = [answers(member, model.net or net, x, kind) for member in model.members]
-    return kind.combine(members, model.weights, model.power, model.head)
+    combined = kind.combine(members, model.weights, model.power, model.head)
+    if combined.isnan().any():
+        count = int(combined.isnan().flatten(1).any(1).sum())
+        raise Diverged(f"the model's answers to {count:,} of {len(x):,} examples are no numbers (nan)")
+    return combined
 
 
 def answers(member: Params | Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION) -> Tensor:
@@ -62,7 +67,8 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
     outcome = read_answers(answers, y, scoring)
     values = {metric.column: metric.compute(outcome) for metric in asked}
     if scoring.own:
-        predictions, labels = in_unit(answers, y, scoring) if kind.standardised else (kind.probabilities(answers), y)
+        said = answers if kind.standardised else kind.probabilities(answers)
+        predictions, labels = (in_unit(part, scoring.label_scale) for part in (said, y))
         values |= {name: _own(name, function, predictions, labels) for name, function in scoring.own}
     return values
 
@@ -84,12 +90,6 @@ def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
     truth, guess = y > 0, answers > 0
     loss = binary_loss(exact, y.double()).item()
     return Answers(truth, guess, loss, scoring, scores, (truth & guess).sum(0).double(), truth.sum(0), guess.sum(0))
-
-
-def in_unit(predicted: Tensor, y: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
-    """Return predicted numbers and labels in the label's unit."""
-    mean, std = scoring.label_scale
-    return predicted * std + mean, y * std + mean
 
 
 def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:

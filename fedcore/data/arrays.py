@@ -27,16 +27,15 @@ def from_arrays(
 ) -> Dataset:  # fmt: skip
     """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32; or several inputs, a
-    mapping or named tuple of such arrays, for a net whose forward has their names. y: (N,), labels; or
-    (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the device
-    that recorded each example, for `by_device`. split: "train", "val" or "test" for each example, if you have divided
-    them yourself. test: inputs and labels of the shared test set; None: it is drawn from the examples. task:
-    "classification": labels are strings or whole numbers, and the
-    classes are the sorted distinct values; "regression": they are quantities; "multilabel": y is (N, K); "auto": the
-    last if y is (N, K), quantities if some label is no whole number, else classes. "sequence_labelling": y is (N, T), a
-    class for each step of x (N, T, ...), as strings or whole numbers; -1, or an empty string, is a step without a
-    label, such as padding.
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, which are float32 once they are scaled; or
+    several inputs, a mapping or named tuple of such arrays, for a net whose forward has their names. y: (N,), labels;
+    or (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the
+    device that recorded each example, for `by_device`. split: "train", "val" or "test" for each example, if you have
+    divided them yourself. test: inputs and labels of the shared test set; None: it is drawn from the examples. task:
+    "classification": labels are strings or whole numbers, and the classes are the sorted distinct values; "regression":
+    they are quantities; "multilabel": y is (N, K); "auto": the last if y is (N, K), quantities if some label is no
+    whole number, else classes. "sequence_labelling": y is (N, T), a class for each step of x (N, T, ...), as strings or
+    whole numbers; -1, or an empty string, is a step without a label, such as padding.
     Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
     """
     if task not in ("auto", *get_args(LabelKindName)):
@@ -65,6 +64,8 @@ def from_arrays(
             f"from_arrays: x of {kind} is no array (N, *shape); of a dataset of PyTorch give "
             "torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
         ) from None
+    if wrong := next((part.dtype for part in (inputs, labels) if part.dtype.kind in "cmMV"), None):
+        raise InputError(f"from_arrays: x and y must be numbers, y may be strings; {wrong} is neither")
     if inputs.dtype.kind in "US" or (inputs.dtype == object and any(isinstance(cell, str) for cell in inputs.flat)):
         raise InputError(
             "from_arrays: x has texts; vocabulary_of and to_numbers of fedcore.data.words number their words"
@@ -81,8 +82,8 @@ def from_arrays(
         raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must have as many steps, (N, T, ...)")
     if device is not None and len(device) != len(labels):
         raise InputError(f"from_arrays: device names {len(device)} of {len(labels)} examples")
-    inputs = inputs.astype(np.uint8 if inputs.dtype == np.uint8 else np.float32)  # a copy, which nobody else changes
-    if not np.isfinite(inputs).all():
+    inputs = inputs.astype(_type_of(inputs))  # a copy, which nobody else changes
+    if not np.isfinite(inputs.astype(np.float32)).all():
         raise InputError("from_arrays: x has values that are not finite numbers")
     owners = None if device is None else _owners(device)
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
@@ -97,7 +98,7 @@ def from_arrays(
         return Dataset(Data(examples, torch.from_numpy(of_steps)), None, names, owners)
     if task == "regression" or (task == "auto" and _has_fractions(labels)):
         _require_numbers(labels)
-        return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float32))), None, ("y",), owners)
+        return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float64))), None, ("y",), owners)
     _require_classes(labels)
     try:
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -106,6 +107,13 @@ def from_arrays(
         raise InputError(f"from_arrays: y has labels of several types, {' and '.join(kinds)}; give one") from None
     data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
+
+
+def _type_of(inputs: NDArray[Any]) -> type[np.generic]:
+    """Return the type that keeps an array's numbers: bytes, whole numbers, or numbers."""
+    if inputs.dtype in (np.uint8, np.float32, np.float16, np.bool_):
+        return np.uint8 if inputs.dtype == np.uint8 else np.float32
+    return np.int64 if inputs.dtype.kind in "iu" else np.float64
 
 
 def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any, split: Any, task: Any) -> Dataset:

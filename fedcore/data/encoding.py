@@ -232,10 +232,11 @@ def _check_text(rows: pd.DataFrame, column: Column) -> None:
 
 def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
     """Return an array's inputs as they are loaded: pixels divided by 255, channels standardised."""
-    if x.shape[1:] != schema.shape or str(x.dtype) != schema.dtype:
+    alike = str(x.dtype) == schema.dtype or (x.dtype.kind in "iuf" and "uint8" not in (str(x.dtype), schema.dtype))
+    if x.shape[1:] != schema.shape or not alike:
         wanted = f"(N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
         raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}")
-    inputs = Data(torch.from_numpy(np.ascontiguousarray(x)), torch.empty(0)).inputs()
+    inputs = Data(torch.from_numpy(np.ascontiguousarray(x, schema.dtype)), torch.empty(0)).inputs()
     if not torch.isfinite(inputs).all():
         raise InputError("array: some values are not finite numbers")
     return inputs if schema.channels == Fit() else standardise_channels(inputs, schema.channels)

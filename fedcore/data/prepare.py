@@ -27,8 +27,13 @@ SCALES = ("none", "device", "common")
 FILLED = ("median", "common_median")
 """The settings of `missing` that fill a missing number."""
 
+NO_FIT = Fit()
+
 NO_LABEL_SCALE: LabelScale = (0.0, 1.0)
 """Of labels that are not standardised."""
+
+FINE = 64
+"""Of numbers further from 0 than so many of their deviations, float32 rounds off more than 4e-6 of a deviation."""
 
 Numbers: TypeAlias = tuple[float, ...]
 """A number for each input, flat; none if it is not used."""
@@ -104,10 +109,12 @@ def standardise_labels(data: Data, schema: Schema) -> Data:
     return Data(data.x, ((data.y.double() - mean) / std).float())
 
 
-def in_unit(answers: Tensor, schema: Schema) -> Tensor:
-    """Return predicted numbers in the label's unit; the answers of another task as they are."""
-    mean, std = schema.label_scale
-    return answers if schema.label_scale == NO_LABEL_SCALE else answers * std + mean
+def in_unit(answers: Tensor, scale: LabelScale) -> Tensor:
+    """Return standardised numbers in the label's unit, float64 where float32 is too coarse; others as they are."""
+    mean, std = scale
+    if scale == NO_LABEL_SCALE:
+        return answers
+    return (answers if abs(mean) < FINE * std else answers.double()) * std + mean
 
 
 def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
@@ -123,11 +130,12 @@ def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
     return {"prepare_up": float(down + 8), "prepare_down": float(down)} if down else {}
 
 
-def prepare(data: Data, fit: Fit | FitTensors) -> Data:
+def prepare(data: Data, fit: Fit | FitTensors = NO_FIT) -> Data:
     """Return examples as a device prepares them: by :func:`fill_and_scale`, then as float32; bytes stay if unscaled."""
-    if fit == Fit() and data.x.dtype in (torch.uint8, torch.float32):
-        return data
-    return Data(fill_and_scale(data.inputs(), fit).float(), data.y)
+    x, y = data.x, data.y
+    if fit != NO_FIT or x.dtype not in (torch.uint8, torch.float32):
+        x = fill_and_scale(data.inputs(), fit).float()
+    return data if x is data.x and y.dtype != torch.float64 else Data(x, y.float() if y.is_floating_point() else y)
 
 
 def fill_and_scale(x: Tensor, fit: Fit | FitTensors) -> Tensor:

@@ -500,10 +500,10 @@ def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: LabelKindN
     return []
 
 
-def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:
+def label_numbers(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float64]:
     """Return a label that is a number, (N,)."""
     with naming(file):
-        return finite(frame, Column(targets[0], "number")).astype(np.float32)
+        return finite(frame, Column(targets[0], "number"))
 
 
 def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> NDArray[np.float32]:

@@ -17,13 +17,14 @@ def row_keys(dataset: Dataset) -> Keys:
     """Return a key of each example, (N,): of its id if the dataset has ids, else of its content, label and device.
 
     Equal examples have equal keys. The content of a row of a table is that of the columns that are learnt from, by
-    name: a number as float32, a text as itself, so that a new category changes no other row's key. Names are those of
-    `dataset.earlier` where it has them.
+    name: a number, or a text as itself, so that a new category changes no other row's key. Numbers count as float32,
+    as in earlier versions. Names are those of `dataset.earlier` where it has them.
     """
     if dataset.ids is not None:
         return np.array([_hash(word.encode()) for word in dataset.ids], dtype=np.uint64)
-    y, earlier, schema = dataset.train.y.tolist(), dict(dataset.earlier), schema_of(dataset)
-    labels = [dataset.classes[k] for k in y] if dataset.task.has_classes else [*map(str, y)]
+    y, earlier, schema = dataset.train.y, dict(dataset.earlier), schema_of(dataset)
+    y = y.float() if y.is_floating_point() else y
+    labels = [dataset.classes[k] if dataset.task.has_classes else str(k) for k in y.tolist()]
     devices = earlier.get(schema.device or "", dataset.device or [""] * len(labels))
     heads = zip(earlier.get(schema.label or "", labels), devices, strict=True)
     rows = _contents(dataset)
@@ -43,7 +44,7 @@ def _contents(dataset: Dataset) -> NDArray[np.generic]:
     """Return the content of each example, (N, ...)."""
     x, schema = dataset.train.x.numpy(), dataset.schema
     if schema is None or not schema.columns:
-        return x
+        return x if x.dtype == np.uint8 else x.astype(np.float32)
     parts, earlier, first = {}, dict(dataset.earlier), 0
     for column in schema.columns:
         inputs = x[:, first : first + len(column.inputs)]

@@ -54,7 +54,7 @@ def _no_data() -> Data:
 class Data:
     """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y: their labels.
 
-    Before a device prepares them, rows of a table are float64, see :mod:`fedcore.data.prepare`.
+    Before a device prepares them, numbers and quantities have more digits, see :mod:`fedcore.data.prepare`.
 
     y is (N,) int64, the numbers of classes, or float32, quantities; or (N, K) float32, 0 or 1 for each of K labels. See
     :mod:`fedcore.data.task`.
@@ -66,7 +66,7 @@ class Data:
     def __post_init__(self) -> None:
         if self.y.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
             object.__setattr__(self, "y", self.y.long())
-        if self.y.dtype in (torch.float64, torch.float16, torch.bfloat16):
+        if self.y.dtype in (torch.float16, torch.bfloat16):
             object.__setattr__(self, "y", self.y.float())
 
     def __len__(self) -> int:

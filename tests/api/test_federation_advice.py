@@ -57,4 +57,4 @@ def test_what_other_libraries_take_is_refused_with_what_to_write(call: Callable[
 
 
 def test_numbers_in_an_array_of_objects_are_numbers():
-    assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float32
+    assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float64

@@ -28,6 +28,7 @@ from fedcore.core.evaluation import (
     score,
 )
 from fedcore.core.training import predict
+from fedcore.errors import Diverged
 from fedcore.nets.features import net as features_net
 from fedcore.types.federation import Data, Scoring
 
@@ -287,3 +288,18 @@ def test_metrics_of_numbers_are_scikit_learns(seed):
     })  # fmt: skip
     assert all(map(math.isnan, metrics(predicted[:0, None], y[:0], scoring).values()))
     assert math.isnan(metrics(predicted[:, None], y[:1].expand(20))["r2"])
+
+
+def test_answers_that_are_no_numbers_are_no_class():
+    """The greatest of nan would be class 0."""
+    params = nets.init(NET, torch.Generator())
+    x = torch.zeros(5, *data(1).x.shape[1:])
+    x[3] = math.nan
+    with pytest.raises(Diverged, match="answers to 1 of 5 examples are no numbers"):
+        evaluate(Model((params,)), NET, Data(x, torch.zeros(5, dtype=torch.int64)))
+
+
+def test_numbers_far_from_zero_are_predicted_and_measured_with_their_digits():
+    """Of labels near 1e9 float32 keeps multiples of 64."""
+    scoring = Scoring(own=(("mine", lambda guess, y: (guess[:, 0] - y).abs().mean()),), label_scale=(1e9, 10.0))
+    assert metrics(torch.tensor([[0.5], [1.0]]), torch.zeros(2), scoring)["mine"] == pytest.approx(7.5)

@@ -453,7 +453,7 @@ def test_padding_changes_nothing(name):
 
 
 def test_data_say_what_they_are():
-    assert repr(signals()).startswith("Dataset: 60 examples of shape (5, 3), float32; 3 classes of each of 5 steps (h")
+    assert repr(signals()).startswith("Dataset: 60 examples of shape (5, 3), float64; 3 classes of each of 5 steps (h")
     everyone = fed(STEPS)
     counts, devices = everyone.counts(), everyone.federation(0).devices
     for name, device in devices.items():

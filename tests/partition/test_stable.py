@@ -1,12 +1,14 @@
 """Stable held-out rows: the side of a row depends on the row and the seed alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from partitions import LABELS, LARGE, OWNERS, SETTINGS, dataset
 
-from fedcore import Data, Dataset
+from fedcore import Data, Dataset, from_arrays
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition
 from fedcore.partition.stable import row_keys, uniform
@@ -155,3 +157,14 @@ def test_numbers_are_uniform_and_independent_between_words():
     counts = np.histogram(one, 10, (0, 1))[0]
     assert ((counts - 1000) ** 2 / 1000).sum() < 27.9  # chi-squared with 9 degrees of freedom: p = .001
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.04
+
+
+def test_numbers_of_arrays_keep_their_digits_and_rows_the_keys_of_float32():
+    x, y = np.random.default_rng(0).normal(1e9, 99, (40, 2)), np.linspace(1e9, 1e9 + 9, 40)
+    rounded, exact = from_arrays(x.astype(np.float32), y.astype(np.float32), task="regression"), from_arrays(x, y)
+    assert np.array_equal(row_keys(rounded), row_keys(exact))
+    assert torch.equal(exact.train.x, torch.from_numpy(x))
+    assert torch.equal(exact.train.y, torch.from_numpy(y))
+    whole = from_arrays(np.arange(40).reshape(20, 2) + 2**30, ["a", "b"] * 10)
+    assert whole.train.x.dtype == torch.int64
+    assert np.array_equal(row_keys(whole), row_keys(replace(whole, train=Data(whole.train.x.float(), whole.train.y))))

@@ -156,7 +156,8 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
             raise InputError(f"column {name!r} holds a {present[name]} today, for the champion it is a {kinds[name]}")
     if (new := [name for name in present if name not in kinds]) and dataset.ids is None:
         raise InputError(f"column {new[0]!r} is new, which divides all rows anew (set data.id)")
-    if not kinds and (now.shape, now.dtype) != (schema.shape, schema.dtype):
+    pixels = [of.dtype == "uint8" for of in (now, schema)]
+    if not kinds and (now.shape != schema.shape or len({*pixels}) > 1):
         raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")
     if dataset.task.name != schema.task:
         raise InputError(
@@ -173,7 +174,7 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
 def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
     """Return a dataset's examples with the inputs of an earlier schema: a category of today alone has none."""
     if not schema.columns:
-        return dataset.train.x
+        return dataset.train.x.to(getattr(torch, schema.dtype))
     index_of = {name: i for i, name in enumerate(schema_of(dataset).inputs)}
     x = dataset.train.x.new_zeros((len(dataset.train), len(schema.inputs)))
     for i, name in enumerate(schema.inputs):
@@ -193,7 +194,7 @@ def predict(served: ServedModels, device: str, data: Data) -> Tensor:
         name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
         raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
     with one_thread():
-        return in_unit(outputs(model, net, x, served.task), served.schema)
+        return in_unit(outputs(model, net, x, served.task), served.schema.label_scale)
 
 
 def read_models(version: ModelVersion) -> ServedModels:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import fedcore
 from fedcore.api import serving
@@ -92,10 +93,12 @@ def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> Non
     served, rows = serving.load(folder), training(partition)
     every = max(1, sum(map(len, rows.values())) // MOST_PREDICTED)
     predicted = {
-        name: served.labels_of(dataset.train.inputs(torch.from_numpy(index[::every])), name).numpy()
+        name: _to_compare(served.labels_of(dataset.train.inputs(torch.from_numpy(index[::every])), name))
         for name, index in rows.items()
     }
-    labels = {name: dataset.train.y[torch.from_numpy(own["train"])].numpy() for name, own in partition.devices.items()}
+    labels = {
+        name: _to_compare(dataset.train.y[torch.from_numpy(own["train"])]) for name, own in partition.devices.items()
+    }
     x = {name: _cells(served.schema, dataset, index) for name, index in rows.items()}
     (folder / REFERENCE).write_text(drift.to_json(drift.summarise(served.schema, x, labels, predicted)) + "\n")
 
@@ -107,8 +110,13 @@ def compare_training(
     rows = {name: own["train"] for name, own in partition.devices.items()}
     index = np.concatenate([*rows.values()])
     devices = np.repeat([*rows], [*map(len, rows.values())]).tolist()
-    labels = dataset.train.y[torch.from_numpy(index)].numpy()
+    labels = _to_compare(dataset.train.y[torch.from_numpy(index)])
     return drift.compare(reference, schema, _cells(schema, dataset, index), devices, labels, labels=True)
+
+
+def _to_compare(labels: Tensor) -> NDArray[Any]:
+    """Return labels as a reference has them, numbers as float32."""
+    return (labels.float() if labels.is_floating_point() else labels).numpy()
 
 
 def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32]:
@@ -166,7 +174,7 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
     if LABEL_KINDS[schema.task].standardised:
-        outputs = [ColSpec(DataType.float, LABEL)]
+        outputs = [ColSpec(DataType.double, LABEL)]
     elif not LABEL_KINDS[schema.task].has_classes:
         label_type = DataType.long if LABEL_KINDS[schema.task] == MULTILABEL else DataType.string
         columns = ((LABEL, label_type), (PROBABILITY, DataType.float))

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedcore import Data, Dataset, InputError, Model, nets
+import fedcore as fc
+from fedcore import Data, Dataset, InputError, Model, load, nets
 from fedcore.api.serving import ServedModels
 from fedcore.core.training import predict
 from fedcore.data.prepare import fit_schema
@@ -249,3 +251,30 @@ def test_labels_in_another_order_are_refused():
     data = rows_of(0)
     with pytest.raises(InputError, match=r"^the labels are ok, fault today, for the champion fault, ok$"):
         require_same(replace(data, classes=("ok", "fault")), SCHEMA)
+
+
+@pytest.mark.slow
+def test_numbers_far_from_zero_are_worth_as_much_as_standardised_ones(tmp_path: Path):
+    """In a run, a prediction and a promotion: seconds since 1970, metres of a map and pressures, whose label is known.
+
+    float32 keeps multiples of 128, of 1/2 and of 1/128 of them.
+    """
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(600, 3))
+    far = z * [300.0, 1.5, 0.02] + [1.7e9, 5.4e6, 101_325.0]
+    state = np.where(z @ [1.0, -1.0, 0.7] + 0.2 * rng.normal(size=600) > 0, "up", "down")
+    found = {}
+    for name, numbers in {"far": far, "near": (far - far.mean(0)) / far.std(0)}.items():
+        rows = pd.DataFrame(numbers, columns=["time", "north", "pressure"])
+        rows.assign(site=np.tile(["a", "b"], 300), state=state).to_csv(tmp_path / "rows.csv", index=False)
+        data = load("table", path=tmp_path / "rows.csv", label="state", device="site")
+        fed = fc.federate(data, fc.by_device(), net=fc.mlp(8), scale="common")
+        run = fc.run(fc.fedavg(rounds=5, training={"lr": 0.1}), fed, 0, progress=False)
+        served = ServedModels(fed.schema(0), ((run.models["a"].model, fed.nets[0]),), {"a": 0, "b": 0})
+        tests = np.concatenate([own["test"] for own in fed.partition(0).devices.values()])
+        answers = challenge.predict(served, "a", Data(data.train.x, data.train.y)).argmax(1).numpy()
+        predicted = served.predict(pd.read_csv(tmp_path / "rows.csv").iloc[tests])["label"].to_numpy()
+        scores = run.table.query("metric == 'accuracy' and split == 'test' and round == 5")["value"]
+        found[name] = scores.mean(), (predicted == state[tests]).mean(), (answers == data.train.y.numpy())[tests].mean()
+    assert found["far"] == pytest.approx(found["near"], abs=0.005)
+    assert min(found["near"]) > 0.9

@@ -276,9 +276,10 @@ def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
     assert models.load_reference(tmp_path) is None
 
 
-def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
-    """A mean of models, standardised by 100 and 20: predictions, drift's bins and MLflow's signature."""
-    schema = replace(SCHEMA, classes=("hours",), task="regression", label_scale=(100.0, 20.0))
+@pytest.mark.parametrize("mean", [100.0, 1e9])
+def test_a_number_is_predicted_in_its_unit(tmp_path: Path, mean: float):
+    """A mean of models, standardised by a mean and 20: predictions, drift's bins and MLflow's signature."""
+    schema = replace(SCHEMA, classes=("hours",), task="regression", label_scale=(mean, 20.0))
     section = {"name": "mlp", "widths": [5]}
     net = nets.net(shape=(4,), classes=1, **section)
     params = [nets.init(net, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
@@ -287,7 +288,10 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
     found = served.predict(ROWS, "A", every_class=True)
     x = encode(ROWS, schema, "A")
     one, other = (outputs(Model((of,)), net, x, served.task).numpy()[:, 0] for of in params)
-    np.testing.assert_allclose(found["label"], 100 + 20 * (0.25 * one + 0.75 * other), rtol=1e-6)
+    np.testing.assert_allclose(found["label"] - mean, 20 * (0.25 * one + 0.75 * other), rtol=1e-5, atol=1e-4)
+    pd.testing.assert_frame_equal(
+        served.predict(ROWS.iloc[:1], "A"), served.predict(ROWS, ["A", "B", "B", "B"]).iloc[:1]
+    )
     assert [*found] == served.output_columns == ["label"]
     data = Dataset(
         Data(cells(ROWS, COLUMNS), torch.tensor([90.0, 95.0, 120.0, 100.0])), None, ("hours",), schema=schema
@@ -300,7 +304,7 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path):
     label, prediction = reference.everyone.labels["label"], reference.everyone.predicted["label"]
     assert (label.edges[0], label.edges[-1], sum(label.counts), sum(prediction.counts)) == (90.0, 100.0, 3, 3)
     (output,) = models.signature(schema).outputs.to_dict()
-    assert (output["name"], output["type"]) == ("label", "float")
+    assert (output["name"], output["type"]) == ("label", "double")
 
 
 def test_several_labels_are_predicted_with_their_probabilities(tmp_path: Path):
