@@ -70,13 +70,19 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
 
 
 def subtract(after: Params, before: Params) -> Params:
-    """Return after - before, tensor by tensor, integer tensors too."""
-    return {name: tensor - before[name] for name, tensor in after.items()}
+    """Return after - before, tensor by tensor, integer tensors too; of booleans which differ."""
+    return {
+        name: tensor ^ before[name] if tensor.dtype == torch.bool else tensor - before[name]
+        for name, tensor in after.items()
+    }
 
 
 def add(before: Params, change: Params) -> Params:
     """Return before + change, tensor by tensor."""
-    return {name: tensor + change[name] for name, tensor in before.items()}
+    return {
+        name: tensor ^ change[name] if tensor.dtype == torch.bool else tensor + change[name]
+        for name, tensor in before.items()
+    }
 
 
 def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:

@@ -21,10 +21,10 @@ from fedcore.core.gradients import PerExample
 from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import learning_rates, optimiser_step
 from fedcore.core.training import Descent
-from fedcore.core.training_settings import computing_in
+from fedcore.core.training_settings import Training, computing_in
 from fedcore.data.task import SEQUENCES, label_kind_of
 from fedcore.nets.randomness import construct_with
-from fedcore.types.federation import Net, Params
+from fedcore.types.federation import Data, Net, Params
 from fedcore.types.method import generator
 
 WARM_UP = 3
@@ -70,7 +70,7 @@ def _kind(descent: Descent) -> Any:
 
 
 def rows_agree(net: Net, shape: tuple[int, ...]) -> bool:
-    """Tell whether two models of a net give the same logits together as one by one, which an own module may not."""
+    """Tell whether two models of a net become the same together as one by one, which an own module's may not."""
     return _agrees(_compare_rows, net, shape)
 
 
@@ -91,14 +91,22 @@ _AGREE: dict[tuple[str, bytes, tuple[int, ...]], bool] = {}
 
 
 def _compare_rows(net: Net, shape: tuple[int, ...]) -> bool:
-    models = [nets.init(net, generator("rows", i)) for i in range(2)]
-    x = torch.rand(2, 2, *shape, generator=generator("rows"))
+    x, batches = torch.rand(2, 6, *shape, generator=generator("rows")), [*torch.split(torch.arange(6), 3)]
+
+    def begin(i: int) -> Descent:
+        flat, data = flatten_net(net, nets.init(net, generator("rows", i))), Data(x[i], torch.zeros(6))
+        to_minus_one = PerExample(lambda logits, _: logits + 1)
+        return Descent(flat, Training("sgd", 0.1), data, batches, {}, generator("rows"), logit_grad=to_minus_one)
+
+    together, alone = ([begin(i) for i in range(2)] for _ in range(2))
     try:
-        together = _forward(flatten_net(net, models[0]).module)(_stack(models), x)
-        alone = [flatten_net(net, model).module(rows) for model, rows in zip(models, x, strict=True)]
+        _take_steps(_Rows(together))
+        for descent in alone:
+            descent.run()
     except Exception:  # an own module's: what fails together, or draws random numbers, goes alone
         return False
-    return _close(together, torch.stack(alone))
+    pairs = zip((together[0].state() + together[1].state()), (alone[0].state() + alone[1].state()), strict=True)
+    return all(_close(one.double(), other.double()) for one, other in pairs)
 
 
 def _compare_examples(net: Net, shape: tuple[int, ...]) -> bool:
@@ -126,7 +134,10 @@ def _forward(module: nn.Module) -> Callable[[Params, Tensor], Tensor]:
 
 def descend(descents: Sequence[Descent]) -> None:
     """Take all steps of descents that `groups` puts together, in place; those with fewer batches stop earlier."""
-    rows = _Rows(sorted(descents, key=lambda descent: -len(descent.batches)))
+    _take_steps(_Rows(sorted(descents, key=lambda descent: -len(descent.batches))))
+
+
+def _take_steps(rows: "_Rows") -> None:
     with torch.device(rows.models.device):
         for count, steps in groupby(range(len(rows.moving)), rows.moving.__getitem__):
             rows.descend(count, list(steps))

@@ -21,7 +21,7 @@ from fedcore.nets.randomness import construct_with
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import seed_all
 
-EXAMPLES = 4
+EXAMPLES, FAR = 4, 1000
 
 
 @functools.lru_cache(maxsize=256)
@@ -65,9 +65,12 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
             "holds some of its parameters a second time, as a view that its constructor made or tied by `.data` "
             f"({different[1]} differ): make views in forward, and one parameter of two"
         )
-    fresh = _build(net, {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start})
+    trained = {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start}
+    fresh, later = _build(net, trained), _build(net, trained)
     lost = ", ".join(_changed(plain, fresh)) or "something"
-    if what := _difference(follow(plain), follow(fresh)):
+    _go_on(plain, fresh, later)
+    seen = follow(fresh)
+    if what := _difference(follow(plain), seen) or _difference(seen, follow(later)):
         raise InputError(
             f"changes {lost} in training, which its state_dict does not hold or which is frozen ({what} differ): keep "
             "what changes in a buffer"
@@ -116,6 +119,8 @@ def _follow(module: nn.Module, x: Tensor, outputs: tuple[int, ...]) -> Params:
         seen[f"outputs in training {number}"] = logits.detach()
         torch.autograd.backward((logits * torch.linspace(-1, 2, logits.numel()).view_as(logits)).sum())
         gradients = {name: (part, part.grad) for name, part in module.named_parameters() if part.grad is not None}
+        if thin := [name for name, (_, gradient) in gradients.items() if gradient.layout is not torch.strided]:
+            raise InputError(f"has a sparse gradient of {thin[0]}; leave out sparse=True")
         largest = max((float(gradient.abs().max()) for _, gradient in gradients.values()), default=1.0)
         for name, (parameter, gradient) in gradients.items():
             seen[f"gradients of {name} {number}"] = gradient.clone()
@@ -168,6 +173,19 @@ def _changed(module: nn.Module, fresh: nn.Module) -> Iterator[str]:
         for name, value in own.items():
             if not name.startswith("_") and name != "training" and _bytes(value) != _bytes(others.get(name)):
                 yield f"{path}.{name}".lstrip(".")
+
+
+def _go_on(module: nn.Module, fresh: nn.Module, later: nn.Module) -> None:
+    """Change numbers of `later` as training did those that `fresh` lacks, but further, so that slow changes show."""
+    for layers in zip(*(each.modules() for each in (module, fresh, later)), strict=False):
+        ends, begins, own = ({**vars(layer), **layer._buffers, **layer._parameters} for layer in layers)
+        for name, begin in begins.items():
+            end, to = ends.get(name), own.get(name)
+            if isinstance(begin, Tensor) and isinstance(end, Tensor) and isinstance(to, Tensor):
+                if begin.shape == end.shape == to.shape and begin.is_floating_point():
+                    to.data.copy_(begin + FAR * (end - begin))
+            elif type(begin) in (int, float) and type(end) in (int, float):
+                setattr(layers[2], name, begin + FAR * (end - begin))
 
 
 def _bytes(value: object) -> bytes:

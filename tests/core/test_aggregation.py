@@ -169,11 +169,13 @@ def test_aggregating_and_sampling_is_one_row_stochastic_matrix_per_cell():
 
 
 def test_a_change_is_what_was_added_and_counters_count_on():
-    before = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
-    after = {"w": torch.tensor([1.5, 0.0]), "n": torch.tensor(7)}
+    before = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}
+    after = {"w": torch.tensor([1.5, 0.0]), "n": torch.tensor(7), "mask": torch.tensor([True, True])}
     change = subtract(after, before)
-    assert {name: tensor.tolist() for name, tensor in change.items()} == {"w": [0.5, -2.0], "n": 4}
-    assert {name: tensor.tolist() for name, tensor in add(before, change).items()} == {"w": [1.5, 0.0], "n": 7}
+    assert {name: change[name].tolist() for name in ("w", "n")} == {"w": [0.5, -2.0], "n": 4}
+    assert {name: tensor.tolist() for name, tensor in add(before, change).items()} == {
+        "w": [1.5, 0.0], "n": 7, "mask": [True, True]
+    }  # fmt: skip
     assert change["n"].dtype == torch.int64
 
 

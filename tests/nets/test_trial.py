@@ -8,7 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from own_modules import CLASSES, EQUAL, FAST, FEATURES, Drawn, Norm, Parametrized, Two
+from own_modules import (
+    CLASSES,
+    EQUAL,
+    FAST,
+    FEATURES,
+    ChangesInput,
+    Drawn,
+    FrozenOnTop,
+    Norm,
+    Parametrized,
+    TensorHook,
+    Two,
+)
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,6 +30,7 @@ from fedcore.api.runs import executor
 from fedcore.core.evaluation import outputs
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.rounds import begin, run
+from fedcore.core.together import Together
 from fedcore.core.training import least_batch
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
@@ -114,6 +127,15 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
     assert torch.allclose(answers, module(x.clone()).float().log_softmax(1).detach(), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("kind", [TensorHook, Norm, FrozenOnTop, ChangesInput], ids=lambda kind: kind.__name__)
+def test_on_an_accelerator_models_train_together_only_where_they_become_the_same(kind):
+    net = own(kind)
+    fed = federation(net)
+    chosen = method("fedavg", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
+    alone, together = ([*run(chosen, fed, 0, execute)][-1].state for execute in (Inline(), Together()))
+    assert distance(alone.messages["a"].params, together.messages["a"].params) < 1e-5
+
+
 def moved_away(build, start, fed, optimiser, rounds):
     """Return how far a plain loop moves at most in eight trials where its start moves by 1e-7."""
     ends = []
@@ -176,6 +198,25 @@ class PlainState(Two):
         if self.training:
             self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
         return self.second(torch.relu(h - self.mean) * self.scale)
+
+
+class SlowState(PlainState):
+    """Its mean moves by so little that no two steps show it."""
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.training:
+            self.mean = 0.99999 * self.mean + 1e-5 * h.detach().mean(0)
+        return self.second(torch.relu(h - self.mean) * self.scale)
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding(50, 8, sparse=True), nn.Linear(8 * FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.words(x).flatten(1))
 
 
 class NotStored(PlainState):
@@ -297,6 +338,8 @@ REFUSED = {
     View: "a second time, as a view",
     TiedByData: "a second time, as a view that its constructor made or tied by `.data`",
     PlainState: "changes mean in training, which its state_dict does not hold",
+    SlowState: "changes mean in training, which its state_dict does not hold",
+    Sparse: "has a sparse gradient of words.weight; leave out sparse=True",
     NotStored: "changes mean in training, which its state_dict does not hold",
     Teacher: "changes mean.weight in training, which its state_dict does not hold or which is frozen",
     CountsSteps: "changes inner.seen in training", OwnDraws: "changes draws in training",
