@@ -22,6 +22,7 @@ from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.data.inputs import Input, as_mapping, side_by_side
+from fedcore.data.prepare import in_unit
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
@@ -114,13 +115,13 @@ class DeployedModel:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
 
         Where each step has a label, of each step, (N, T). Where labels are numbers themselves, it returns these,
-        float32, in the unit of those learnt from; of several labels, (N, K), which are more probable than not, 0 or 1.
+        in the unit of those learnt from; of several labels, (N, K), which are more probable than not, 0 or 1.
         """
-        answers, (mean, std) = self._answers(x), self.label_scale
+        answers = self._answers(x)
         if self.task == MULTILABEL:
             return (answers > 0).long().numpy()
-        predicted: NDArray[Any]
-        predicted = (answers.argmax(-1) if self.task.predicts_classes else answers[:, 0] * std + mean).numpy()
+        in_label = answers.argmax(-1) if self.task.predicts_classes else in_unit(answers[:, 0], self.label_scale)
+        predicted: NDArray[Any] = in_label.numpy()
         return predicted
 
 
@@ -211,6 +212,7 @@ class Comparison:
             n_devices, n_seeds and others, see docs/columns.md.
         answer: what to do, and why; print it. It counts the bytes of one device.
         left_out: methods that diverged, each with the reason; they have no results.
+        criterion: what decides, and which devices count.
     """
 
     results: tuple[Result, ...]
@@ -219,6 +221,7 @@ class Comparison:
     summary: pd.DataFrame
     answer: AnswerInWords
     left_out: Mapping[str, str] = field(default_factory=dict)
+    criterion: Criterion = Criterion()
 
     def __repr__(self) -> str:
         """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
@@ -254,7 +257,7 @@ class Comparison:
 
         name = metric or METRICS[self.summary["metric"].iloc[0]].column
         by_column = {metric.column: metric for metric in METRICS.values()}
-        course = summary.curves(self.table)
+        course = summary.curves(self.table, self.criterion)
         if name not in set(course["metric"]):
             raise unknown_value("curves.metric", name, sorted(set(course["metric"])))
         return curves(course, by_column.get(name, Metric(name, words=name, per=1)))

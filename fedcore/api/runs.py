@@ -246,7 +246,8 @@ def compare(
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
     in_words = AnswerInWords.of(answer(table, controls, decides))
-    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), in_words, left_out)
+    summary = summarise(table, NO_SECONDS, controls, decides)
+    return Comparison(results, verdicts, table, summary, in_words, left_out, decides)
 
 
 def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:

@@ -1,5 +1,6 @@
 """The plots that both the page and DVC's outputs show."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pandas as pd
 from fedcore.core.metrics import METRICS
 from fedcore.report import figures
 from fedcore.report.tables import FEW, split_by_setting
+from fedcore.results.criterion import Criterion, SettingKey
 from fedcore.results.summary import curves
 
 PANELS = 12
@@ -21,8 +23,11 @@ class Plots:
     courses: dict[tuple[str, str], bytes]
 
 
-def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Plots:
-    """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds."""
+def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion) -> Plots:
+    """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds.
+
+    criteria: which devices count.
+    """
     count = summary.groupby("study")["setting"].nunique()
     return Plots(
         {
@@ -30,16 +35,15 @@ def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Plots:
             for (study, _, setting), rows in split_by_setting(summary)
             if count[study] <= FEW
         },
-        courses(table, summary),
+        courses(curves(table, criteria), summary),
     )
 
 
-def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
+def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
     """Draw accuracy over rounds: (study, setting) -> a picture, for each setting in which a method has several rounds.
 
-    A study with more than FEW settings, at most PANELS, has one picture of them all: (study, "").
+    A study with more than FEW settings, at most PANELS, has one picture of them all: (study, ""). course: see `curves`.
     """
-    course = curves(table)
     pictures = {}
     for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
         of_study = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]

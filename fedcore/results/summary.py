@@ -14,7 +14,9 @@ ROW = [*SETTING_KEY, "method"]
 RUN = [*ROW, "seed"]
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
-SCORED = ("train", "val", *SPLITS)
+OWN = ("train", "val", "test")
+"""Splits of a device's own examples: means over them are over the devices that count."""
+SCORED = (*OWN, "shared")
 """The splits with scores; the others hold bytes and the server's reports."""
 TRAFFIC = ("bytes_up", "bytes_down", "prepare_up", "prepare_down")
 """Bytes: of a method's messages, and before its first round of the numbers that prepare examples, if there are any.
@@ -266,20 +268,45 @@ def gap_to(run: pd.DataFrame, best: pd.DataFrame, weights: pd.Series | None = No
     return float(common.mean() if len(common) else best_mean.mean() - mean.mean())
 
 
-def curves(table: pd.DataFrame) -> pd.DataFrame:
+def of_counted(scores: pd.DataFrame, weights: Mapping[str, float] | None) -> pd.DataFrame:
+    """Return scores without those of devices that do not count on their own data; "weight" is each row's."""
+    if weights is None:
+        return scores.assign(weight=1.0)
+    weight = scores["device"].map(weights).where(scores["split"].isin(OWN), 1.0)
+    return scores.assign(weight=weight)[weight.notna()]
+
+
+def weighted_means(scores: pd.DataFrame, by: list[str]) -> pd.Series:
+    """Return the mean of each group of rows by their weights."""
+    groups = scores.groupby(by, sort=False)
+    if (scores["weight"] == 1).all():
+        return groups["value"].mean()
+    weighted = scores.assign(value=scores["value"] * scores["weight"]).groupby(by, sort=False)["value"].sum()
+    return weighted / groups["weight"].sum()
+
+
+def curves(table: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion()) -> pd.DataFrame:
     """Return every score over rounds: mean over devices and seeds, and half of its 95 % interval over seeds.
 
     Columns: study, dataset, setting, method, split, metric, step, mean, margin. step: rounds so far, of all stages.
-    Splits without any value are omitted.
+    Splits without any value are omitted. criteria: which devices count, in each setting or in all.
     """
     rounds = table.groupby([*ROW, "stage"])["round"].max()
     before = (rounds.groupby(ROW).cumsum() - rounds).rename("before")
-    scores = table[table["split"].isin(SCORED)].dropna(subset="value").join(before, on=[*ROW, "stage"])
+    counted, parts = {}, []
+    for key, rows in table.groupby(SETTING_KEY, sort=False):
+        study, dataset, setting = map(str, key)
+        counted[key] = measured(
+            rows, criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
+        )
+        of_setting = rows[rows["split"].isin(SCORED)].dropna(subset="value")
+        parts.append(of_counted(of_setting, counted[key].weights).join(before, on=[*ROW, "stage"]))
+    scores = pd.concat(parts)
     step = scores["round"] + scores["before"]
-    means = scores.assign(step=step).groupby([*RUN, "split", "metric", "step"], sort=False)["value"].mean()
+    means = weighted_means(scores.assign(step=step), [*RUN, "split", "metric", "step"]).rename("value")
     course = means.groupby([*ROW, "split", "metric", "step"], sort=False).agg(["mean", "std", "count"]).reset_index()
     ratios = {
-        (*key, split): ratio_of_test(rows, split, dict.fromkeys(rows["device"].unique(), 1.0))
+        (*key, split): ratio_of_test(rows, split, counted[key].weights)
         for key, rows in table.groupby(SETTING_KEY)
         for split in course["split"].unique()
     }

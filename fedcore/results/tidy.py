@@ -12,7 +12,7 @@ from fedcore.core.metrics import ACCURACY, Metric
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results import reports
 from fedcore.results.criterion import LEFT_OUT
-from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
+from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, of_counted, weighted_means, with_scores
 from fedcore.types.method import Method, Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -158,25 +158,13 @@ def headline(
         name = split if metric == ACCURACY else f"{split}_{metric.name}"
         worst = rows["value"].max() if metric.less else rows["value"].min()
         of_row = numbers.setdefault(f"{setting}: {method}", {})
-        of_row |= {f"{name}_mean": round(_means(rows, by).item(), 6), f"{name}_worst": round(worst, 6)}
+        of_row |= {f"{name}_mean": round(weighted_means(rows, by).item(), 6), f"{name}_worst": round(worst, 6)}
     return numbers
 
 
 def _scores(table: pd.DataFrame, metric: Metric, weights: Mapping[str, float] | None) -> pd.DataFrame:
-    """Return the rows of a metric, without own test rows of devices that do not count; "weight" is each row's."""
-    scores = table[(table["metric"] == metric.column) & table["value"].notna()]
-    if weights is None:
-        return scores.assign(weight=1.0)
-    scores = scores.assign(weight=scores["device"].map(weights).where(scores["split"] == "test", 1.0))
-    return scores[scores["weight"].notna()]
-
-
-def _means(scores: pd.DataFrame, by: list[str]) -> pd.Series:
-    groups = scores.groupby(by, sort=False)
-    if (scores["weight"] == 1).all():
-        return groups["value"].mean()
-    weighted = scores.assign(value=scores["value"] * scores["weight"]).groupby(by, sort=False)["value"].sum()
-    return weighted / groups["weight"].sum()
+    """Return the rows of a metric that count, see :func:`fedcore.results.summary.of_counted`."""
+    return of_counted(table[(table["metric"] == metric.column) & table["value"].notna()], weights)
 
 
 def has(table: pd.DataFrame, split: str) -> bool:
@@ -224,8 +212,8 @@ def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
 def curves(table: pd.DataFrame, metric: Metric = ACCURACY, weights: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Return the mean of a metric over devices, for each round.
 
-    weights: of the devices that count on their own test data; None: all alike.
+    weights: of the devices that count on their own data; None: all alike.
     """
     scores = _scores(table, metric, weights)
     by = ["setting", "method", "seed", "stage", "round", "split"]
-    return _means(scores, by).rename(metric.name).reset_index()
+    return weighted_means(scores, by).rename(metric.name).reset_index()

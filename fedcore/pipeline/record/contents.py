@@ -34,7 +34,7 @@ from fedcore.pipeline.record import origin
 from fedcore.pipeline.record.result import Result
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion, measured
-from fedcore.results.summary import groups
+from fedcore.results.summary import OWN, groups
 
 PREFIX = {"test": "", "shared": "shared_", "val": "validation_"}
 """split -> the prefix of its metrics"""
@@ -64,7 +64,7 @@ def metrics(
     rows = table[table["value"].notna()]
     for (stage, number, split, metric), part in rows.groupby(["stage", "round", "split", "metric"], sort=True):
         step, name = turns[stage, number], safe_name(str(metric))
-        own = split == "test" and metric == decider.column
+        own = split in OWN
         counted = part[part["device"].isin(weights)] if own else part
         if counted.empty:
             continue

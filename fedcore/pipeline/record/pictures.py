@@ -55,7 +55,7 @@ def _pictures(store: Store, result: Result) -> dict[str, Picture]:
         "devices": lambda: figures.png(figures.per_device(result.table, result.metric, split=split))
     }
     if result.table["round"].max() > 1:
-        drawings["rounds"] = lambda: figures.png(figures.curves(curves(result.table), result.metric))
+        drawings["rounds"] = lambda: figures.png(figures.curves(curves(result.table, result.criterion), result.metric))
     drawings |= of_method(result.figures, result.row.label, result.reports)
     refs = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.extra_figures:

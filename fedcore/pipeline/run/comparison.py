@@ -112,7 +112,7 @@ def compare(
         pictures,
         verdict_table(verdicts),
         grids,
-        draw(table, summary),
+        draw(table, summary, criteria_of(params, chosen, table)),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
         inputs.answers,
         read_outcomes(results),

@@ -30,6 +30,7 @@ from fedcore.pipeline.record.contents import (
 from fedcore.pipeline.record.mlflow_page import Guard
 from fedcore.pipeline.record.origin import Origin, from_json, to_json
 from fedcore.results.criterion import Criterion
+from fedcore.results.summary import curves
 from fedcore.types.method import Threshold
 
 
@@ -110,7 +111,9 @@ def test_the_mean_on_own_test_data_is_over_devices_that_count():
     assert own(least_test=0)["accuracy"] == pytest.approx(1.3 / 3)
     found = own(least_test=20)
     assert (found["accuracy"], found["accuracy_worst"]) == (pytest.approx(0.6), pytest.approx(0.4))
-    assert found["shared_accuracy"] == 0.5
+    assert (found["validation_accuracy"], found["shared_accuracy"]) == (pytest.approx(0.6), 0.5)
+    course = curves(table, Criterion(least_test=20)).query("metric == 'accuracy'").set_index("split")["mean"]
+    assert course.to_dict() == pytest.approx({"test": 0.6, "val": 0.6, "shared": 0.5})
     assert own(least_test=20, weigh="examples")["accuracy"] == pytest.approx((20 * 0.4 + 60 * 0.8) / 80)
 
 
