@@ -24,6 +24,8 @@ REAL = Path(os.environ.get("FEDCORE_DATA", "."))
 real = pytest.mark.skipif(
     "FEDCORE_DATA" not in os.environ, reason="FEDCORE_DATA names no data folder: real sets not read"
 )
+CASES = REAL.parent / "cases"
+cases = pytest.mark.skipif(not CASES.is_dir(), reason="no folder cases beside FEDCORE_DATA: people's cases not read")
 
 
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,11 +290,12 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 CAUSES = {
     Cause.DIFFERENT_STARTS: "devices start from different models, which an average spoils (training.shared_init)",
-    Cause.TOO_FAR: "a learning rate that is too high is likely, or rows so few that they are learnt by heart",
+    Cause.TOO_FAR: "a learning rate that is too high is likely, rows so few that they are learnt by heart, or columns "
+    "that tell nothing of the label",
     Cause.COMMONEST: "the probabilities tell something, but the commonest class is mostly the most probable; another "
     "run.metric or training.class_weights=balanced may show it",
-    Cause.TOO_LITTLE: "predictions hardly depend on the features, as with a learning rate that is too low (or so high "
-    "that units die), too few steps, or a net that does not fit",
+    Cause.TOO_LITTLE: "predictions hardly depend on the features: the columns may tell nothing of the label; else a "
+    "learning rate is too low (or so high that units die), steps are too few, or the net does not fit",
 }
 """The likely cause why a row is no better than guessing, and what to do."""
 

@@ -314,7 +314,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(f"{numbered}: another whole number in each row; if it is an identifier: data.ignore=[{numbered}]")
     lines += _coarse(table, setting.federation["scale"])
     lines += _copies(dataset, divided) + (_whose(dataset, table) if dataset.ids is None else [])
-    largest = largest_integer(dataset.train.x) if dataset.train.x.ndim == 2 and not schema.columns else None
+    alike = {name.rstrip("0123456789") for name in schema.inputs}  # as the columns word0, word1, ... are named
+    plain = dataset.train.x.ndim == 2 and len(alike) < 2 and schema.numeric.all()
+    largest = largest_integer(dataset.train.x) if plain else None
     if largest is not None and largest > 1 and setting.nets[0].get("name") == "auto":
         lines.append(
             f"whole numbers from 0 to {largest}, which net.name=auto learns as quantities; if they are words: "

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
-from dataset_files import REAL
+from dataset_files import CASES, cases
 
 from benchmarks.table_files import differences
 from fedcore import Dataset, InputError, load
-
-CASES = REAL.parent / "cases"
-cases = pytest.mark.skipif(not CASES.is_dir(), reason="no folder cases beside FEDCORE_DATA: people's cases not read")
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from dataset_files import CASES, cases
 from PIL import Image
 from project_params import copied
 from rich.console import Console
@@ -16,7 +18,9 @@ from rich.console import Console
 from fedcore.config.request import Job, Request, first_own
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
+from fedcore.data import load
 from fedcore.errors import InputError
+from fedcore.nets.custom import custom
 from fedcore.partition import partition
 from fedcore.report.preview import preview as print_any
 from fedcore.report.preview import print_preview
@@ -357,3 +361,50 @@ def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeyp
     assert line in preview(name="words_read:read", net__name="auto", width=200)
     assert line not in preview(name="words_read:read", net__name="mlp", width=200)
     assert "if they are words" not in preview(name="words_read:read", scale=0.5, net__name="auto", width=200)
+
+
+TINY = "fewer than 20 test examples, so not in means (run.least_test): {} of {} devices"
+OF_CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "leaf_synthetic": ({"name": "leaf", "path": "."}, "24 examples, 3 numbers each, 3 classes, 2 devices"),
+    "narrow_preview": ({"path": "rows.csv", "label": "state"}, "education-years  number        -  0 to 6 "),
+    "one_big_site": ({"path": "sites.csv", "label": "state"}, TINY.format(7, 8)),
+    "scale_device_hurts": ({"path": "rows.csv", "label": "state"}, "federation.scale=common is suggested"),
+    "tiny_site_decides": ({"path": "rows.csv", "label": "late", "federation__min_size": 1}, TINY.format(5, 7)),
+    "train_val_pictures": (
+        {"name": "image_folder", "path": "insects", "size": 16, "federation__devices": 2}, "folders: train, and val as "
+    ),
+}  # fmt: skip
+
+
+@cases
+@pytest.mark.parametrize("case", OF_CASES)
+def test_what_people_sent_is_previewed_as_they_expect(case: str, monkeypatch: pytest.MonkeyPatch):
+    settings, line = OF_CASES[case]
+    monkeypatch.chdir(CASES / case)
+    assert line in preview(width=80, **({"name": "table", "device": "site"} if "label" in settings else {}) | settings)
+
+
+@cases
+def test_a_rare_label_of_a_case_is_tested_as_often_as_it_occurs():
+    data = load("table", path=CASES / "rare_label_never_tested/rows.csv", label="ill", device="site")
+    made = partition(data, name="by_device", seed=0, min_size=1)
+    tests = np.concatenate([*(own["test"] for own in made.devices.values()), made.shared])
+    assert data.train.y.numpy()[tests].mean() == pytest.approx(0.1, abs=0.03)
+
+
+@cases
+def test_a_file_that_a_net_of_a_case_reads_is_in_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    contents = []
+    for name in ("backbone.pt", "backbone_zeros.pt"):
+        shutil.copy(CASES / "net_file/pre.py", tmp_path)
+        shutil.copy(CASES / "net_file" / name, tmp_path / "backbone.pt")
+        monkeypatch.syspath_prepend(tmp_path)
+        contents.append(custom("pre:Pre")(shape=(3,), classes=2).content)
+    assert contents[0] != contents[1]
+
+
+def test_numbered_columns_of_whole_numbers_may_be_words(tmp_path: Path):
+    words = pd.DataFrame(np.random.default_rng(0).integers(0, 90, (60, 4)), columns=[f"word{i}" for i in range(4)])
+    words.assign(kind=["a", "b"] * 30).to_csv(tmp_path / "words.csv", index=False)
+    text = preview(name="table", path=str(tmp_path / "words.csv"), label="kind", federation__devices=2)
+    assert "which net.name=auto learns as quantities; if they are words: net.name=lstm" in " ".join(text.split())
