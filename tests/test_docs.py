@@ -180,6 +180,16 @@ def test_every_benchmark_has_a_page_with_its_figures():
     assert [name for name in names if not re.search(rf"benchmarks[./]{name}\b", said)] == []
 
 
+def test_a_page_that_a_message_names_is_one_that_fedcore_prints():
+    """`fedcore docs NAME`: an installed fedcore has the pages, but no folder docs."""
+    kept = [*(ROOT / "fedcore").rglob("*.py"), *(ROOT / "ops").glob("*.*")]
+    texts = [path.read_text() for path in (ROOT / "params.yaml", ROOT / "studies/my_data.yaml", *kept)]
+    assert not [text for text in texts[:2] if "docs/" in text]
+    named = {name for text in texts for name in re.findall(r"fedcore docs ([a-z_/]+)", text)} - {"lists"}
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (ROOT / f"docs/{name}.md").is_file()] == []
+
+
 def test_nobody_is_told_to_install_from_an_index():
     """No package index has fedcore: `pip install` takes a clone, a wheel or a project's requirements.txt."""
     texts = [*PAGES, *(path for room in ("fedcore", "ops", "flows", "tasks") for path in (ROOT / room).rglob("*.*"))]

@@ -87,7 +87,7 @@ def run(
         state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
             the rounds after it.
         accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one; "cuda": on a GPU.
-        together: devices of one net that train in one step there, as the rows of one matrix (docs/gpu.md).
+        together: devices of one net that train in one step there, as the rows of one matrix (`fedcore docs gpu`).
         metrics: functions by name, each of probabilities (N, K) and labels (N,), tensors, that returns a number; the
             table has it for each device and split.
         score_training: whether the table has split `train`, the scores on what each device trains on.
@@ -180,7 +180,7 @@ def compare(
         valid: what must hold for the claims to be tested.
         ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         converged: whether claims about the end are tested only where no row that they compare still gains.
-        metric: what decides answer and ranks (docs/metric.md); "auto": balanced accuracy where one class has more
+        metric: what decides answer and ranks (fedcore docs metric); "auto": balanced accuracy where one class has more
             than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy. Of a number as label
             mae, rmse or r2; rmse if none is named.
         positive: the label that f1, precision, recall and average_precision are of.

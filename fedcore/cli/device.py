@@ -15,7 +15,7 @@ def refuse_leaf(_context: click.Context, _option: click.Parameter, value: tuple[
 
 @click.group()
 def device() -> None:
-    """Take part, as one device, in a method that runs in the field (docs/field.md)."""
+    """Take part, as one device, in a method that runs in the field (`fedcore docs field`)."""
 
 
 @device.command()
@@ -53,7 +53,7 @@ def start(
     fedcore device start a.zip --data a.csv --allow fedavg --allow analytic --allow numbers
     """
     if not allow:
-        raise InputError("--allow: name the methods that may run here, e.g. --allow fedavg (docs/privacy.md)")
+        raise InputError("--allow: name the methods that may run here, e.g. --allow fedavg (`fedcore docs privacy`)")
     from fedcore.field.consent import Limits, consent_of, describe
 
     limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)

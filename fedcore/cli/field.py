@@ -22,7 +22,7 @@ NOTICE = 31
 
 @click.group()
 def field() -> None:
-    """Run a method on real devices, whose examples never leave them (docs/field.md)."""
+    """Run a method on real devices, whose examples never leave them (`fedcore docs field`)."""
 
 
 @field.command("try")

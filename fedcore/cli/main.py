@@ -11,11 +11,13 @@ from fedcore.pipeline.command import report_bad_input
 
 COMMANDS = (
     "init", "preview", "plan", "run", "show", "promote", "predict", "field", "device", "ui", "prune", "status", "save",
-    "restore", "stage",
+    "restore", "docs", "stage",
 )  # fmt: skip
 """A module of this package for each, but for those of another's module."""
 
-MODULES = {"preview": "run", "plan": "run", "stage": "run", "restore": "save", "prune": "status", "ui": "show"}
+MODULES = {
+    "preview": "run", "plan": "run", "stage": "run", "restore": "save", "prune": "status", "ui": "show", "docs": "show",
+}  # fmt: skip
 
 
 class Commands(click.Group):
@@ -41,8 +43,8 @@ def fedcore() -> None:
     cd my-sites
     fedcore run
 
-    What a run computes is written KEY=VALUE, as in params.yaml; docs/settings.md lists the settings. Everything else is
-    an option. A command works in the project in the current folder.
+    What a run computes is written KEY=VALUE, as in params.yaml (`fedcore docs settings`). Everything else is an option.
+    A command works in the project in the current folder. `fedcore docs` lists the pages of the documentation.
     """
 
 

@@ -127,7 +127,7 @@ def show_history(study: str | None) -> None:
 
 @click.command()
 def ui() -> None:
-    """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C; docs/security.md says who may use them."""
+    """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
     from fedcore.cli.project import enter_project
 
     enter_project()
@@ -164,3 +164,28 @@ def ui() -> None:
         finally:
             mlflow.terminate()
             mlflow.wait()
+
+
+@click.command()
+@click.argument("name", required=False)
+def docs(name: str | None) -> None:
+    """Print a page of the documentation; without a NAME, list all pages.
+
+    \b
+    fedcore docs              every page with its question
+    fedcore docs settings     how to change a setting
+    """
+    from difflib import get_close_matches
+    from pathlib import Path
+
+    package = Path(__file__).parents[1]
+    folder = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
+    paths = [path for path in sorted(folder.rglob("*.md")) if path.parent.name in (folder.name, "methods", "results")]
+    pages = {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
+    if name in pages:
+        print(pages[name].read_text(), end="")
+    elif name is None:
+        print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
+    else:
+        near = "".join(f"did you mean {page}? " for page in get_close_matches(name, pages, 1))
+        raise InputError(f"no page {name!r}: {near}`fedcore docs` lists the pages")

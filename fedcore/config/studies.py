@@ -77,7 +77,7 @@ class Deciding(Section):
     """What section run says for all studies, and a study for itself where section run is silent.
 
     Args:
-        metric: what decides answer, ranks and page (docs/metric.md); "auto": balanced accuracy where one class has
+        metric: what decides answer, ranks and page (fedcore docs metric); "auto": balanced accuracy where one class has
             more than .8 of the examples, else accuracy; None: accuracy.
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
             devices; 0: all have; None: 20.
@@ -111,7 +111,7 @@ class Study(Deciding):
         converged: whether claims about the end are tested only where no row that they compare still gains.
         x_axis: the key of the grid along which the page draws accuracy.
         optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
-        figures: further figures of every setting, for the first seed (docs/studies.md).
+        figures: further figures of every setting, for the first seed (`fedcore docs studies`).
     """
 
     title: str

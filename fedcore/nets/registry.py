@@ -89,7 +89,7 @@ def as_data_need(
         names = ", ".join(entry.name for entry in several)
         raise InputError(
             f"net.name: {name} takes one input, and these data have several; use your own module whose forward takes "
-            f"{names} (docs/nets.md)"
+            f"{names} (`fedcore docs nets`)"
         )
     return {**({"per_step": True} if per_step else {}), **({"several": several} if several else {})}
 

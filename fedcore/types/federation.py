@@ -113,7 +113,7 @@ class Net:
         """The axes table; raises InputError where the net has none."""
         if self.axes is None:
             raise InputError(
-                "net.name: this net has no table of axes, its units cannot be aligned; give it one (docs/own_net.md)"
+                "net.name: this net has no table of axes, its units cannot be aligned: `fedcore docs own_net`"
             )
         return self.axes
 

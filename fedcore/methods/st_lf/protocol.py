@@ -144,7 +144,9 @@ def protocol_method(
 def binary(net: Net) -> Net:
     """Return the same architecture with two classes: a classifier of the device that an example comes from."""
     build = net.build
-    refused = InputError("net.name: this net cannot be built with two classes; choose one of fedcore's (docs/nets.md)")
+    refused = InputError(
+        "net.name: this net cannot be built with two classes; choose one of fedcore's: `fedcore docs nets`"
+    )
     if not isinstance(build, partial):
         raise refused
     if build.func is with_integers:
