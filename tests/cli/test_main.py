@@ -83,7 +83,7 @@ def test_a_wrong_command_is_refused_without_waiting_for_prefect(refused: list[En
 
 
 ARGUMENTS = {"predict": ["x.csv"], "stage": ["plan"], "save": ["there"], "restore": ["there"]}
-ANYWHERE = {"init", "field", "device"}
+ANYWHERE = {"init", "docs", "field", "device"}
 """Commands that need no project."""
 OF_A_PROJECT = [name for name in COMMANDS if name not in ANYWHERE]
 
