@@ -6,10 +6,8 @@ from prefect import flow
 
 from fedcore.config.request import Request
 from fedcore.pipeline.orchestration import schedule
-from fedcore.pipeline.orchestration.steps import as_is
 from fedcore.pipeline.run.final_fit import fit, open_fit
 from fedcore.pipeline.run.requests import name_run, open_record, open_run
-from tasks import STEPS
 from tasks.record import record, record_final_fit
 from tasks.report import propose, report
 
@@ -18,21 +16,22 @@ from tasks.report import propose, report
 def federate(request: Request) -> None:
     """Run every study, seed, setting and method of a request, and report what the results say.
 
-    Data, partitions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run. Where the answer
-    for a new device asks for it, the best rows are trained once more without each device. A model that is promoted is
-    fitted once more before, on all rows of the devices.
+    Data, partitions and the rounds of a method are cached steps, in which the project's tasks take part. Each method
+    that computes anything is a flow run of its own. Where the answer for a new device asks for it, the best rows are
+    trained once more without each device. A model that is promoted is fitted once more before, on all rows of the
+    devices.
     """
     with open_record() as writer:
-        with open_run(request, STEPS, writer) as run:
+        with open_run(request, writer) as run:
             for ready in run.prepare():
                 for method in ready.setting.methods:
                     result = run.run_method(ready, method)
                     if result and result.computed:
-                        record(as_is(run), as_is(ready), as_is(result))
+                        record(run, ready, result)
                     elif result:
                         run.record(ready, result)
             run.leave_out_devices()
-        for origin, source in propose(as_is(run), report(as_is(run))):
-            with open_fit(run.params, origin, STEPS, writer) as session:
+        for origin, source in propose(run, report(run)):
+            with open_fit(run.params, origin, writer) as session:
                 fitted = fit(session, run.params, origin, source)
-                record_final_fit(as_is(writer), as_is(session.store), as_is(fitted), promote=True)
+                record_final_fit(writer, session.store, fitted, promote=True)

@@ -10,7 +10,6 @@ from prefect import flow
 from fedcore.field.session import choose_method, play
 from fedcore.pipeline.orchestration import schedule
 from fedcore.pipeline.orchestration.session import console
-from fedcore.pipeline.orchestration.steps import as_is
 from tasks.record import record_field
 
 
@@ -28,4 +27,4 @@ def field(
     field_run = play(
         place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
     )
-    record_field(as_is(field_run))
+    record_field(field_run)

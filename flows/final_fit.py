@@ -5,11 +5,9 @@ from __future__ import annotations
 from prefect import flow
 
 from fedcore.config.params import read
-from fedcore.pipeline.orchestration.steps import as_is
 from fedcore.pipeline.record.runs import Record
 from fedcore.pipeline.run.final_fit import fit, open_fit
 from fedcore.pipeline.run.requests import open_record
-from tasks import STEPS
 from tasks.record import record_final_fit
 
 
@@ -17,6 +15,6 @@ from tasks.record import record_final_fit
 def final_fit(model: str, version: str) -> None:
     """Train the method of a registered version on all labelled rows of each device, and register the models."""
     params, (origin, source) = read(), Record().find_source(model, version)
-    with open_record() as writer, open_fit(params, origin, STEPS, writer) as session:
+    with open_record() as writer, open_fit(params, origin, writer) as session:
         fitted = fit(session, params, origin, source)
-        record_final_fit(as_is(writer), as_is(session.store), as_is(fitted), promote=False)
+        record_final_fit(writer, session.store, fitted, promote=False)

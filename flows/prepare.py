@@ -8,26 +8,24 @@ from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.orchestration.session import open_session
-from fedcore.pipeline.orchestration.steps import as_is
 from fedcore.pipeline.run.outputs import plan_settings
-from tasks import STEPS
-from tasks.partition import read_dataset, save_partition
+from tasks.prepare import read_dataset, save_partition
 
 
 @flow(name="prepare-data", persist_result=False)
 def data() -> None:
     """Read every dataset that the studies' settings name."""
     run, settings = plan_settings()
-    with open_session("data", Store(environment.BLOBS), Workers(run.workers), tasks=STEPS) as session:
+    with open_session("data", Store(environment.BLOBS), Workers(run.workers)) as session:
         for setting in settings:
-            read_dataset(as_is(session), as_is(setting))
+            read_dataset(session, setting)
 
 
 @flow(name="prepare-partition", persist_result=False)
 def partition() -> None:
     """Divide each setting's dataset among devices, for every seed."""
     run, settings = plan_settings()
-    with open_session("partition", Store(environment.BLOBS), Workers(run.workers), tasks=STEPS) as session:
+    with open_session("partition", Store(environment.BLOBS), Workers(run.workers)) as session:
         for setting in settings:
             for seed in run.seeds:
-                save_partition(as_is(session), as_is(setting), seed)
+                save_partition(session, setting, seed)

@@ -1,15 +1,13 @@
 """Distil what models know: FedGen's generator, and nets that learn from draws of Gaussians."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import Any
-
-from prefect import task
-
-from fedcore.pipeline.orchestration.steps import STEP_OPTIONS, compute
+from fedcore.pipeline.work import combine
+from fedcore.types.federation import Params
+from fedcore.types.method import Combine, RoundInfo, Sent, Update
 
 
-@task(**STEP_OPTIONS)
-def distil(key: str, number: int) -> dict[str, Any]:
+@combine("distil")
+def distil(part: Combine, server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Train the server's model on what the devices sent. (DFL distils on the devices, in the task `train`.)"""
-    return compute(key, number)
+    return part(server, updates, round_info)

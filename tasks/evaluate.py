@@ -1,27 +1,22 @@
-"""Evaluation: the models that devices would run now, on their own and on the shared test examples."""
+"""The models that devices would run now, and their scores on the devices' own and on the shared test examples."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping
 
-from typing import Any
-
-from prefect import task
-
-from fedcore.pipeline.orchestration.steps import STEP_OPTIONS, compute
+from fedcore.pipeline import work
+from fedcore.types.federation import Data, Device, Params, Scoring
+from fedcore.types.method import Deploy, Message, Model, Scores
 
 
-@task(**STEP_OPTIONS)
-def evaluate(key: str, number: int) -> dict[str, Any]:
-    """Score a deployed model on the devices that run it."""
-    return compute(key, number)
+@work.deploy
+def deploy(part: Deploy, memory: Params, message: Message) -> Model:
+    """Make the model that a device runs, which is scored, registered and served."""
+    return part(memory, message)
 
 
-@task(**STEP_OPTIONS)
-def deploy(key: str, number: int) -> dict[str, Any]:
-    """Make the model that a device runs."""
-    return compute(key, number)
-
-
-@task(**STEP_OPTIONS)
-def embed(key: str, number: int) -> dict[str, Any]:
-    """Place examples in the plane by the features of the shared parts of the devices' models."""
-    return compute(key, number)
+@work.evaluate
+def evaluate(
+    part: Callable[..., Scores], deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device],
+    test: Data, scoring: Scoring = Scoring(),
+) -> Scores:  # fmt: skip
+    """Score a deployed model on the devices that run it. The scores decide which model is proposed."""
+    return part(deploy, memory, message, devices, test, scoring)

@@ -1,15 +1,13 @@
 """Align the units of models by optimal transport and fuse them (CODE, Algorithm 1; LMF), and its controls."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import Any
-
-from prefect import task
-
-from fedcore.pipeline.orchestration.steps import STEP_OPTIONS, compute
+from fedcore.pipeline.work import combine
+from fedcore.types.federation import Params
+from fedcore.types.method import Combine, RoundInfo, Sent, Update
 
 
-@task(**STEP_OPTIONS)
-def fuse(key: str, number: int) -> dict[str, Any]:
+@combine("fuse", "fold", "halve", "choose")
+def fuse(part: Combine, server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Fuse the devices' models, one after the other, layer after layer (CODE, (22) to (25))."""
-    return compute(key, number)
+    return part(server, updates, round_info)

@@ -1,21 +1,13 @@
 """Who is a source and who a target, over which links (ST-LF)."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import Any
-
-from prefect import task
-
-from fedcore.pipeline.orchestration.steps import STEP_OPTIONS, compute
+from fedcore.pipeline.work import combine
+from fedcore.types.federation import Params
+from fedcore.types.method import Combine, RoundInfo, Sent, Update
 
 
-@task(**STEP_OPTIONS)
-def measure_divergence(key: str, number: int) -> dict[str, Any]:
-    """Train a classifier that tells two devices apart: their divergence (ST-LF, Algorithm 1)."""
-    return compute(key, number)
-
-
-@task(**STEP_OPTIONS)
-def form_links(key: str, number: int) -> dict[str, Any]:
+@combine("link", "identify")
+def form_links(part: Combine, server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Choose sources, targets and the weights of links under the cost of energy (ST-LF, Algorithm 2)."""
-    return compute(key, number)
+    return part(server, updates, round_info)

@@ -1,23 +1,19 @@
 """Report what the results say, and propose models."""
 
-from __future__ import annotations
-
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
+from fedcore.pipeline.orchestration.task_runs import task
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.result import PromotionCandidate
 from fedcore.pipeline.run import outputs
 from fedcore.pipeline.run.requests import Run
 
 
-@task(cache_policy=NO_CACHE)
+@task("report")
 def report(run: Run) -> list[str]:
     """Print the answers, leave them on Prefect's page, write tables and the page; returns what to propose."""
     return outputs.report(run.params, run.jobs, run.results, run.session.store, run.writer, run.request.prepared)
 
 
-@task(cache_policy=NO_CACHE)
+@task("propose")
 def propose(run: Run, configs: list[str]) -> list[tuple[Origin, PromotionCandidate]]:
     """Propose the models of configurations; returns those whose final fit is to be promoted, with what made them."""
     return run.propose(configs)

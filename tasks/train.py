@@ -1,27 +1,17 @@
 """Local training: the steps of single devices on their own examples."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from prefect import task
-
-from fedcore.pipeline.orchestration.steps import STEP_OPTIONS, compute
+from fedcore.pipeline.work import attach, local
+from fedcore.types.federation import Device, Params
+from fedcore.types.method import Attach, Local, Message, StepId, Update
 
 
-@task(**STEP_OPTIONS)
-def train(key: str, number: int) -> dict[str, Any]:
-    """Train a device's model on its examples, as its method does: `local` of a stage of one round."""
-    return compute(key, number)
+@local("train")
+def train(part: Local, memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Train a device's model on its examples, as its method does."""
+    return part(memory, message, device, step_id)
 
 
-@task(**STEP_OPTIONS)
-def rank(key: str, number: int) -> dict[str, Any]:
-    """Train, and measure what the ranking of models needs (CODE, Algorithm 1, line 5)."""
-    return compute(key, number)
-
-
-@task(**STEP_OPTIONS)
-def rounds(key: str, number: int) -> dict[str, Any]:
-    """Play the next rounds of a stage, at most half a minute of them: a chunk is the unit that a crash can lose."""
-    return compute(key, number)
+@attach("rank")
+def rank(part: Attach, update: Update, device: Device, step_id: StepId) -> Update:
+    """Measure what the ranking of models needs (CODE, Algorithm 1, line 5)."""
+    return part(update, device, step_id)

@@ -31,6 +31,11 @@ def flow(module: str, name: str) -> Any:
     try:
         return getattr(import_module(f"flows.{module}"), name)
     except ModuleNotFoundError as missing:
+        if missing.name == "fedcore.pipeline.orchestration.steps":
+            raise InputError(
+                "flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: fedcore init ../NEW, "
+                "move its flows/ and tasks/ here, and make your edits in them"
+            ) from None
         if missing.name not in ("flows", f"flows.{module}", "tasks"):
             raise
         raise InputError(f"{missing.name}: the project has no such folder or module; fedcore init makes them") from None

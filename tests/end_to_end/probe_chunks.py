@@ -19,7 +19,7 @@ from fedcore.methods import method
 from fedcore.nets import net
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store, refs
-from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.run_method import deploy_models
 
@@ -109,7 +109,7 @@ class Play:
         self.store, self.pool, self.fed = store, pool, fed
 
     def rounds(self, chosen: Method, seed: int, every: int = 1) -> Iterator[RoundResult]:
-        self.steps = Steps(self.store, self.pool)
+        self.steps = Graph(self.store, self.pool)
         return chunks.rounds(chosen, self.fed, seed, self.steps, every)
 
     def whole(self, one: RoundResult) -> bool:
@@ -119,7 +119,7 @@ class Play:
     def forget(self, one: RoundResult) -> None:
         """Delete a round's state, except the parts that existed before the first round."""
         begun = refs(chunks.stored_parts(library.begin(scaffold(1), self.fed, one.round_info.seed, self.steps)))
-        Steps(self.store, self.pool).drop(chunks.stored_parts(one.state), keep=[*begun])
+        Graph(self.store, self.pool).drop(chunks.stored_parts(one.state), keep=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]
@@ -198,7 +198,7 @@ def kept(play: Play, plain: Federation) -> dict[str, Any]:
     made = play.steps(work.bare, "given")
     play.steps.drop(made, keep=())
     found["given"] = play.store.holds(made)
-    other = Steps(play.store, play.pool)
+    other = Graph(play.store, play.pool)
     other.drop(made, keep=[made])
     found["but"] = play.store.holds(made)
     other.drop(made, keep=())

@@ -60,3 +60,15 @@ def test_the_promotion_alone_is_told(deployed: Deployed):
 def test_every_run_completed(deployed: Deployed):
     assert {run["state_name"] for run in deployed.runs} == {"Completed"}
     assert "Traceback" not in deployed.log
+
+
+def test_each_method_is_drawn_as_its_paper_draws_it(deployed: Deployed):
+    """A flow run for each method that computes anything; arrows as references were read. A control has none."""
+    (drawn,) = (drawn for name, drawn in deployed.arrows.items() if name == "lmf, base, seed 0")
+    assert not [name for name in deployed.arrows if name.startswith("majority")]
+    ranks = {name for name in drawn if name.startswith("rank")}
+    assert drawn["fuse"] == ranks
+    assert drawn["deploy"] == drawn["evaluate"] == {"fuse"}
+    assert ranks == {"rank: 4 of 4 from the cache"} or {drawn[name].pop() for name in ranks} == {
+        name.replace("rank", "train") for name in ranks
+    }

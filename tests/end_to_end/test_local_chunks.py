@@ -14,7 +14,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
-from fedcore.pipeline.orchestration.cached_steps import InMemory
+from fedcore.pipeline.orchestration.graph import InMemory
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
 ROUNDS = {
@@ -47,7 +47,7 @@ def test_rounds_are_evaluated_at_the_given_interval(found: dict[str, Any], name:
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_repeated_rounds_are_a_step_per_chunk(found: dict[str, Any], name: str):
-    """Steps computed and asked for: all rounds are one if they take less than a chunk, one each if they take more."""
+    """Graph computed and asked for: all rounds are one if they take less than a chunk, one each if they take more."""
     rounds = REPEATED.get(name, 0)
     assert found[f"{name}, every 1, chunks of 30"] == [min(rounds, 1)] * 2
     assert found[f"{name}, every 1, chunks of 0"] == [rounds] * 2

@@ -8,20 +8,22 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import torch
-from prefect import Task, get_client, get_run_logger, runtime
+from prefect import Flow, get_client, get_run_logger, runtime
+from prefect.client.schemas.objects import State
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.states import Crashed
+from prefect.states import Completed, Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
+from fedcore.errors import InputError
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Engine, Workers
@@ -34,7 +36,12 @@ from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import server
-from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.graph import Graph
+from fedcore.pipeline.orchestration.task_runs import shorten
+from fedcore.pipeline.work import edited
+from fedcore.types.federation import Federation
+
+T = TypeVar("T")
 
 REPEATED = (
     "Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed",
@@ -89,12 +96,12 @@ class Session:
 
     def __init__(
         self, flow: str, store: Store, workers: Engine, progress: Progress, accelerator: str | None, together: int,
-        on_compute: Callable[[], None], tasks: Mapping[str, Task[..., Any]] | None,
+        on_compute: Callable[[], None],
     ) -> None:  # fmt: skip
         self.flow = flow
         self.on_compute = on_compute
         self.store = store
-        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator, tasks, together)
+        self.steps = Graph(store, workers, self._on_step, self._advance, accelerator, together)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -113,6 +120,50 @@ class Session:
     def advance_to(self, done: int) -> None:
         """Set the number of local steps that are done, cache hits included."""
         self._advance(done - self.done)
+
+    def from_cache(self, run: Callable[[], T]) -> T | None:
+        """Return what a run gives of which all steps are cached; otherwise None, and nothing is shown."""
+        done = self.done
+        if (result := self.steps.from_cache(run)) is None:
+            self.done = done
+        return result
+
+    def run_in_flow(
+        self, label: str, setting: str, seed: int, settings: Mapping[str, Any], data: Mapping[str, str],
+        fed: Federation, run: Callable[[], T],
+    ) -> T:  # fmt: skip
+        """Run a method in a flow run of its own, whose parameters are shown on Prefect's page. Raises its error.
+
+        One that refuses the data ends well there: the run goes on, or says why it ends.
+        """
+        ends: list[T | Exception] = []
+
+        def method(method: str, setting: str, seed: int, settings: dict[str, Any], data: dict[str, str]) -> State[Any]:
+            """Run a method: train on the devices, combine on the server, deploy and evaluate the models."""
+            log, self.log = self.log, get_run_logger()
+            try:
+                with self.steps.drawing(fed):
+                    ends.append(run())
+                return Completed()
+            except InputError as refused:
+                ends.append(refused)
+                return Completed(name="Left out", message=str(refused))
+            except Exception as error:
+                ends.append(error)
+                raise
+            finally:
+                self.log = log
+
+        name = shorten([f"{label}, {setting}, seed {seed}"])
+        flow: Any = Flow(method, flow_run_name=lambda: name, persist_result=False, validate_parameters=False)
+        shown = (label, setting, seed, dict(settings), dict(data))
+        state: State[Any] = flow(*shown, wait_for=self.steps.parents(fed), return_state=True)
+        if not ends and not state.is_completed():
+            state.result()
+        end = ends[0] if ends else run()  # a flow that is tried again may have it already
+        if isinstance(end, Exception):
+            raise end
+        return end
 
     def print_line(self, line: str, terminal: bool = True) -> None:
         """Print a line in Prefect's log of the flow and, if wanted, in the terminal."""
@@ -134,6 +185,7 @@ class Session:
             self._advance(step.calls)
         if not step.cached:
             self.on_compute()
+            self.log.info(shorten([f"{step.kind} {step.unit}".strip()]) + f": {step.wall:.1f} s")
 
 
 @contextmanager
@@ -154,12 +206,11 @@ def mark_running(flow_run: str) -> Iterator[None]:
 @contextmanager
 def open_session(
     flow: str, store: Store, engine: Engine, accelerator: str = "none", together: int = 1,
-    on_compute: Callable[[], None] = lambda: None, tasks: Mapping[str, Task[..., Any]] | None = None,
+    on_compute: Callable[[], None] = lambda: None,
 ) -> Iterator[Session]:  # fmt: skip
     """Open a session; worker processes of its own start with the first step that is not cached.
 
-    accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`. tasks: see
-    `Steps`.
+    accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -169,24 +220,22 @@ def open_session(
     progress = Progress(*columns, console=console, transient=True)
     with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
         device = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
-        session = Session(flow, store, engine, progress, device, together, on_compute, tasks)
-        with closing(session.steps.locks):
+        session = Session(flow, store, engine, progress, device, together, on_compute)
+        with closing(session.steps):
             yield session
-            session.steps.require_all_kept()
 
 
 @contextmanager
 def open_run_session(
-    flow: str, run: Run, settings: Iterable[Setting], on_compute: Callable[[], None],
-    tasks: Mapping[str, Task[..., Any]],
-) -> Iterator[Session]:  # fmt: skip
+    flow: str, run: Run, settings: Iterable[Setting], on_compute: Callable[[], None]
+) -> Iterator[Session]:
     """Open a session with the store, the engine and the hardware of section run. settings: those of the jobs.
 
     At its end it deletes what the section says is not kept.
     """
     store = open_store(run.store)
     engine = choose_engine(run, settings, store, console.print)
-    with open_session(flow, store, engine, run.accelerator, run.together, on_compute, tasks) as session:
+    with open_session(flow, store, engine, run.accelerator, run.together, on_compute) as session:
         yield session
         if run.states == "long":
             session.steps.evict_cheap()
@@ -216,6 +265,7 @@ def own_modules(settings: Iterable[Setting]) -> list[str]:
         if ":" in name
     }
     installed = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    named |= {name.partition(".")[0] for name in edited()}
     return sorted(name for name in named if not installed & {*_place(name).parents})
 
 

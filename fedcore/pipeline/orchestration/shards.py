@@ -1,14 +1,14 @@
-"""Which calls of a map are one step, and the words for steps; imports no Prefect."""
+"""Which calls of a map are one step; imports no Prefect."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fedcore.core.rounds import receive
-from fedcore.core.threats import admit
-from fedcore.core.together import accelerate_all, run_on_together
-from fedcore.execute.accelerator import accelerate, run_on, trains
+from fedcore.core.evaluation import score
+from fedcore.core.together import accelerate_all
+from fedcore.execute.accelerator import accelerate, trains
 from fedcore.pipeline.cache.store import refs
+from fedcore.pipeline.work import around, word_of
 
 MANY = 256
 """The most calls of a map that are a step each."""
@@ -26,8 +26,15 @@ FEW = 1000
 """The most values that they refer to: a call that scores a thousand devices is a step of its own."""
 
 
+def evaluated(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step's function, in the project's task if it scores models."""
+    scores: Callable[..., Any] = around("evaluate", fn) if fn is score else fn
+    return scores
+
+
 def nested_on(fn: Callable[..., Any], accelerator: str | None, together: int) -> Callable[..., Any]:
     """Return what the key of a step that runs other steps there knows as its function."""
+    fn = around("evaluate", fn)  # its rounds are scored inside
     return accelerate(fn, accelerator) if together == 1 else partial(accelerate_all(fn, accelerator), together)
 
 
@@ -75,20 +82,6 @@ def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]], together: int = 1
 
 def _of_shard(units: Sequence[Any]) -> str:
     return f"{label_of(units[0])} to {label_of(units[-1])}"
-
-
-def word_of(fn: Any, *args: Any) -> str:
-    """Return the word for a step (fedcore.types.method.step_word), whatever its bound arguments and wherever it runs.
-
-    A step of the server has the word of the method's `combine`.
-    """
-    while True:
-        if isinstance(fn, partial):
-            fn, args = fn.func, (*fn.args, *args)
-        elif fn in (run_on, run_on_together, receive, admit):
-            fn, args = args[0], args[1:]
-        else:
-            return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])
 
 
 def label_of(unit: Any) -> str:

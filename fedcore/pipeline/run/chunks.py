@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
 from fedcore.pipeline.cache.store import DamagedBlob
-from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.types.federation import Federation
 from fedcore.types.method import Method, PairStage, step_word
 
@@ -22,7 +22,7 @@ Checkpoint: TypeAlias = tuple[Any, ...]
 """The stored parts of a state, its stage, its round, and who has been sent its messages."""
 
 
-def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[RoundResult]:
+def rounds(method: Method, fed: Federation, seed: int, steps: Graph, every: int) -> Iterator[RoundResult]:
     """Yield a method's rounds, as fedcore.core.rounds.run does.
 
     In a stage of one round each device is a step. In a stage of several rounds each chunk is a step that writes
@@ -61,7 +61,7 @@ def _ends(method: Method, state: State) -> bool:
     return next_round(method, state).stage == len(method.stages)
 
 
-def release(method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], end: State) -> None:
+def release(method: Method, fed: Federation, seed: int, steps: Graph, starts: Sequence[State], end: State) -> None:
     """Let memories at a method's end be deleted, if its last chunk took at most CHUNK seconds.
 
     A step that needs them computes them again, from `starts`.
@@ -86,7 +86,7 @@ def count_local_steps(method: Method, devices: int) -> int:
 
 
 def play_chunk(
-    method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], every: int, left: int
+    method: Method, fed: Federation, seed: int, steps: Graph, starts: Sequence[State], every: int, left: int
 ) -> list[RoundResult]:
     """Run the next rounds of a stage, at most `left`, or find them in the cache.
 
@@ -103,13 +103,14 @@ def play_chunk(
         end = messages if last else chunk["state"]
         return chunk["reports"], end if len(chunk["rounds"]) == left else ()
 
-    chunk = steps.run_nested(
-        compute_chunk, method, fed, seed, checkpoints[-1], every, unkeyed=(left, checkpoints), needed=needed
-    )
+    def name(chunk: Any) -> str:
+        first, last = state.round + 1, state.round + len(chunk["rounds"])
+        return f"rounds {first} to {last}" if last > first else f"round {first}"
+
+    run = partial(steps.run_nested, compute_chunk, method, fed, seed, checkpoints[-1], every, needed=needed, name=name)
+    chunk = run(unkeyed=(left, checkpoints))
     if len(chunk["rounds"]) > left:
-        chunk = steps.run_nested(
-            compute_chunk, method, fed, seed, checkpoints[-1], every, left, unkeyed=(checkpoints,), needed=needed
-        )
+        chunk = run(left, unkeyed=(checkpoints,))
     server, messages, memories, replays = chunk["state"]
     reports = steps.store.get(chunk["reports"])
     nothing = dict.fromkeys(fed.devices, 0)
@@ -147,7 +148,7 @@ def compute_chunk(
     receive any, as thousands may do neither.
 
     checkpoints: the starts of the stage's chunks, `checkpoint` last. execute: InMemory of
-    fedcore.pipeline.orchestration.cached_steps. The signature does not name this type: a step's key covers the source
+    fedcore.pipeline.orchestration.graph. The signature does not name this type: a step's key covers the source
     that its function uses, and the result does not depend on how a chunk is run.
     """
     state = restore(execute, method, fed, seed, checkpoints)

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from prefect import Task
-
 from fedcore.config.studies import run_section
 from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
@@ -25,6 +23,7 @@ from fedcore.pipeline.run import forecast, partitions
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.run.run_method import config_digest, count_examples, run_method
 from fedcore.pipeline.run.step_functions import divide_finally
+from fedcore.pipeline.work import build
 from fedcore.results import tidy
 from fedcore.types.federation import Federation
 from fedcore.types.method import Method
@@ -33,12 +32,10 @@ ADVICE = "promote it as it is with: fedcore promote {name} --version {version} -
 
 
 @contextmanager
-def open_fit(
-    params: Mapping[str, Any], origin: Origin, tasks: Mapping[str, Task[..., Any]], writer: RecordWriter
-) -> Iterator[Session]:
+def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> Iterator[Session]:
     """Open the session of a final fit: its store, and the engine that computes its steps."""
     setting = replace(origin.setting, methods=(origin.row,))
-    with open_run_session("final fit", run_section(params), [setting], writer.warm_up, tasks) as session:
+    with open_run_session("final fit", run_section(params), [setting], writer.warm_up) as session:
         yield session
 
 
@@ -72,7 +69,7 @@ def require_same(session: Session, origin: Origin, study: PreparedData, name: st
     """Return the method of a run; raises InputError if its configuration has another digest by now."""
     setting, row = origin.setting, origin.row
     fed = partitions.build_federation(session.steps, setting, study)
-    method = row.build(fed.public.nets, count_examples(session.store, study))
+    method = build(row, fed.public.nets, count_examples(session.store, study))
     digest_now = config_digest(
         setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.hardware
     )
@@ -105,7 +102,7 @@ def announce(
     """
     workers = Workers(run_section(params).workers).count
     total, less = sum(rows.values()), sum(before.values())
-    method = origin.row.build(fed.public.nets)
+    method = build(origin.row, fed.public.nets)
     steps = forecast.expected_seconds(session.steps, workers, method, fed, origin.seed)
     seconds = steps * total / max(less, 1)
     what = f"{origin.row.label}, seed {origin.seed}, on {total:,} rows of {len(rows):,} devices in place of {less:,}"

@@ -31,17 +31,18 @@ from fedcore.nets import shapes
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.records import look_up
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
-from fedcore.pipeline.orchestration.cached_steps import Steps
-from fedcore.pipeline.orchestration.records import look_up
-from fedcore.pipeline.orchestration.shards import nested_on, place_calls, word_of
+from fedcore.pipeline.orchestration.graph import Graph
+from fedcore.pipeline.orchestration.shards import evaluated, nested_on, place_calls
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import federation_without, leaves_out
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy
+from fedcore.pipeline.work import build, word_of
 from fedcore.report.forecast import CostEstimate, print_forecast
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types.federation import Federation, Params
@@ -67,7 +68,7 @@ def typical_seconds() -> dict[str, float]:
 
 
 class DryRun:
-    """Stands in for Steps (fedcore.pipeline.orchestration.cached_steps), and runs nothing but what takes no time.
+    """Stands in for Graph (fedcore.pipeline.orchestration.graph), and runs nothing but what takes no time.
 
     done: the steps that the method needs, as often as it asks for them; the seconds of one that is not cached are what
     it is expected to take, a step of several devices at once that share of a worker's time.
@@ -115,7 +116,7 @@ class DryRun:
         return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        placed, shards = place_calls(fn, calls, self.accelerator, self.together)
+        placed, shards = place_calls(evaluated(fn), calls, self.accelerator, self.together)
         share = 1 / min(self.workers, max(1, len(calls)))
         if len(shards) == len(calls):
             return {
@@ -138,7 +139,12 @@ class DryRun:
         return self._find(fn, "", args, 1.0, compute)
 
     def run_nested(
-        self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (), needed: Callable[[Any], Any]
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        unkeyed: tuple[Any, ...] = (),
+        needed: Callable[[Any], Any],
+        name: Any = None,
     ) -> Any:
         method, fed, _, checkpoint, _, left = (*args, *unkeyed)[:6]
         stage = method.stages[checkpoint[4]]
@@ -332,7 +338,7 @@ def best_rate(
     nets, sizes, task = partitioned.fed.public.nets, partitioned.sizes, partitioned.fed.task
     plans: list[tuple[MethodConfig, Plan]] = []
     for row in rates:
-        method = row.build(nets, sizes, task)
+        method = build(row, nets, sizes, task)
         sent = dry_run.message_bytes(rates[0], partitioned.fed, sizes)
         plans.append((row, dry_run.play(method, partitioned.fed, job.seed, setting.every, sent)))
         if plans[-1][1].is_cached(seen):
@@ -344,7 +350,7 @@ def leave_first_out(dry_run: DryRun, seed: int, partitioned: PartitionedSetting,
     """Return the kind of a row, of which one is trained without each device, and what it needs without the first."""
     assert partitioned.rest is not None
     sizes = {name: partitioned.sizes[name] for name in partitioned.rest.devices}
-    method = row.build(partitioned.rest.public.nets, sizes)
+    method = build(row, partitioned.rest.public.nets, sizes)
     sent = dry_run.message_bytes(row, partitioned.fed, partitioned.sizes)
     plan = dry_run.play(method, partitioned.rest, seed, NEVER, sent, deploys=False)
     return row.label if row.control else "alone" if trains_alone(method) else "combines", plan
@@ -358,7 +364,7 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     """
     short = {key: 1 for key in row.settings if key in ("pretrain_steps", "steps")}
     once = replace(row, training=replace(row.training, steps=1), settings={**row.settings, **short})
-    method = once.build(fed.public.nets, sizes)
+    method = build(once, fed.public.nets, sizes)
     name = max(sizes, key=lambda name: sizes[name])
     device = store.get(fed.devices[name])
     _, messages = Inline().call(method.begin, store.get(fed.public), 0)
@@ -373,7 +379,7 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     return {}
 
 
-def expected_seconds(steps: Steps, workers: int, method: Method, fed: Federation, seed: int) -> float:
+def expected_seconds(steps: Graph, workers: int, method: Method, fed: Federation, seed: int) -> float:
     """Return the seconds of a method's steps that are not in the cache, without the kinds that have never run here."""
     dry_run = DryRun(steps.store, workers, steps.accelerator, steps.together)
     plan = dry_run.play(method, fed, seed, max(stage.rounds for stage in method.stages))

@@ -16,13 +16,13 @@ from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import leave_out as leave_out_of
 from fedcore.partition.new_devices import new_sites
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.orchestration.session import Session
-from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import distribute_without, prepare_sites
+from fedcore.pipeline.work import build, word_of
 from fedcore.results import left_out
 from fedcore.results.answer import rows_to_leave_out
 from fedcore.results.criterion import Criterion
@@ -35,7 +35,7 @@ MOST = 20
 
 
 def score_sites(
-    steps: Steps, prepared: PreparedData, scale: str, method: Method, fed: Federation, state: State
+    steps: Graph, prepared: PreparedData, scale: str, method: Method, fed: Federation, state: State
 ) -> dict[str, dict[str, float]]:
     """Return the scores on the sites whose rows are all marked test; empty if the data have none."""
     dataset, partition = read_prepared(steps.store, prepared)
@@ -100,10 +100,12 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
 
 def trained(results: Sequence[Result]) -> list[Trained]:
     """Return what runs these rows again without a device."""
-    return [Trained(r, r.row.label, r.row.build, partial(attrgetter("fed"), r), r.state, r.table) for r in results]
+    return [
+        Trained(r, r.row.label, partial(build, r.row), partial(attrgetter("fed"), r), r.state, r.table) for r in results
+    ]
 
 
-def rows_with_model(steps: Steps, results: Sequence[Result]) -> frozenset[str]:
+def rows_with_model(steps: Graph, results: Sequence[Result]) -> frozenset[str]:
     """Return the labels of the rows that have a model for a device that took no part, in some seed."""
     return left_out.rows_with_model(trained(results), steps)
 
@@ -111,11 +113,11 @@ def rows_with_model(steps: Steps, results: Sequence[Result]) -> frozenset[str]:
 def count_left_out(result: Result) -> int:
     """Return the number of local steps of a result's method without each device."""
     devices = len(result.fed.devices)
-    return devices * count_local_steps(result.row.build(result.fed.public.nets), devices - 1)
+    return devices * count_local_steps(build(result.row, result.fed.public.nets), devices - 1)
 
 
 def federation_without(
-    steps: Steps, fed: Federation, prepared: PreparedData, scale: str, device: str
+    steps: Graph, fed: Federation, prepared: PreparedData, scale: str, device: str
 ) -> tuple[Federation, Ref]:
     """Return the federation without a device, and all labelled examples of that device, as references."""
     distributed = partial(distribute_without, device=device, scale=scale)

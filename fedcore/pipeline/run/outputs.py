@@ -149,7 +149,7 @@ def report(
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything)
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
-        publish(study, text)
+        publish(f"answer {study}", text, f"{study}: what to do")
     print_answers(study_answers(answered.answers))
     with naming(PIPELINE if prepared else RUNS):
         if prepared:
@@ -159,12 +159,12 @@ def report(
         return write_run(params, jobs, results, answered, store, writer)
 
 
-def publish(study: str, text: str) -> None:
-    """Leave a study's answer, in Markdown, as an artifact of this flow run; each study's artifacts have one key."""
+def publish(name: str, text: str, description: str) -> None:
+    """Leave a text in Markdown as an artifact of this flow run; artifacts of one name have one key."""
     from prefect.artifacts import create_markdown_artifact  # loads Prefect, which a printed answer does not need
 
-    key = re.sub(r"[^a-z0-9]+", "-", f"answer {study}".lower()).strip("-")
-    create_markdown_artifact(key=key, markdown=text, description=f"{study}: what to do")
+    key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    create_markdown_artifact(key=key, markdown=text, description=description)
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:

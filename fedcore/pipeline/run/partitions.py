@@ -27,13 +27,14 @@ from fedcore.partition.tables import counts, dropped_devices, dropped_note, from
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
+from fedcore.pipeline.work import around
 from fedcore.report import figures, spreadsheet
 from fedcore.results.criterion import scoring
 from fedcore.types.federation import Device, Federation, Scoring
 from fedcore.types.method import HeldOut
 
 if TYPE_CHECKING:
-    from fedcore.pipeline.orchestration.cached_steps import Steps  # which imports Prefect
+    from fedcore.pipeline.orchestration.graph import Graph  # which imports Prefect
 
 DATASET, CARD = "dataset.safetensors", "card.json"
 PARTITION = "index.parquet"
@@ -115,11 +116,12 @@ def import_partition(store: Store, folder: Path) -> Ref:
 
 
 def divide_dataset(
-    steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int, divided: Partition | None = None
+    steps: Graph, dataset: Ref, federation: Mapping[str, Any], seed: int, divided: Partition | None = None
 ) -> Ref:
     """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
     divide_so = partial(divide, federation=partition_arguments(federation), seed=seed)
-    parts: Ref = steps.run_inline(divide_so, dataset, result=divided)
+    in_task = around("partition", divide_so)
+    parts: Ref = steps.run_inline(in_task, dataset, result=divided if in_task is divide_so else None)
     return parts
 
 
@@ -132,7 +134,7 @@ def require_two(classes: Sequence[str], label: str) -> None:
 
 
 def build_federation(
-    steps: Steps, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
+    steps: Graph, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
 ) -> Federation:
     """Return the federation; its devices hold references, which the loop never reads.
 

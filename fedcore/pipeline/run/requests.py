@@ -1,12 +1,13 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
-from prefect import Task, runtime
+from prefect import runtime
 
 from fedcore.config import nightly
 from fedcore.config.methods import MethodConfig
@@ -26,6 +27,7 @@ from fedcore.pipeline.record.result import PreparedData, PromotionCandidate, Res
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
+from fedcore.pipeline.work import build, edited
 from fedcore.results.answer import STOPPED_AFTER
 from fedcore.results.stopping import SoFar, best, rows_that_cannot_win
 from fedcore.results.summary import join_words
@@ -77,6 +79,7 @@ class Run:
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
+        self._methods: list[bool] = []  # for each method that was run, whether all of its steps were cached
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
@@ -97,7 +100,7 @@ class Run:
         accepted, sizes = [], run_method.count_examples(self.session.store, data)
         for method in setting.methods:
             try:
-                require_devices(method.build(federation.public.nets, sizes, federation.task), federation)
+                require_devices(build(method, federation.public.nets, sizes, federation.task), federation)
             except InputError as refused:
                 self.leave_out(job, method, refused)
             else:
@@ -129,7 +132,7 @@ class Run:
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
         if method.label in self._stop_rows(ready):
-            local = count_local_steps(method.build(ready.federation.public.nets), len(ready.federation.devices))
+            local = count_local_steps(build(method, ready.federation.public.nets), len(ready.federation.devices))
             self.session.advance_to(self.session.done + local)
             return None
         row_key = ready.job.study, ready.setting.name, method.label
@@ -163,11 +166,21 @@ class Run:
                 self.session.print_line(line, terminal=not self.request.prepared)
 
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
+        """Run a method with one learning rate: in a flow run of its own, unless all is cached or it is a control."""
         job, setting = ready.job, ready.setting
-        return run_method.run_method(
-            self.session, setting, ready.data, ready.federation, method, job.seed, job.size, setting.every,
-            job.extra_figures,
+        run = partial(
+            run_method.run_method, self.session, setting, ready.data, ready.federation, method, job.seed, job.size,
+            setting.every, job.extra_figures,
         )  # fmt: skip
+        result = self.session.from_cache(run)
+        self._methods.append(result is not None)
+        if result is not None or method.control:
+            return result or run()
+        label, rates = method.label, run_method.rates_of(setting, method)
+        if len(rates) > 1:
+            label = f"{label} at learning rate {method.training.lr:g}"
+        data = {"dataset": ready.data.dataset.digest, "partition": ready.data.partition.digest}
+        return self.session.run_in_flow(label, setting.name, job.seed, method.flat(), data, ready.federation, run)
 
     def _tune(self, ready: ReadySetting, method: MethodConfig) -> TunedResult:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""
@@ -302,20 +315,24 @@ def tidy_up(keep: nightly.Keep) -> None:
 
 
 @contextmanager
-def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: RecordWriter) -> Iterator[Run]:
+def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
     """Open a run of a request: its store, the engine that computes its steps, and its session.
 
-    tasks: the Prefect tasks of the steps, by their words. Raises InputError for a study without any result.
+    Raises InputError for a study without any result.
     """
     params, jobs = plan_jobs(request)
     settings = [setting for job in jobs for setting in job.settings]
-    with open_run_session("federate", run_section(params), settings, writer.warm_up, tasks) as session:
+    with open_run_session("federate", run_section(params), settings, writer.warm_up) as session:
         run = Run(request, params, jobs, session, writer)
+        for name in edited():
+            session.print_line(f"  edited task: {name} takes part in these results")
         yield run
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
         session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
+        known = f"From the cache: {sum(run._methods)} of {len(run._methods)} runs of methods."
+        outputs.publish("from the cache", known, "which methods computed nothing")
 
 
 def name_run() -> str:

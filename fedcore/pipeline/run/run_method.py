@@ -21,15 +21,15 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
-from fedcore.pipeline.orchestration.cached_steps import Steps
+from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.orchestration.session import Session
-from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.record import pictures
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
+from fedcore.pipeline.work import build, word_of
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.criterion import Criterion, measured
@@ -48,7 +48,7 @@ def run_method(
 ) -> Result:  # fmt: skip
     """Run a method to its end; every step is cached."""
     steps_before, local_before = len(session.steps.done), session.done
-    method = row.build(fed.public.nets)
+    method = build(row, fed.public.nets)
     session.start_method(
         f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(word_of(s.local) for s in method.stages)
     )
@@ -57,8 +57,6 @@ def run_method(
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
     loaded_reports: list[Report] = session.store.get([result.report for result in played])
     turn_reports = name_classes(session.store, prepared, loaded_reports)
-    for warning in reports.words(turn_reports, reports.WARNING):
-        session.print_line(f"  {row.label}: {warning}")
     models, counted = deploy_models(session.steps, method, fed, played[-1].state)
     classes = session.store.get(prepared.dataset).classes
     validated = None
@@ -67,6 +65,8 @@ def run_method(
         validated = session.steps(partial(score_validation, positive=positive), models, dict(fed.devices))
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in extra_figures else None
     done = tuple(session.steps.done[steps_before:])
+    for warning in reports.words(turn_reports, reports.WARNING):
+        session.print_line(f"  {row.label}: {warning}")
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.hardware)
     scale = setting.federation["scale"]
     table = tidy.of_run(
@@ -152,7 +152,7 @@ def count_all_steps(setting: Setting, fed: Federation, tuned: bool) -> int:
     tuned: whether the methods are run with each of their learning rates.
     """
     return sum(
-        count_local_steps(row.build(fed.public.nets), len(fed.devices)) * (len(rates_of(setting, row)) if tuned else 1)
+        count_local_steps(build(row, fed.public.nets), len(fed.devices)) * (len(rates_of(setting, row)) if tuned else 1)
         for row in setting.methods
     )
 
@@ -168,7 +168,7 @@ def with_rate(row: MethodConfig, rate: float) -> MethodConfig:
 
 
 def deploy_models(
-    steps: Steps, method: Method, fed: Federation, state: State
+    steps: Graph, method: Method, fed: Federation, state: State
 ) -> tuple[dict[str, Ref], tuple[Ref, ...]]:
     """Return each device's deployed model, and the counts of their outcomes; equal models are computed once."""
     groups = [

@@ -17,7 +17,8 @@ class Deployed:
     """first: `prefect deployment run`. wrong: with a wrong parameter. scheduled: after an interval
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
     the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
-    which a command of nightly.yaml was told.
+    which a command of nightly.yaml was told. arrows: for each method of the first run, its task runs with those that
+    they wait for.
     """
 
     first: Seen
@@ -29,6 +30,7 @@ class Deployed:
     answers: list[dict[str, Any]]
     aliases: dict[str, int]
     told: list[dict[str, Any]]
+    arrows: dict[str, dict[str, set[str]]]
 
 
 def deployed(place: Place) -> Deployed:
@@ -59,7 +61,32 @@ def deployed(place: Place) -> Deployed:
         with closing(sqlite3.connect(here.folder / "mlflow.db")) as db:
             aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
         done = here.look()
+        (first_run,) = [run for run in runs() if not run["auto_scheduled"]]
         told = [json.loads(line) for line in (place.folder / "told").read_text().splitlines()]
-        return Deployed(first, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases, told)
+        return Deployed(
+            first,
+            wrong,
+            done,
+            plan["schedules"],
+            runs(),
+            log.read_text(),
+            answers,
+            aliases,
+            told,
+            arrows(host, first_run["id"]),
+        )
     finally:
         end(worker)
+
+
+def arrows(host: Project, flow_run: str) -> dict[str, dict[str, set[str]]]:
+    """Return for each flow run inside one its task runs, each with those that an arrow leads from, by their names."""
+    found = {}
+    for inner in host.ask("flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}}):
+        nodes = host.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [inner["id"]]}}})
+        names = {node["id"]: node["name"] for node in nodes}
+        found[inner["name"]] = {
+            node["name"]: {names[source["id"]] for inputs in node["task_inputs"].values() for source in inputs}
+            for node in nodes
+        }
+    return found

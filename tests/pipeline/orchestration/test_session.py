@@ -1,31 +1,16 @@
-"""Sessions: records of steps that ran within a task, which Prefect writes when that task ends; heartbeats; engines."""
+"""Sessions: heartbeats; engines; what Prefect's database keeps."""
 
-import json
-import logging
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 from prefect.context import refresh_global_settings_context
-from prefect.filesystems import LocalFileSystem
-from prefect.locking.protocol import LockManager
-from prefect.results import ResultStore
 from prefect.server.database.orm_models import Base
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings
-from prefect.transactions import IsolationLevel, transaction
-from project import ROOT
 from project_params import copied, refusal
 from sqlalchemy import create_engine
 from sqlalchemy.schema import CreateTable
@@ -35,80 +20,15 @@ from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, run_section
 from fedcore.core.training import Training
 from fedcore.execute.cluster import Cluster
-from fedcore.execute.workers import Inline, Workers
+from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.calls import store_error
-from fedcore.pipeline.cache.store import Ref, Store, flatten
-from fedcore.pipeline.command import Failed, report_bad_input
-from fedcore.pipeline.orchestration import cached_steps, retention, server, session
-from fedcore.pipeline.orchestration import records as step_records
-from fedcore.pipeline.orchestration.cached_steps import Steps
-from fedcore.pipeline.orchestration.records import SERIALIZER, StepLocks, with_checksum
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.command import Failed
+from fedcore.pipeline.orchestration import retention, server, session
 from fedcore.pipeline.orchestration.session import choose_engine, own_modules
 
 PREFECTS_OWN = get_current_settings().flows.heartbeat_frequency
-
-
-def double(number: int) -> int:
-    return 2 * number
-
-
-@pytest.fixture
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of step records of a session without a server."""
-    folder = tmp_path / "steps"
-    folder.mkdir()
-    monkeypatch.setattr(environment, "STEPS", folder)
-    monkeypatch.setattr(environment, "prepare", lambda: None)
-    monkeypatch.setattr(session, "mark_running", lambda flow_run: nullcontext())
-    monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("test"))
-    monkeypatch.setattr(session.journal, "append", lambda line: None)
-    monkeypatch.setattr(cached_steps, "in_order_of_completion", lambda calls, futures: calls)
-    monkeypatch.setattr(cached_steps, "wait_for", lambda name, future: future)
-    return folder
-
-
-def compute_in_a_task(place: Path, records: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> int:
-    """Run a step within a task; its record is written at the end of the task, or lost."""
-    written: dict[str, Any] = {}
-
-    def submit(steps: Any, kind: str, unit: Any, key: str, job: Any) -> dict[str, Any]:
-        job.ran = True
-        written[key] = with_checksum(key, {"value": flatten(8, "", {}), "wall": 1.0, "cpu": 0.5})
-        return written[key]
-
-    monkeypatch.setattr(Steps, "_submit", submit)
-    with session.open_session("flow", Store(place / "blobs"), Inline()) as opened:
-        with transaction(logger=logging.getLogger("test")):
-            found = opened.steps(double, 4)
-        for key, record in written.items() if kept else ():
-            metadata = {"serializer": SERIALIZER, "expiration": None}
-            (records / key).write_text(json.dumps({"metadata": metadata, "result": json.dumps(record)}))
-    return int(found)
-
-
-def test_a_record_that_is_written_at_the_end_of_the_task_is_enough(
-    tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch
-):
-    assert compute_in_a_task(tmp_path, records, monkeypatch, kept=True) == 8
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_a_record_that_was_lost_ends_the_run_in_one_line(
-    full: bool, tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    """A full disk is named."""
-
-    def write(path: Path, content: bytes) -> None:
-        raise OSError(ENOSPC, "No space left on device", str(path))
-
-    if full:
-        monkeypatch.setattr(step_records, "write_atomic", write)
-    with pytest.raises(SystemExit) as leaving, report_bad_input():
-        compute_in_a_task(tmp_path, records, monkeypatch, kept=False)
-    assert leaving.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert (str(records) in line and "no space" in line.lower()) if full else "the step's record was not kept" in line
 
 
 @pytest.fixture
@@ -195,122 +115,6 @@ def test_a_users_own_modules_are_sent_and_installed_ones_are_not(tmp_path: Path,
 
 def test_a_process_that_cannot_read_the_store_says_so(tmp_path: Path):
     assert store_error(Store(tmp_path), Ref("0" * 40, 4)) == f"cannot read the store {tmp_path}"
-
-
-# Locks of steps: of processes that ask for one step at once, one computes it.
-ASK = """
-import sys, time
-from pathlib import Path
-sys.path[:0] = [{tests!r}]
-from test_session import compute
-print(compute(Path({folder!r}), sys.argv[1]))
-"""
-
-
-def compute(folder: Path, name: str, seconds: float = 0.2) -> str:
-    """Compute a step as Prefect's engine does: look for its record under its lock, and write it."""
-    locks = StepLocks(folder / "locks", folder / "none")
-    store = ResultStore(
-        result_storage=LocalFileSystem(basepath=str(folder / "steps")), lock_manager=locks, cache_result_in_memory=False
-    )
-    with transaction("key", store=store, isolation_level=IsolationLevel.SERIALIZABLE, write_on_commit=True) as here:
-        if here.is_committed():
-            record = here.read()
-            assert record is not None
-            return str(record.result)
-        with (folder / "computed").open("a") as told:
-            told.write(f"{name}\n")
-        time.sleep(seconds)
-        here.stage(f"the result of {name}")
-        return f"the result of {name}"
-
-
-def test_prefect_takes_it_for_a_lock_manager(tmp_path: Path):
-    assert isinstance(StepLocks(tmp_path), LockManager)
-
-
-@pytest.mark.slow
-def test_one_process_computes_a_step_and_the_other_takes_it(tmp_path: Path):
-    script = ASK.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "end_to_end")])
-    asked = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(number)], stdout=subprocess.PIPE, text=True, cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": paths},
-        )
-        for number in range(2)
-    ]  # fmt: skip
-    answers = {one.communicate(timeout=120)[0] for one in asked}
-    (computed,) = (tmp_path / "computed").read_text().split()
-    assert answers == {f"the result of {computed}\n"}
-    assert [one.returncode for one in asked] == [0, 0]
-    assert list((tmp_path / "locks").iterdir()) == []
-
-
-def test_threads_of_one_flow_wait_for_each_other_too(tmp_path: Path):
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda name=name: found.append(compute(tmp_path, name, 0.05))) for name in "abcdefgh"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    (computed,) = (tmp_path / "computed").read_text().split()
-    assert found == [f"the result of {computed}"] * 8
-
-
-@pytest.mark.slow
-def test_a_killed_process_holds_no_lock(tmp_path: Path):
-    """What it leaves is an empty file."""
-    hold = f"""
-import sys, time
-from filelock import FileLock
-lock = FileLock({str(tmp_path / "key")!r})
-lock.acquire()
-print("held", flush=True)
-time.sleep(600)
-"""
-    locks = StepLocks(tmp_path, tmp_path / "none")
-    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        assert not locks.acquire_lock("key", "me", acquire_timeout=0.01)
-        holder.send_signal(signal.SIGKILL)
-    assert locks.acquire_lock("key", "me", acquire_timeout=10)
-    locks.release_lock("key", "me")
-    assert not (tmp_path / "key").exists()
-
-
-def test_a_flow_that_ends_waits_no_longer(tmp_path: Path):
-    locks, found = StepLocks(tmp_path, tmp_path / "none"), []
-    with FileLock(tmp_path / "key"):
-        waiting = threading.Thread(target=lambda: found.append(locks.acquire_lock("key", "me")))
-        waiting.start()
-        locks.close()
-        waiting.join(60)
-    assert found == [False]
-    assert not locks.is_locked("key")
-
-
-def test_only_its_holder_releases_a_lock(tmp_path: Path):
-    locks = StepLocks(tmp_path, tmp_path / "none")
-    assert locks.acquire_lock("key", "me")
-    assert locks.acquire_lock("key", "me")
-    assert not locks.acquire_lock("key", "you", acquire_timeout=0.01)
-    locks.release_lock("key", "you")
-    assert locks.is_lock_holder("key", "me")
-    locks.release_lock("key", "me")
-    assert locks.acquire_lock("key", "you")
-
-
-def test_a_damaged_record_goes_while_the_lock_is_held(tmp_path: Path):
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / "key").write_text("half a rec")
-    locks = StepLocks(tmp_path / "locks", tmp_path / "steps")
-    with FileLock(tmp_path / "other"):
-        assert locks.acquire_lock("key", "me")
-    assert not (tmp_path / "steps" / "key").exists()
 
 
 # What Prefect's database keeps: old runs go with all that is of them, others stay whole.

@@ -1,12 +1,12 @@
 """What a run would cost, beside what it then computes."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import pytest
+from at_once import run_at_once
 from every_method import ROWS
 from federations import SGD, federation
 from signals import federation as signals
@@ -24,9 +24,7 @@ from fedcore.types.federation import Federation, Threats
 environment.prepare()  # Prefect reads its settings when it is imported
 
 from fedcore.pipeline.cache import journal
-from fedcore.pipeline.orchestration import cached_steps
-from fedcore.pipeline.orchestration.cached_steps import Steps
-from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
+from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.run.chunks import rounds
 from fedcore.pipeline.run.forecast import DryRun, forecast, message_bytes, standing_for
 from fedcore.pipeline.run.run_method import deploy_models
@@ -39,21 +37,9 @@ HOSTILE = [(name, one) for name in ("code_ot", "fedavg", "majority_per_device", 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place of no steps, in which a step's task runs at once and leaves its record as Prefect does."""
-    (folder := tmp_path / "steps").mkdir()
-    monkeypatch.setattr(environment, "STEPS", folder)
+    """A place of no steps, in which a step's task runs at once."""
+    run_at_once(tmp_path, monkeypatch)
     monkeypatch.setattr(journal, "JOURNAL", tmp_path / "journal.jsonl")
-
-    def submit(steps: Steps, kind: str, unit: Any, key: str, job: Any) -> dict[str, Any]:
-        job.ran = True
-        record = with_checksum(key, job.work())
-        metadata = {"serializer": SERIALIZER, "expiration": None}
-        (folder / key).write_text(json.dumps({"metadata": metadata, "result": json.dumps(record)}))
-        return record
-
-    monkeypatch.setattr(Steps, "_submit", submit)
-    monkeypatch.setattr(cached_steps, "in_order_of_completion", lambda calls, futures: calls)
-    monkeypatch.setattr(cached_steps, "wait_for", lambda name, record: record)
     return tmp_path
 
 
@@ -76,7 +62,7 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(name: str, thre
     method = ROWS[name].build(fed.public.nets, sizes_of(whole))
     dry_run = DryRun(store, 1)
     before = dry_run.play(method, fed, 0, 1, dry_run.message_bytes(ROWS[name], fed, sizes_of(whole)))
-    steps = Steps(store, Inline())
+    steps = Graph(store, Inline())
     results = list(rounds(method, fed, 0, steps, 1))
     deploy_models(steps, method, fed, results[-1].state)
     after = DryRun(store, 1).play(method, fed, 0, 1)

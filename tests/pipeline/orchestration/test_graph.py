@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from at_once import run_at_once
 from federations import SGD, bits, federation
 
 from fedcore import Message, StepId, train
@@ -18,16 +19,17 @@ from fedcore.core.rounds import begin, run
 from fedcore.execute.workers import Inline, WorkerDied
 from fedcore.methods import method
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache import records
 from fedcore.pipeline.cache.calls import load_call_save, load_calls_vectorised
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store, flatten, unflatten
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.orchestration import cached_steps
-from fedcore.pipeline.orchestration.cached_steps import InMemory, SharedWork, Steps
-from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
-from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on, word_of
+from fedcore.pipeline.orchestration import graph
+from fedcore.pipeline.orchestration.graph import DRAWN, Graph, InMemory, SharedWork
+from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 from fedcore.pipeline.run.step_functions import deploy
+from fedcore.pipeline.work import word_of
 
 
 def double(number: int) -> int:
@@ -36,35 +38,85 @@ def double(number: int) -> int:
 
 def test_what_the_cache_has_is_no_task_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Prefect is asked for nothing: a night that computes nothing leaves nothing in its database."""
-    monkeypatch.setattr(environment, "STEPS", tmp_path)
+    nodes = run_at_once(tmp_path, monkeypatch)
     key = Digest().of(("step", double, (4,)))
-    record = with_checksum(key, {"value": flatten(7, "", {}), "wall": 1.0, "cpu": 0.5})
-    metadata = {"serializer": SERIALIZER, "expiration": None}
-    (tmp_path / key).write_text(json.dumps({"metadata": metadata, "result": json.dumps(record)}))
+    records.write(key, {"value": flatten(7, "", {}), "wall": 1.0, "cpu": 0.5})
     nothing: Any = None
-    steps = Steps(Store(tmp_path / "blobs"), nothing)
-    asked: list[Any] = []
-    monkeypatch.setattr(Steps, "_submit", lambda self, kind, unit, *rest, **more: asked.append(unit))
+    steps = Graph(Store(tmp_path / "blobs"), nothing)
     assert steps(double, 4) == 7
     assert [(step.cached, step.wall) for step in steps.done] == [(True, 1.0)]
-    assert asked == []
+    assert nodes == []
 
 
-def test_a_record_that_was_not_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Prefect goes on after a write that failed: the run would end well, and the next one compute everything again."""
-    monkeypatch.setattr(environment, "STEPS", tmp_path)
-    record = {"value": flatten(8, "", {}), "wall": 1.0, "cpu": 0.5}
+def test_a_record_that_prefect_wrote_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Up to version 0.2 it stood as a text in a file of Prefect's; a seal of another key's record is not believed."""
+    run_at_once(tmp_path, monkeypatch)
+    record = records.with_checksum("key", {"value": flatten(7, "", {}), "wall": 1.0, "cpu": 0.5})
+    for key in ("key", "other"):
+        (tmp_path / "steps" / key).write_text(json.dumps({"metadata": {}, "result": json.dumps(record)}))
+    assert (records.look_up("key"), records.look_up("other")) == (record, None)
 
-    def submit(steps: Any, kind: str, unit: Any, key: str, job: Any) -> dict[str, Any]:
-        job.ran = True
-        return with_checksum(key, record)
 
-    nothing: Any = None
-    monkeypatch.setattr(Steps, "_submit", submit)
-    monkeypatch.setattr(cached_steps, "in_order_of_completion", lambda calls, futures: calls)
-    monkeypatch.setattr(cached_steps, "wait_for", lambda name, future: future)
-    with pytest.raises(Failed, match="the step's record was not kept"):
-        Steps(Store(tmp_path / "blobs"), nothing)(double, 4)
+def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The run would end well, and the next one compute everything again."""
+    run_at_once(tmp_path, monkeypatch)
+
+    def full(path: Path, content: bytes, durable: bool) -> None:
+        raise Failed(f"{path}: no room")
+
+    monkeypatch.setattr(records, "write_atomic", full)
+    with pytest.raises(Failed, match="no room"):
+        Graph(Store(tmp_path / "blobs"), Inline())(double, 4)
+
+
+def sums(*values: Any) -> torch.Tensor:
+    return torch.stack([*values]).sum(0)
+
+
+def test_arrows_lead_from_the_nearest_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Between steps as their references say: not from what stands above a nearer one. Many units are one task run."""
+    nodes = run_at_once(tmp_path, monkeypatch)
+    steps = Graph(Store(tmp_path / "blobs"), Inline())
+    first = steps(sums, torch.ones(2))
+    trained = steps.map(sums, {name: (first, torch.ones(2) * number) for number, name in enumerate("{0}", 1)})
+    steps(sums, first, *trained.values())
+    steps.map(sums, {f"d{number}": (trained["0"], torch.ones(2) * number) for number in range(DRAWN + 1)})
+    steps.map(sums, {("a", "b"): (first, torch.ones(2) * 7), ("a", "c"): (first, torch.ones(2) * 8)})
+    arrows = {node.name: [parent.name for parent in node.parents] for node in nodes}
+    units = ["sums {", "sums 0", "sums }"]
+    assert arrows == {
+        "sums": units, **{unit: ["sums"] for unit in units}, "sums: 33 devices": ["sums 0"], "sums: 2 pairs": ["sums"],
+    }  # fmt: skip
+
+
+def test_a_method_that_is_cached_in_part_is_drawn_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nodes = run_at_once(tmp_path, monkeypatch)
+    steps = Graph(Store(tmp_path / "blobs"), Inline())
+
+    def walk() -> Any:
+        trained = steps.map(sums, {name: (torch.ones(2) * number,) for number, name in enumerate("ab")})
+        return steps(sums, *trained.values())
+
+    walk()
+    del nodes[:]
+    with steps.drawing(federation("ab")):
+        walk()
+        steps(sums, torch.ones(3))
+    assert [node.name for node in nodes] == [
+        "partition: 2 devices", "sums: 2 of 2 from the cache", "sums: from the cache", "sums",
+    ]  # fmt: skip
+    assert [parent.name for parent in nodes[2].parents] == ["sums: 2 of 2 from the cache"]
+
+
+def test_a_walk_that_only_looks_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nodes = run_at_once(tmp_path, monkeypatch)
+    said: list[str] = []
+    steps = Graph(Store(tmp_path / "blobs"), Inline(), on_step=lambda step: said.append(step.key))
+    steps(double, 4)
+    assert steps.from_cache(lambda: (steps(double, 4), steps(double, 5))) is None
+    assert (len(steps.done), len(said), len(nodes)) == (1, 1, 1)
+    assert steps.from_cache(lambda: steps(double, 4)) == 8
+    assert (len(steps.done), len(said), len(nodes)) == (2, 2, 1)
 
 
 # Devices train together in the repeated rounds of a chunk as well.
@@ -156,9 +208,7 @@ def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
 
 
 def test_parts_are_as_large_as_a_kill_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        cached_steps, "SMALL", sum(args[2].data.nbytes for args in calls(Store(tmp_path)).values()) // 4
-    )
+    monkeypatch.setattr(graph, "SMALL", sum(args[2].data.nbytes for args in calls(Store(tmp_path)).values()) // 4)
     work = SharedWork(Store(tmp_path), Counting(1), TRAIN)
     work.prepare(calls(Store(tmp_path)))
     assert [work.take(name) is None for name in calls(Store(tmp_path))] == [True] * 4
