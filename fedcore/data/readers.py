@@ -54,7 +54,7 @@ class RawTable:
     frame: without markers of missing values. markers: column -> marker as it is written -> cells; without empty cells.
     form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet. spelt: of the columns
     of names and texts, the cells before they became names. earlier: the columns that earlier versions read otherwise,
-    as these read them. unread: columns that hold neither numbers nor names. padded: columns of numbers, and one with a
+    as these read them. unread: columns that are not read, and why. padded: columns of numbers, and one with a
     zero in front.
     """
 
@@ -63,7 +63,7 @@ class RawTable:
     form: str = ""
     spelt: Mapping[str, pd.Series] = field(default_factory=dict)
     earlier: Mapping[str, pd.Series] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -132,6 +132,8 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     notes += ["decimal commas"] if comma else []
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
+    broken = [name for name in frame if _has_texts(frame[name]) and any("\n" in str(of) for of in frame[name].unique())]
+    notes += [f"line breaks in cells of {broken[0]!r}, where a stray quote may join rows"] if broken else []
     texts = {name: written[name].where(frame[name].notna()) for name in typed}
     padded = {name: first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])}
     return RawTable(
@@ -154,17 +156,23 @@ def read_parquet(
 ) -> RawTable:
     """Read a Parquet file and check its strings now rather than at their first use.
 
-    Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
+    Columns of lists, structs or bytes are left out: they hold neither numbers nor names. So is the index of a frame.
     """
     with ParquetFile(file) as opened:
         check_declared(opened.metadata)
         rows = opened.read()
     rows.validate(full=True)
     refuse_twice(rows.column_names)
-    unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
-    frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
+    nested = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
+    frame: pd.DataFrame = rows.drop_columns(nested).to_pandas()
+    unread = dict.fromkeys(nested, "lists, structs or bytes; give a column for each number")
+    unread |= {
+        str(name): "the index of the file's frame; reset_index() makes it a column"
+        for name in frame.index.names
+        if name is not None and not isinstance(frame.index, pd.RangeIndex)
+    }
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    return RawTable(blank(frame, markers), _written(markers), unread=tuple(unread))
+    return RawTable(blank(frame, markers), _written(markers), unread=unread)
 
 
 def check_declared(metadata: Any) -> None:

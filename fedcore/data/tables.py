@@ -52,6 +52,9 @@ FEW_CLASSES, FEW_ROWS = 20, 10
 ASKED_CLASSES = 10
 """Of more numbers as classes, or with fractions, the preview says how to learn them as a quantity."""
 
+NINES = re.compile(r"-?9{2,}")
+"""A number by which some programs write a missing one."""
+
 MARKED = re.compile(r"[+-]?[$€£]? ?\d+([.,' \u00a0\u202f\u2019]\d+)* ?[%$€£]?")
 """A number with marks that keep it from being read as one."""
 
@@ -134,8 +137,8 @@ def table(
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
     columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
-    unread = {name for raw in rows.values() for name in raw.unread} - {*special, *ignore}
-    left_out |= dict.fromkeys(sorted(unread), "lists, structs or bytes; give a column for each number")
+    unread = {name: why for raw in rows.values() for name, why in raw.unread.items()}
+    left_out |= {name: why for name, why in sorted(unread.items()) if name not in {*special, *ignore}}
     x, keep = learnt_cells(frames, columns, missing)
     labels = labels[keep]
     if found_task == "classification":
@@ -359,13 +362,19 @@ def spelling_notes(rows: Mapping[Path, RawTable], columns: Iterable[str], joined
 
 
 def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_out: Collection[str]) -> list[str]:
-    """Return a line for each column of texts that are numbers with marks, and of numbers that may be names."""
+    """Return a line for each column of texts that are numbers with marks, and of numbers that may be something else."""
     lines = []
     for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
         cells_of = {cell for raw in rows.values() if name in raw.spelt for cell in raw.spelt[name].dropna().unique()}
         marked = all(isinstance(cell, str) and MARKED.fullmatch(cell.strip()) for cell in cells_of)
         if len(cells_of) > 1 and marked and amounts(cells_of) is None:
             lines.append(f"{name}: {max(cells_of)!r} and others are texts, not numbers; write them as 1234.5")
+    for name in (column.name for column in columns if column.kind == "number"):
+        values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])
+        for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):
+            others, rows_of = values[(values != end) & ~np.isnan(values)], int((values == end).sum())
+            if len(others) and abs(others - end).min() > np.ptp(others):
+                lines.append(f"{name}: {end:g} in {rows_of:,} rows may stand for a missing number: data.missing_values")
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     return lines + [
         f"{name}: numbers such as {padded[name]} may be names; data.categorical=[{name}] keeps them so"

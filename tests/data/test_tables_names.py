@@ -178,12 +178,23 @@ def test_columns_that_are_read_otherwise_than_meant_are_said(tmp_path: Path):
     assert not [note for note in data.notes if note.startswith(("hour", "u:"))]
 
 
+def test_a_quote_that_joins_rows_and_a_number_for_a_gap_are_said(tmp_path: Path):
+    cells = [f"{'ab'[i % 2]},{-999 if i in (3, 5) else i},{'q' if i % 3 else 'p'},{i % 2}" for i in range(40)]
+    cells[7], cells[9] = 'b,7,"q,1', 'b,9,q",1'
+    notes = table(tmp_path / "t.csv", "\n".join(["site,u,kind,y", *cells]) + "\n", device="site").notes
+    assert "read: line breaks in cells of 'kind', where a stray quote may join rows" in notes
+    assert "u: -999 in 2 rows may stand for a missing number: data.missing_values" in notes
+
+
 def test_lists_in_parquet_are_left_out_by_name(tmp_path: Path):
-    frame = pd.DataFrame({"u": range(8), "vec": [[1.0, 2.0]] * 8, "y": [0, 1] * 4})
-    frame.to_parquet(tmp_path / "t.parquet")
+    frame = pd.DataFrame({"u": range(8), "vec": [[1.0, 2.0]] * 8, "y": [0, 1] * 4, "v": [0.5, 1.5] * 4})
+    frame.set_index("v").to_parquet(tmp_path / "t.parquet")
     schema = load("table", path=tmp_path / "t.parquet", label="y").schema
     assert schema is not None
-    assert schema.left_out == {"vec": "lists, structs or bytes; give a column for each number"}
+    assert schema.left_out == {
+        "v": "the index of the file's frame; reset_index() makes it a column",
+        "vec": "lists, structs or bytes; give a column for each number",
+    }
 
 
 def test_numbers_that_are_one_as_float64_are_left_out(tmp_path: Path):
