@@ -12,7 +12,7 @@ from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.builders import name_of
 from fedcore.core.metrics import Answers, measured_by
-from fedcore.core.prediction import predict
+from fedcore.core.prediction import predict_all
 from fedcore.data.prepare import in_unit
 from fedcore.data.task import CLASSIFICATION, LabelKind, binary_loss, label_kind_of, labelled_steps
 from fedcore.errors import Diverged, InputError, naming
@@ -38,17 +38,27 @@ def outputs(model: Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION)
 
     net: the device's, for a model that has none of its own. kind: what the net was trained for.
     """
-    members = [answers(member, model.net or net, x, kind) for member in model.members]
-    combined = kind.combine(members, model.weights, model.power, model.head)
-    if combined.isnan().any():
-        count = int(combined.isnan().flatten(1).any(1).sum())
-        raise Diverged(f"the model's answers to {count:,} of {len(x):,} examples are no numbers (nan)")
+    return outputs_of_all(model, net, [x], kind)[0]
+
+
+def outputs_of_all(model: Model, net: Net, parts: Sequence[Tensor], kind: LabelKind = CLASSIFICATION) -> list[Tensor]:
+    """Return the same for each part of some examples; they may share batches."""
+    members = [answers(member, model.net or net, parts, kind) for member in model.members]
+    combined = [kind.combine(of, model.weights, model.power, model.head) for of in zip(*members, strict=True)]
+    for found in combined:
+        if found.isnan().any():
+            count = int(found.isnan().flatten(1).any(1).sum())
+            raise Diverged(f"the model's answers to {count:,} of {len(found):,} examples are no numbers (nan)")
     return combined
 
 
-def answers(member: Params | Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION) -> Tensor:
-    """Return a member's outputs (N, K), which are a model's answers."""
-    return outputs(member, net, x, kind) if isinstance(member, Model) else predict(member, net, x, BATCH)
+def answers(
+    member: Params | Model, net: Net, parts: Sequence[Tensor], kind: LabelKind = CLASSIFICATION
+) -> list[Tensor]:
+    """Return a member's outputs (N, K) for each part, which are a model's answers."""
+    if isinstance(member, Model):
+        return outputs_of_all(member, net, parts, kind)
+    return predict_all(member, net, parts, BATCH)
 
 
 def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
@@ -104,9 +114,14 @@ def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
 
 def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -> dict[str, float]:
     """Return the metrics of a model on some examples."""
-    if len(data) == 0:
-        return metrics(torch.empty(0, 1), data.y, scoring)
-    return metrics(outputs(model, net, data.inputs(), label_kind_of(data.y)), data.y, scoring)
+    return evaluate_all(model, net, [data], scoring)[0]
+
+
+def evaluate_all(model: Model, net: Net, parts: Sequence[Data], scoring: Scoring = Scoring()) -> list[dict[str, float]]:
+    """Return the same of each part."""
+    some = [data for data in parts if len(data)]
+    found = iter(outputs_of_all(model, net, [data.x for data in some], label_kind_of(some[0].y)) if some else ())
+    return [metrics(next(found) if len(data) else torch.empty(0, 1), data.y, scoring) for data in parts]
 
 
 def confusion(log_probabilities: Tensor, y: Tensor) -> Tensor:
@@ -209,17 +224,13 @@ def score(
     model = require_model(deploy, deploy(memory, message))
     net = next(iter(devices.values())).net
     require_whole(model, net, [*devices])
-    on_shared = evaluate(model, net, shared, scoring)
-    examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
+    splits = [*(["train"] if scoring.train else []), "val", "test"]
+    examples = [shared, *(getattr(device.data, split) for device in devices.values() for split in splits)]
+    on_shared, *rest = evaluate_all(model, net, examples, scoring)
     shape = next((tuple(part.x.shape[1:]) for part in examples if len(part)), None)
     inference = cost(model, net, shape)
+    found = iter(rest)
     return {
-        name: {
-            **({"train": evaluate(model, net, device.data.train, scoring)} if scoring.train else {}),
-            "val": evaluate(model, net, device.data.val, scoring),
-            "test": evaluate(model, net, device.data.test, scoring),
-            "shared": on_shared,
-            "inference": inference,
-        }
-        for name, device in devices.items()
+        name: {split: next(found) for split in splits} | {"shared": on_shared, "inference": inference}
+        for name in devices
     }

@@ -76,7 +76,7 @@ def send_sums(
     data = device.data.val if examples == "validation" else device.data.train
     members = deploy_ensemble({}, message, kinds=kinds).members
     x = data.inputs() if len(data) else device.data.test.inputs(slice(0, 0))
-    logits = [answers(member, device.net, x, label_kind_of(data.y)).double() for member in members]
+    logits = [answers(member, device.net, [x], label_kind_of(data.y))[0].double() for member in members]
     z = torch.cat([*logits, torch.ones(len(x), 1, dtype=torch.float64)], 1)
     sums = {GRAM: closed.triangle(z.T @ z), CROSS: closed.class_sums(z, data.y, logits[0].shape[1])}
     return message.extra, Update(extra=sums, size=len(data))

@@ -1,0 +1,50 @@
+"""Predictions of several devices' examples at once: the bits of one after another, and fewer passes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcore import nets
+from fedcore.core import prediction
+from fedcore.core.prediction import predict, predict_all
+from fedcore.execute.workers import one_thread
+from fedcore.types.federation import Net
+from fedcore.types.method import generator
+
+SIZES = [*range(1, 13), 4, 8, 8, 8, 15, 16, 24, 31, 33, 40, 4, 70]
+
+
+class AmongOthers(nn.Module):
+    """A net of a user's own whose answer depends on what else is in the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x - x.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (nets.net("mlp", shape=(8,), classes=3), (8,)),
+        (nets.net("lenet", shape=(1, 28, 28), classes=10), (1, 28, 28)),
+        (nets.net("dfl_cnn", shape=(1, 28, 28), classes=10), (1, 28, 28)),
+        (Net(AmongOthers), (8,)),
+    ],
+    ids=["mlp", "lenet", "dfl_cnn", "own"],
+)
+def test_several_parts_have_the_bits_of_one_after_another(net: Net, shape: tuple[int, ...], monkeypatch):
+    passes = []
+    real = prediction._filled
+    monkeypatch.setattr(
+        prediction, "_filled", lambda batches, size: [passes.append(len(batches)), real(batches, size)][1]
+    )
+    params = nets.init(net, generator("params"))
+    parts = [torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=generator(size)) for size in SIZES]
+    with one_thread():
+        alone = [predict(params, net, x, 1024) for x in parts]
+        found = predict_all(params, net, parts, 1024)
+    assert all(map(torch.equal, alone, found))
+    assert (max(passes, default=0) > 1) == (net.build is not AmongOthers)
