@@ -57,16 +57,13 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
     tensor's own precision, so that one member with weight 1 returns its own bits.
     """
     share = weights.tolist()
-    mixed: Params = {}
-    for name, tensor in members[0].items():
-        if tensor.is_floating_point():
-            total = tensor * share[0]
-            for member, weight in zip(members[1:], share[1:], strict=True):
-                total.add_(member[name], alpha=weight)
-            mixed[name] = total
-        else:
-            mixed[name] = tensor.clone()
-    return mixed
+    names = [name for name, tensor in members[0].items() if tensor.is_floating_point()]
+    totals = torch._foreach_mul([members[0][name] for name in names], share[0]) if names else ()
+    for member, weight in zip(members[1:], share[1:], strict=True):
+        if names:
+            torch._foreach_add_(totals, [member[name] for name in names], alpha=weight)
+    mixed = dict(zip(names, totals, strict=True))
+    return {name: mixed[name] if name in mixed else tensor.clone() for name, tensor in members[0].items()}
 
 
 def subtract(after: Params, before: Params) -> Params:
