@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import pandas as pd
 import torch
 
+from fedcore.api.effort import effort, processes
 from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
@@ -67,7 +68,7 @@ def run(
     seed: int = 0,
     *,
     workers: Count | None = None,
-    every: Count = 1,
+    every: Count | None = None,
     progress: bool | None = None,
     state: State | None = None,
     accelerator: Accelerator = "none",
@@ -81,8 +82,9 @@ def run(
         method: a method with its settings, such as `fedavg(rounds=10)`.
         fed: from `federate`, or devices with their examples.
         seed: of the partition, the initial models and every draw.
-        workers: so many worker processes; None: this process. The results are the same bits.
-        every: evaluate after each so many rounds; the last round always is.
+        workers: so many worker processes; None: as many as are faster, or this process. The results are the same bits.
+        every: evaluate after each so many rounds; the last round always is. None: after each, but where evaluation
+            would take more than a fifth of the time, by arithmetic of rows, epochs and parameters.
         progress: show a bar; None: where there is a terminal.
         state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
             the rounds after it.
@@ -124,7 +126,7 @@ def final_fit(
         fed: from `federate`, or devices with their examples; whether a shared test example comes from one of the
             latter is not known, so that none is trained on.
         seed: of the partition, the initial models and every draw.
-        workers: so many worker processes; None: this process. The models are the same bits.
+        workers: so many worker processes; None: as in :func:`run`. The models are the same bits.
         progress: show a bar; None: where there is a terminal.
 
     Raises:
@@ -163,7 +165,7 @@ def compare(
     new_device: Literal["left_out", "shared"] = "shared",
     left_out_rows: Literal["best", "all"] = "best",
     workers: Count | None = None,
-    every: Count = 1,
+    every: Count | None = None,
     progress: bool | None = None,
     accelerator: Accelerator = "none",
     together: Count = 1,
@@ -194,8 +196,9 @@ def compare(
             and the models are scored on all its labelled rows; "shared": the shared test set, new rows of all devices.
         left_out_rows: what is trained without each device: "best": the best row that combines, the best that trains
             alone and the controls that guess; "all": all rows that have a model for a new device.
-        workers: processes that train; None: this one.
-        every: scores are taken after every so many rounds, and after the last.
+        workers: processes that train; None: as in :func:`run`.
+        every: scores are taken after every so many rounds, and after the last. None: as in :func:`run`, for all methods
+            alike; after each round if there are claims.
         progress: whether to show a bar; None: in a terminal.
         accelerator: where devices' steps run, as in :func:`run`.
         together: devices that train in one step there, as in :func:`run`.
@@ -234,6 +237,7 @@ def compare(
     extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
     extra = {**extra, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
+    every = 1 if rules and every is None else every
     results = run_all(
         chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, together, where="compare",
         optional={config.label for config in guesses},
@@ -272,7 +276,7 @@ def run_all(
     fed: DividedDataset | Federation,
     seeds: Iterable[int],
     workers: int | None,
-    every: int,
+    every: int | None,
     progress: bool | None,
     extra: Extra | None = None,
     left_out: dict[str, str] | None = None,
@@ -290,6 +294,8 @@ def run_all(
     """
     shows_progress = sys.stdout.isatty() if progress is None else progress
     results = []
+    seeds = [*seeds]
+    workers, every = planned(methods, fed, seeds, workers, every, extra, accelerator)
     with executor(workers, accelerator, together, where) as execute:
         for seed, config in product(seeds, methods):
             if left_out and config.label in left_out:
@@ -302,6 +308,27 @@ def run_all(
                     raise
                 left_out[config.label] = str(error)
     return tuple(result for result in results if result.config.label not in (left_out or ()))
+
+
+def planned(
+    methods: Sequence[MethodConfig], fed: DividedDataset | Federation, seeds: Sequence[int], workers: int | None,
+    every: int | None, extra: Extra | None, accelerator: Accelerator,
+) -> tuple[int | None, int]:  # fmt: skip
+    """Return in how many processes to run, and after how many rounds to evaluate: what is given, or by arithmetic."""
+    if (workers and every) or not seeds:
+        return workers, every or 1
+    federation = federation_of(fed, seeds[0])
+    built: list[Method] = []
+    efforts = []
+    for config in methods:
+        with suppress(InputError):  # the run says so
+            built.append(config.build(federation.public.nets, None, federation.task))
+            efforts.append(effort(built[-1], config.training, federation))
+    often = every or max((each.every for each in efforts), default=1)
+    if workers is None and accelerator == "none":
+        nets = [device.net for device in federation.devices.values()]
+        workers = processes(efforts, often, len(seeds), [built, nets, (extra or {}).get("metrics")])
+    return workers, often
 
 
 def _run_one(

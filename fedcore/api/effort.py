@@ -1,0 +1,130 @@
+"""How much work a run is, by arithmetic of rows, epochs and parameters: how often to evaluate, in how many processes.
+
+The constants are of one core of an AMD EPYC. What they decide changes no bit, but which rounds have scores.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import pickle
+import socket
+import sys
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from fedcore.core.messages import received_model
+from fedcore.core.training_settings import Training
+from fedcore.execute.threads import cores
+from fedcore.nets import key, shapes
+from fedcore.nets.inputs import multiplications
+from fedcore.pickling import Pickler
+from fedcore.types.federation import Device, Federation
+from fedcore.types.method import Method, PairStage
+
+PRODUCTS = 3e10
+"""Multiplications a second; training takes three for each of a prediction."""
+
+STEP, PART = 2e-4, 5e-4
+"""Seconds of a training step, and of a scored split, beside products."""
+
+UPDATE = 3e-9
+"""Seconds of an optimiser's step for each parameter."""
+
+SHARE = 0.25
+"""The most that evaluation should take, of training's time: a fifth of both."""
+
+QUICK = 2.0
+"""Evaluations that take fewer seconds in all follow every round."""
+
+WORTH = 4.0
+"""Seconds of work for each process: it starts in two to three."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Seconds of one core. rounds: of all stages. training, evaluation: of a round, on average. units: of a round."""
+
+    rounds: int
+    training: float
+    evaluation: float
+    units: int
+
+    @property
+    def every(self) -> int:
+        """How many rounds one evaluation should serve."""
+        quick = self.rounds == 1 or self.rounds * self.evaluation < QUICK
+        return 1 if quick or not self.training else max(1, math.ceil(self.evaluation / (SHARE * self.training)))
+
+    def seconds(self, every: int) -> float:
+        """Return those of a run that is evaluated after every so many rounds."""
+        return self.rounds * self.training + math.ceil(self.rounds / every) * self.evaluation
+
+
+def effort(method: Method, training: Training, fed: Federation) -> Effort:
+    """Return the work of a method on a federation, from its settings and the sizes of data and nets."""
+    stages = [(stage, len(fed.devices) ** (2 if isinstance(stage, PairStage) else 1)) for stage in method.stages]
+    rounds = sum(stage.rounds for stage in method.stages)
+    one = sum(_training(device, training) for device in fed.devices.values())
+    rows = sum(len(part) for device in fed.devices.values() for part in (device.data.val, device.data.test))
+    some = next(iter(fed.devices.values()))
+    models = len({key(d.net) for d in fed.devices.values()} if method.deploy is received_model else fed.devices)
+    scoring = (rows + models * len(fed.test)) * _products(some) / PRODUCTS + 2 * len(fed.devices) * PART
+    trained = sum(stage.rounds * stage.fraction for stage in method.stages) * one
+    units = max(max(1, round(stage.fraction * count)) for stage, count in stages)
+    return Effort(rounds, trained / max(rounds, 1), scoring, units)
+
+
+def _training(device: Device, training: Training) -> float:
+    rows = len(device.data.train)
+    steps = training.steps or training.epochs * math.ceil(rows / training.batch)
+    parameters = sum(math.prod(shape) for shape in shapes(device.net).values())
+    examples = min(steps * training.batch, training.epochs * rows) if training.steps is None else steps * training.batch
+    return 3 * examples * _products(device) / PRODUCTS + steps * (STEP + UPDATE * parameters)
+
+
+def _products(device: Device) -> int:
+    return multiplications(device.net, tuple(device.data.train.x.shape[1:]))
+
+
+def processes(efforts: Collection[Effort], every: int, runs: int, travels: Sequence[Any]) -> int | None:
+    """Return in how many worker processes a script's runs are faster; None: in this one.
+
+    They stay here where they are short, where this process is one of a pool or this thread one of several, and where a
+    function of the program itself would have to travel: it might change what only this process sees. A line says so.
+    """
+    seconds = runs * sum(each.seconds(every) for each in efforts)
+    count = min(cores(), int(seconds / WORTH), max((each.units for each in efforts), default=1))
+    pooled = multiprocessing.parent_process() is not None or threading.current_thread() is not threading.main_thread()
+    if count < 2 or pooled or not hasattr(socket, "send_fds"):
+        return None
+    if (why := stays(travels)) is not None:
+        sys.stderr.write(f"trains in one process, since {why}; workers={count} shares it out all the same\n")
+        return None
+    return count
+
+
+class _Travelling(Pickler):
+    """Refuses functions of the program itself, which workers would get by value."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, FunctionType) and (value.__module__ == "__main__" or "<" in value.__qualname__):
+            raise pickle.PicklingError(f"{value.__qualname__} is a function of this program")
+        return super().reducer_override(value)
+
+
+class _Nowhere:
+    def write(self, part: Any) -> int:
+        return len(part)
+
+
+def stays(values: Sequence[Any]) -> str | None:
+    """Return why values should not be sent to other processes; None if they may."""
+    try:
+        _Travelling(_Nowhere(), protocol=5).dump(values)  # type: ignore[arg-type]
+    except Exception as error:
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return None

@@ -1,0 +1,76 @@
+"""What a script decides by arithmetic: how often it evaluates, and in how many processes it trains."""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedcore as fc
+from fedcore.api import effort, runs
+from fedcore.api.effort import Effort, processes, stays
+
+LONG = Effort(rounds=40, training=1.0, evaluation=0.75, units=10)
+
+
+def data(count: int = 120, devices: int = 3) -> Any:
+    draws = np.random.default_rng(0)
+    return fc.federate(fc.from_arrays(draws.random((count, 6), dtype=np.float32), draws.integers(0, 2, count)),
+                       fc.iid(), devices=devices)  # fmt: skip
+
+
+def test_evaluation_stays_near_a_fifth():
+    assert LONG.every == 3
+    assert LONG.seconds(3) - LONG.seconds(10**9) < 0.26 * 40
+    assert replace(LONG, rounds=2).every == 1  # quick: each round
+    assert replace(LONG, evaluation=0.2).every == 1
+    assert replace(LONG, rounds=1, evaluation=50.0).every == 1
+
+
+def test_work_grows_with_rows_epochs_and_rounds():
+    def of(fed: Any, **settings: Any) -> Effort:
+        config = fc.fedavg(rounds=2, training={"epochs": 1, "batch": 4, **settings})
+        federation = fed.federation(0)
+        return effort.effort(config.build(federation.public.nets), config.training, federation)
+
+    few = of(data())
+    assert (few.rounds, few.units) == (2, 3)
+    assert of(data(), epochs=3).training == pytest.approx(3 * few.training)
+    assert of(data(1200)).training > 8 * few.training
+    assert of(data(1200)).evaluation > few.evaluation
+
+
+def test_processes_are_taken_where_they_are_faster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(effort, "cores", lambda: 4)
+    assert processes([LONG], 1, 1, []) == 4
+    assert processes([replace(LONG, units=2)], 1, 1, []) == 2
+    assert processes([replace(LONG, rounds=3)], 1, 1, []) is None  # short
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(processes([LONG], 1, 1, [])))
+    thread.start()
+    thread.join()
+    assert found == [None]
+    assert capsys.readouterr().err == ""
+    assert processes([LONG], 1, 1, [lambda: 0]) is None
+    assert "is a function of this program; workers=4" in capsys.readouterr().err
+
+
+def test_what_cannot_travel_stays():
+    assert stays([fc.train, np.zeros(2), "text"]) is None
+    assert "cannot" in str(stays([threading.Lock()]))
+
+
+def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Effort, "every", 2)
+    fed, method = data(), fc.fedavg(rounds=4, training={"epochs": 1})
+    chosen, typed = fc.run(method, fed), fc.run(method, fed, every=1)
+    assert [result.scores is not None for result in chosen.rounds] == [False, True, False, True]
+    assert all(result.scores is not None for result in typed.rounds)
+    asked: list[Any] = []
+    monkeypatch.setattr(runs, "processes", lambda *args: asked.append(args[1:3]))
+    runs.planned([method], fed, [0, 1], None, None, None, "none")
+    assert asked == [(2, 2)]
+    assert runs.planned([method], fed, [0], 2, 3, None, "none") == (2, 3)
+    claimed = fc.compare([method, fc.local_only(training={"epochs": 1})], fed, range(3), claims=["fedavg > local_only"])
+    assert claimed.table["round"].nunique() == 5 or claimed.table["round"].nunique() == 4
