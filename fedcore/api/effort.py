@@ -124,7 +124,7 @@ class _Nowhere:
 def stays(values: Sequence[Any]) -> str | None:
     """Return why values should not be sent to other processes; None if they may."""
     try:
-        _Travelling(_Nowhere(), protocol=5).dump(values)  # type: ignore[arg-type]
+        _Travelling(_Nowhere(), protocol=5).dump(values)
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return None

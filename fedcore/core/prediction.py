@@ -57,7 +57,7 @@ def predict_all(params: Params, net: Net, parts: Sequence[Tensor], batch: int) -
         few = [number for number in few if alike[len(every[number])]]
     with torch.no_grad():
         answers = _answers(module, every) if len(few) < WORTH else _together(module, every, {*few}, size)
-    return [torch.cat([next(answers) for _ in part]) for part in batches]
+        return [torch.cat([next(answers) for _ in part]) for part in batches]
 
 
 def features(params: Params, net: Net, x: Tensor) -> Tensor:

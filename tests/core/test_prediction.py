@@ -1,5 +1,7 @@
 """Predictions of several devices' examples at once: the bits of one after another, and fewer passes."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -38,9 +40,13 @@ class AmongOthers(nn.Module):
 def test_several_parts_have_the_bits_of_one_after_another(net: Net, shape: tuple[int, ...], monkeypatch):
     passes = []
     real = prediction._filled
-    monkeypatch.setattr(
-        prediction, "_filled", lambda batches, size: [passes.append(len(batches)), real(batches, size)][1]
-    )
+
+    def count(batches: Sequence[Tensor], size: int) -> Tensor:
+        passes.append(len(batches))
+        return real(batches, size)
+
+    monkeypatch.setattr(prediction, "_filled", count)
+    monkeypatch.setattr(prediction, "WORTH", 4)
     params = nets.init(net, generator("params"))
     parts = [torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=generator(size)) for size in SIZES]
     with one_thread():
