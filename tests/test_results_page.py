@@ -101,6 +101,16 @@ def test_the_committed_pages_are_those_of_the_files():
     pd.testing.assert_frame_equal(forest, dots(PAGES, PARAMS), check_dtype=False, atol=2e-3)
 
 
+def test_every_file_of_numbers_has_its_command_its_machine_and_its_time():
+    results = ROOT / "docs" / "results"
+    runs = pd.read_csv(results / "runs.csv", keep_default_na=False)
+    assert list(runs) == ["file", "command", "machine", "time"]
+    assert (runs.map(len) > 0).all(axis=None)
+    numbers = {path.name for path in results.glob("*.csv") if not path.stem.endswith("-claims")} - {"runs.csv"}
+    assert numbers <= set(runs["file"])
+    assert all((results / name).is_file() for name in runs["file"])
+
+
 def test_no_card_is_long_and_no_cell_of_a_page():
     for family, one in PAGES.items():
         words = " ".join([one.card.idea, one.card.pays, one.card.fails, one.card.instead, one.card.cost]).split()
