@@ -79,7 +79,7 @@ def draw(forest: pd.DataFrame, path: Path) -> None:
     papers = list(forest.groupby("paper", sort=False))
     high = [rows["rival"].nunique() for _, rows in papers]
     with rc_context({"svg.hashsalt": "fedcore", "svg.fonttype": "none", "font.size": 8}):
-        figure = Figure(figsize=(5.6, 0.21 * (sum(high) + 2.2 * len(high))), layout="constrained")
+        figure = Figure(figsize=(4.4, 0.21 * (sum(high) + 2.2 * len(high))), layout="constrained")
         panels = figure.subplots(len(papers), 1, sharex=True, height_ratios=[n + 0.9 for n in high], squeeze=False)
         for panel, (paper, rows) in zip(panels[:, 0], papers, strict=True):
             rivals = list(dict.fromkeys(rows["rival"]))

@@ -44,10 +44,11 @@ FedASA are not decided, as most baselines do not have their papers' accuracy her
 
 ![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
 
-A dot is one setting: the lead in percentage points, with its 90 % interval over seeds ([numbers](results/forest.csv)).
-Intervals carry Nadeau and Bengio's correction for [data that seeds share](claims.md#the-interval): with three seeds
-they are 10 % wider than Student's, with five 15 %. Filled: the rival has the paper's accuracy. Hollow: another regime,
-which says nothing against the paper. Grey: less than a point. Without an interval: values by seed were not kept.
+A line is a rival, a dot one setting: the lead in percentage points, with its 90 % interval over seeds
+([numbers](results/forest.csv)). Intervals carry Nadeau and Bengio's correction for
+[data that seeds share](claims.md#the-interval): with three seeds they are 10 % wider than Student's, with five 15 %.
+Filled: the rival has the paper's accuracy. Hollow: another regime, which says nothing against the paper. Grey: less
+than a point. Without an interval: values by seed were not kept.
 
 ## How near to the papers
 """
@@ -83,13 +84,11 @@ WORDS = (
 def first_page(pages: PaperPages) -> str:
     """Return docs/results.md: the plot, how near each run is to its paper, and a card for each paper."""
     names = list(dict.fromkeys(name for page in pages.values() for name in page.near))
-    near = [
-        (f"[{page.name}](results/{family}.md)", *(signs(page.near.get(name, "")) for name in names))
-        for family, page in pages.items()
-    ]
+    near = [(name, *(signs(page.near.get(name, "")) for page in pages.values())) for name in names]
+    heads = (f"[{page.name}](results/{family}.md)" for family, page in pages.items())
     cards = [card(family, page.name, page.card) for family, page in pages.items()]
     return "\n".join(
-        [HEAD, table(("", *names), near), SIGNS, *cards, FOOT, "## Words\n", table(("word", "meaning"), WORDS)]
+        [HEAD, table(("", *heads), near), SIGNS, *cards, FOOT, "## Words\n", table(("word", "meaning"), WORDS)]
     )
 
 
