@@ -91,7 +91,7 @@ def partitioner(name: str) -> Callable[..., Partitioner]:
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
-    which: the name of a net, "package.module:Class" or your own class (an nn.Module: `fedcore docs own_net`). Its shape
+    which: the name of a net, "package.module:Class" or your own class (an nn.Module: fedcore docs own_net). Its shape
     and its classes come from the data. settings: the net's, and `weights`, `frozen` and `rank` of one that starts
     from a file (:func:`fedcore.nets.weights.with_weights`). Raises InputError for a setting that it does not take.
     """
@@ -253,7 +253,7 @@ def federate(
             classes.
         net: of all devices, or several that they have in turn; an MLP by default.
         scale: "device": each device standardises features by its own training examples; "common": by the mean and
-            deviation of all devices' training examples, from numbers that each sends once (`fedcore docs missing`).
+            deviation of all devices' training examples, from numbers that each sends once (fedcore docs missing).
         name: of the dataset in tables.
         settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
             shared_examples, domains, unlabelled, hidden, drop_small; and those of `fedcore.types.federation.Threats`:

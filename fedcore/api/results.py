@@ -134,7 +134,7 @@ class Result:
         rounds: the outcome of each round.
         models: the model deployed on each device, by its name.
         table: a row for each number, with the columns study, dataset, setting, method, seed, stage, round, device,
-            split, metric and value (units: `fedcore docs columns`). Traffic in it is one device's, in bytes.
+            split, metric and value (units: fedcore docs columns). Traffic in it is one device's, in bytes.
     """
 
     config: MethodConfig
@@ -209,7 +209,7 @@ class Comparison:
         table: the results' tables, one below the other.
         summary: a row for each method, the best first: method, control, rank, test_mean, test_worst, shared_mean, ...
             (accuracies after the last round, fractions), bytes_up and bytes_down (of all devices together), rounds,
-            n_devices, n_seeds and others, see `fedcore docs columns`.
+            n_devices, n_seeds and others, see fedcore docs columns.
         answer: what to do, and why; print it. It counts the bytes of one device.
         left_out: methods that diverged, each with the reason; they have no results.
         criterion: what decides, and which devices count.

@@ -89,7 +89,7 @@ def run(
         state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
             the rounds after it.
         accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one; "cuda": on a GPU.
-        together: devices of one net that train in one step there, as the rows of one matrix (`fedcore docs gpu`).
+        together: devices of one net that train in one step there, as the rows of one matrix (fedcore docs gpu).
         metrics: functions by name, each of probabilities (N, K) and labels (N,), tensors, that returns a number; the
             table has it for each device and split.
         score_training: whether the table has split `train`, the scores on what each device trains on.

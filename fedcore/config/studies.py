@@ -111,7 +111,7 @@ class Study(Deciding):
         converged: whether claims about the end are tested only where no row that they compare still gains.
         x_axis: the key of the grid along which the page draws accuracy.
         optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
-        figures: further figures of every setting, for the first seed (`fedcore docs studies`).
+        figures: further figures of every setting, for the first seed (fedcore docs studies).
     """
 
     title: str

@@ -37,7 +37,7 @@ class Training:
             binary cross-entropy), "squared" and "absolute" (of a number), "fedasa_eq12" (FedASA's as printed),
             "fedasa_table3" (as its Table III has it),
             "softmax_twice" (cross-entropy of a net that ends in a softmax), or your own function of a `Batch`, in
-            the pipeline by its place, "package.module:function" (`fedcore docs losses`).
+            the pipeline by its place, "package.module:function" (fedcore docs losses).
         class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k
             of class k among them and the K classes that it has (scikit-learn's rule); a batch's loss is the weighted
             mean, as PyTorch's CrossEntropyLoss(weight) has it. "none": all count alike. For loss "ce" alone.
