@@ -299,7 +299,7 @@ def test_answers_that_are_no_numbers_are_no_class():
         evaluate(Model((params,)), NET, Data(x, torch.zeros(5, dtype=torch.int64)))
 
 
-def test_numbers_far_from_zero_are_predicted_and_measured_with_their_digits():
+def test_numbers_far_from_zero_keep_their_digits_in_scores():
     """Of labels near 1e9 float32 keeps multiples of 64."""
     scoring = Scoring(own=(("mine", lambda guess, y: (guess[:, 0] - y).abs().mean()),), label_scale=(1e9, 10.0))
     assert metrics(torch.tensor([[0.5], [1.0]]), torch.zeros(2), scoring)["mine"] == pytest.approx(7.5)

@@ -128,7 +128,7 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
 
 
 @pytest.mark.parametrize("kind", [TensorHook, Norm, FrozenOnTop, ChangesInput], ids=lambda kind: kind.__name__)
-def test_on_an_accelerator_models_train_together_only_where_they_become_the_same(kind):
+def test_models_train_together_on_a_card_only_where_they_become_the_same(kind):
     net = own(kind)
     fed = federation(net)
     chosen = method("fedavg", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
