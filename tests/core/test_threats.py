@@ -11,7 +11,7 @@ from federations import ADAM, NET, NETS, SGD, bits, constant, federation, last, 
 from fedcore import nets
 from fedcore.core.aggregation import add, by_size, mean, subtract
 from fedcore.core.rounds import receive, run
-from fedcore.core.threats import clip, corrupt, dropouts, find_late, hostile_devices, norm
+from fedcore.core.threats import admit, clip, corrupt, dropouts, find_late, hostile_devices, norm
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
@@ -198,6 +198,23 @@ def test_a_clipped_update_has_the_length_of_the_bound_and_its_direction(sends):
         torch.cat([(one.params[name] - about[name]).flatten() for name in about]) for one in (update, shorter)
     )
     assert torch.cosine_similarity(before, after, dim=0).item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "admitted"), [("clip", {"a": [1.0, 0], "b": [11.5, 12.0], "c": [20.0, 21]}), ("refuse", "ac")]
+)
+def test_a_change_is_measured_from_what_its_own_device_was_sent(beyond, admitted):
+    """Devices were sent (0, 0), (10, 10) and (20, 20); b's change of length 5 is half of that within the bound."""
+    sent = {name: Message({"w": torch.full((2,), start)}) for name, start in zip("abc", (0.0, 10.0, 20.0), strict=True)}
+    trained = {"a": [1.0, 0], "b": [13.0, 14], "c": [20.0, 21]}
+    updates = {name: Update(params={"w": torch.tensor(values)}) for name, values in trained.items()}
+    combined, _, report = admit(
+        lambda server, updates, round_info: (updates, {}), Threats(bound=2.5, beyond=beyond), "model", {}, updates,
+        turn_of(0, tuple("abc")), sent=sent,
+    )  # fmt: skip
+    found = {name: update.params["w"].tolist() for name, update in combined.items()}
+    assert found == (admitted if beyond == "clip" else {name: trained[name] for name in admitted})
+    assert [name for name, counts in report.counts["conduct"].items() if any(counts.values())] == ["b"]
 
 
 def test_a_bound_that_refuses_everyone_ends_the_run_with_one_line():
