@@ -26,7 +26,14 @@ def printable(text: str) -> str:
 
 
 class InputError(OneLine, ValueError):
-    """Input that cannot be used. The message: which key, which value, what is allowed."""
+    """Input that cannot be used. The message: which key, which value, what is allowed.
+
+    public: the same without a value of a row, for logs and strangers; "": there is none.
+    """
+
+    def __init__(self, message: str, public: str = "") -> None:
+        super().__init__(message)
+        self.public = printable(public)
 
 
 class Diverged(InputError):

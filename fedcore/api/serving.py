@@ -12,7 +12,8 @@ module and of those that it imports (fedcore.pipeline.record.models).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -185,15 +186,16 @@ class ServedModels:
         """Return whose model predicts each row; None: a new device's."""
         devices = ", ".join(self.devices)
         if isinstance(device, str) and device not in self.devices:
-            raise InputError(f"device = {device!r}: no such device; the model knows: {devices}")
+            why = f"no such device; the model knows: {devices}"
+            raise InputError(f"device = {device!r}: {why}", f"device: {why}")
         named = self.devices_of(rows) if device is None else device
         owners = [named or ""] * len(rows) if named is None or isinstance(named, str) else [*map(str, named)]
         if len(owners) != len(rows):
             raise InputError(f"device: {len(owners)} names for {len(rows)} rows; give one for all, or one for each")
         for number, owner in enumerate(owners, 1):
             if owner not in self.devices and len(self.models) > 1:
-                where = f"row {number}: {owner!r}" if owner else "device"
-                raise InputError(f"{where}: each device has a model of its own, so name one of: {devices}")
+                where, why = f"row {number}", f"each device has a model of its own, so name one of: {devices}"
+                raise InputError(f"{where}: {owner!r}: {why}" if owner else f"device: {why}", f"{where}: {why}")
         return [owner if owner in self.devices else None for owner in owners]
 
 
@@ -291,4 +293,28 @@ class _Pyfunc:
 
 
 def _load_pyfunc(folder: str) -> _Pyfunc:
+    if (server := sys.modules.get("mlflow.pyfunc.scoring_server")) is not None:
+        server.invocations = _without_rows(server.invocations)
     return _Pyfunc(load(Path(folder)))
+
+
+def _without_rows(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Return MLflow's answer to a request over HTTP, whose errors would quote the rows that it was sent."""
+
+    def answer_one(data: Any, content_type: Any, model: Any, input_schema: Any) -> Any:
+        try:
+            return answer(data, content_type, model, input_schema)
+        except Exception as error:
+            if not isinstance(implementation := getattr(model, "_model_impl", None), _Pyfunc):
+                raise
+            schema = implementation.served.schema
+            columns = ", ".join(f"{column.name!r} ({column.kind})" for column in schema.columns)
+            array = f"an array (N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
+            wanted = f"the request must have {f'columns {columns}' if columns else array}, as JSON"
+            why = getattr(error.__context__, "public", "") or wanted
+        from mlflow.exceptions import MlflowException
+        from mlflow.protos.databricks_pb2 import BAD_REQUEST
+
+        raise MlflowException(why, BAD_REQUEST)
+
+    return answer_one

@@ -156,8 +156,8 @@ def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -
     for column in columns:
         gaps = np.flatnonzero(rows[column.name].isna())
         if len(gaps):
-            where = row_number(rows, int(gaps[0]))
-            raise InputError(f"column {column.name!r}, row {where}: the cell is missing{advice}")
+            why = f"column {column.name!r}, row {row_number(rows, int(gaps[0]))}: the cell is missing{advice}"
+            raise InputError(why, why)
 
 
 def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
@@ -213,7 +213,8 @@ def name_of(value: Any, spelling: Spelling) -> str:
 def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
     """Return the error for one cell; `row` counts from 0, the message from 1."""
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
-    return InputError(f"column {name!r}, row {row_number(rows, row)}: {cell!r} is not {wanted}")
+    where = f"column {name!r}, row {row_number(rows, row)}:"
+    return InputError(f"{where} {cell!r} is not {wanted}", f"{where} must be {wanted}")
 
 
 def row_number(rows: pd.DataFrame, row: int) -> int:
@@ -238,7 +239,7 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
         raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}")
     inputs = Data(torch.from_numpy(np.ascontiguousarray(x, schema.dtype)), torch.empty(0)).inputs()
     if not torch.isfinite(inputs).all():
-        raise InputError("array: some values are not finite numbers")
+        raise InputError(why := "array: some values are not finite numbers", why)
     return inputs if schema.channels == Fit() else standardise_channels(inputs, schema.channels)
 
 

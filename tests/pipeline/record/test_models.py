@@ -106,51 +106,96 @@ class Blocked:
             raise ImportError(name)
 
 sys.meta_path.insert(0, Blocked())
-import mlflow, pandas as pd
+import json, mlflow, pandas as pd
+from fastapi.testclient import TestClient
+from mlflow.pyfunc import scoring_server
 model = mlflow.pyfunc.load_model(sys.argv[1])
 rows = pd.read_json(sys.argv[2], orient="split")
+force, site, device, *requests = json.loads(sys.argv[3])
 print(model.predict(rows).to_json(orient="split", double_precision=15))
-print(model.predict(rows.drop(columns="site"), params={"device": "B"}).to_json(orient="split", double_precision=15))
-print(model.predict(rows.rename(columns={"site": "device"})).to_json(orient="split", double_precision=15))
+print(model.predict(rows.drop(columns=site), params={"device": device}).to_json(orient="split", double_precision=15))
+print(model.predict(rows.rename(columns={site: "device"})).to_json(orient="split", double_precision=15))
+server = TestClient(scoring_server.init(model))
+for kind, content in requests:
+    answer = server.post("/invocations", content=content.encode(), headers={"Content-Type": kind})
+    print(json.dumps([answer.status_code, answer.json()]))
 try:
-    model.predict(rows.rename(columns={"force": "forces"}))
+    model.predict(rows.rename(columns={force: "forces"}))
 except Exception as error:
     print(error)
 import fedcore
 print(fedcore.__file__)
 """
+FORCE, KIND, SITE = "b%20 {0}", "ü 🙂", "si te\u202e"
+A, B = "s{0}", "x\ny"
+HARD = replace(
+    SCHEMA, columns=(replace(COLUMNS[0], name=FORCE), COLUMNS[1], replace(COLUMNS[2], name=KIND)), label='fa"ult',
+    device=SITE, devices={A: SCHEMA.devices["A"], B: SCHEMA.devices["B"]}, classes=("../no", "🙂 {1}", "worn"),
+)  # fmt: skip
+"""Names that are hard for MLflow's signatures, for JSON, CSV and HTTP."""
+JSON, SECRET = "application/json", "271828"
+WANTED = f"the request must have columns '{FORCE}' (number), 'running' (boolean), '{KIND}' (text), as JSON"
+
+
+def row(**changed: Any) -> str:
+    """A request of one row."""
+    cells = {FORCE: 1.5, "running": True, KIND: "old", SITE: A, **changed}
+    return json.dumps({"dataframe_records": [{name: cell for name, cell in cells.items() if cell != "left out"}]})
+
+
+REFUSED = [
+    (JSON, row(**{FORCE: f"{SECRET}x"}), f"column '{FORCE}', row 1: must be a finite number"),
+    (JSON, row(running=int(SECRET)), "column 'running', row 1: must be True or False"),
+    (JSON, row(**{SITE: SECRET}), f"row 1: each device has a model of its own, so name one of: {A}, x\\ny"),
+    (JSON, row(**{KIND: float(SECRET)}), WANTED),
+    (JSON, row(**{FORCE: "left out", SECRET: SECRET}), WANTED),
+    (JSON, f'{{"dataframe_split": {SECRET}', WANTED),
+    (JSON, f'{{"instances": [{SECRET}]}}', WANTED),
+    (JSON, f'{{"dataframe_records": [["{SECRET}"], {SECRET}]}}', WANTED),
+    (JSON, json.dumps({**json.loads(row()), "params": {"device": SECRET}}),
+     f"device: no such device; the model knows: {A}, x\\ny"),
+    (JSON, json.dumps({**json.loads(row()), "params": {"device": [SECRET]}}), WANTED),
+    ("text/csv", f"{KIND},{FORCE},running,{SITE}\nold,{SECRET},True,{A}\n", WANTED),
+    ("application/vnd.apache.parquet", SECRET, WANTED),
+]  # fmt: skip
+"""Requests over HTTP, and how they are refused: the kind of content, the content, the line."""
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
-    """In another process, without the pipeline's packages; then with the code in it."""
+    """In another process, without the pipeline's packages; then with the code in it, and over HTTP, without values."""
     import mlflow
 
-    served = saved(tmp_path, OWN, {"A": 0, "B": 1})
+    models.write(tmp_path / "files", HARD, SECTIONS, OWN, {A: 0, B: 1})
+    served = serving.load(tmp_path / "files")
     places, needed = models.write_code(tmp_path / "code", SECTIONS)
     mlflow.pyfunc.save_model(
         path=str(tmp_path / "model"), loader_module=models.LOADER, data_path=str(tmp_path / "files"),
-        code_paths=places, signature=models.signature(SCHEMA), pip_requirements=needed,
+        code_paths=places, signature=models.signature(HARD), pip_requirements=needed,
     )  # fmt: skip
     assert not [path for path in (tmp_path / "model").rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
-    rows = ROWS.astype({"kind": object})
-    rows.to_json(tmp_path / "rows.json", orient="split")
+    hard = ROWS.rename(columns={"force": FORCE, "kind": KIND, "site": SITE}).assign(**{SITE: [B, A, B, A]})
+    hard.astype({KIND: object}).to_json(tmp_path / "rows.json", orient="split")
+    split = json.dumps({"dataframe_split": hard.to_dict(orient="split")}).replace("NaN", "null")
+    requests = [(JSON, split), *(request[:2] for request in REFUSED)]
     call = [sys.executable, "-W", "ignore", "-c", BARE, str(tmp_path / "model"), str(tmp_path / "rows.json")]
+    call.append(json.dumps([FORCE, SITE, B, *requests]))
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    by_row, as_b, by_name, *refused, place = done.stdout.splitlines()
-    for text, known in (
-        (by_row, served.predict(ROWS)),
-        (as_b, served.predict(ROWS, "B")),
-        (by_name, served.predict(ROWS)),
-    ):
+    lines = done.stdout.splitlines()
+    for text, known in zip(lines, (served.predict(hard), served.predict(hard, B), served.predict(hard)), strict=False):
         said = json.loads(text)
         assert said["columns"] == ["label", "probability"]
         assert [label for label, _ in said["data"]] == known["label"].tolist()
         assert [np.float32(p) for _, p in said["data"]] == known["probability"].tolist()
-    assert "Model is missing inputs ['force']" in " ".join(refused)
-    assert Path(place).is_relative_to(tmp_path / "model")
+    (status, answer), *refused = map(json.loads, lines[3 : 3 + len(requests)])
+    assert (status, [row["label"] for row in answer["predictions"]]) == (200, served.predict(hard)["label"].tolist())
+    for (status, answer), (_, _, line) in zip(refused, REFUSED, strict=True):
+        assert (status, answer["message"], answer.keys() & {"stack_trace"}) == (400, line, set())
+    assert SECRET not in done.stdout + done.stderr
+    assert f"Model is missing inputs ['{FORCE}']" in " ".join(lines[3 + len(requests) :])
+    assert Path(lines[-1]).is_relative_to(tmp_path / "model")
 
 
 @pytest.mark.slow
