@@ -350,6 +350,7 @@ def stop_at_events(soak: Soak, family: str, draw: random.Random) -> list[str]:
         if (left := event_run(soak, start, words, number)) != calm:
             differ = sorted({*left.items()} ^ {*calm.items()})[:2]
             wrong.append(f"{kind} at event {number} of {events}: {differ}")
+    soak.forget()
     return wrong
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedcore.errors import InputError
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.state import PART
 
 DAY = 86400.0
 
@@ -26,9 +27,10 @@ def prune(steps: Path, store: Store, days: float, dry_run: bool = False) -> Prun
 
     A run uses a step when it computes it or finds it in the cache; the journal has a line with the time and the blobs
     that the step refers to. Older lines are deleted too. A step has no line if its flow was killed at that moment; its
-    blobs stay until they reach that age. A run that needs a deleted step computes it again. Registered models and the
-    outputs of DVC's stages are copies and need no blob. Raises InputError while a flow runs, since it may need a blob
-    that it has not yet read; a flow that starts meanwhile waits.
+    blobs stay until they reach that age, and so do the half-written files of killed processes. A run that needs a
+    deleted step computes it again. Registered models and the outputs of DVC's stages are copies and need no blob.
+    Raises InputError while a flow runs, since it may need a blob that it has not yet read; a flow that starts meanwhile
+    waits.
 
     dry_run: delete nothing, and return what would be deleted.
     """
@@ -47,12 +49,13 @@ def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
     records, blobs = files(steps, "*"), files(store.root, "*/*")
     unused = [record for record in records if record.name not in used and is_older(record, since)]
     orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
-    freed = sum(map(room, (*unused, *orphans)))
+    parts = [part for part in files(steps.parent, ".*") if PART.fullmatch(part.name) and is_older(part, since)]
+    freed = sum(map(room, (*unused, *orphans, *parts)))
     left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
     pruned = Pruned(len(unused), len(orphans), freed, left)
     if dry_run:
         return pruned
-    for path in (*unused, *orphans):  # steps first, so that no step refers to a deleted blob if this process is killed
+    for path in (*unused, *orphans, *parts):  # steps first, so that no step refers to a deleted blob if this process is killed
         path.unlink(missing_ok=True)
     if len(recent) < len(lines):
         journal.replace(recent)

@@ -93,11 +93,13 @@ def test_recent_files_stay_without_a_line_in_the_journal(cache: Path):
 def test_incomplete_files_of_killed_processes_are_deleted(cache: Path):
     recent = blob(cache, 1, 1)
     half = Store(cache / "blobs").path(recent).parent / ".x.part"
-    half.write_bytes(b"half")
-    aged(half, 50)
+    parts = [half, cache / f".{'0f' * 8}.part"]
+    for part in parts:
+        part.write_bytes(b"half")
+        aged(part, 50)
     (cache / "journal.jsonl").write_text('{"time": 1, "key": "a"}\n{"time": 1, "ke')
     assert pruned(cache, 30).blobs == 1
-    assert not half.exists()
+    assert not any(part.exists() for part in parts)
     assert (cache / "journal.jsonl").read_text() == ""
 
 
