@@ -188,10 +188,8 @@ def run_with_devices(
     Raises InputError if another run has that name, and for devices that refuse, unless `least` others agree.
     """
     public, meter, away = setup.public(), Metered(link), set[str]() if away is None else away
-    wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
-    plan = _claim(folder, wanted)
+    plan = plan_run(setup, config, seed, folder)
     method, _ = plan.build()
-    Inline().call(method.begin, public, seed)  # refuses what no device can bring before any is asked
     if not (folder / PLAN).is_file():
         plan, prepare = exchange(meter, plan, seconds, least, notify, away)
         folder.mkdir(parents=True, exist_ok=True)
@@ -230,6 +228,15 @@ def run_with_devices(
             notify(f"the last round is taken back: no device can go on from it, and the update of {liar} was too long")
             field.aside.add(liar)
             _keep(folder, field)
+
+
+def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Plan:
+    """Return the plan of a run. Raises InputError for what no device can bring, before any is waited for."""
+    public = setup.public()
+    wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
+    plan = _claim(folder, wanted)
+    Inline().call(plan.build()[0].begin, public, seed)
+    return plan
 
 
 def _keep(folder: Path, field: Field) -> None:

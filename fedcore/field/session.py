@@ -13,7 +13,7 @@ from fedcore.core.rounds import RoundResult
 from fedcore.errors import InputError
 from fedcore.field import station
 from fedcore.field.kits import read_kit
-from fedcore.field.runs import Setup, StoredRun, read_run, read_setup, run_with_devices
+from fedcore.field.runs import Setup, StoredRun, plan_run, read_run, read_setup, run_with_devices
 from fedcore.field.study import FieldStudy, rows_of, run_study
 
 Notify = Callable[[str], None]
@@ -82,6 +82,7 @@ def play(
     """
     setup, folder = read_setup(kit), kit / "runs" / name
     seed = (0 if setup.study is None else setup.study.seed) if seed is None else seed
+    plan_run(setup, config, seed, folder)
     with open_link(kit, setup, seconds, said) as (link, away):
         turns = run_with_devices(
             link, setup, config, seed, folder, seconds=seconds, least=least or len(setup.devices), notify=said,

@@ -227,16 +227,16 @@ def test_a_device_needs_neither_data_frames_nor_solvers_nor_seconds(tmp_path):
     assert float(of_fedcore) < float(of_torch)  # .4 s beside 1.3 s: a process starts in under 3
 
 
-def test_a_device_scores_no_more_models_than_the_run_has_rounds(device):
-    """By many models of its choice a server would learn of single examples."""
+def test_a_device_scores_no_more_models_than_the_run_has_rounds_and_devices(device):
+    """By many models of its choice a server would learn of single examples; four rounds, one device."""
     calls = [
-        pack({"ask": "score", "run": "trial", "memory": ""}, {"params": model(str(k)), "extra": {}}) for k in range(5)
+        pack({"ask": "score", "run": "trial", "memory": ""}, {"params": model(str(k)), "extra": {}}) for k in range(6)
     ]
     device.answer(visit_call())
     memory = reply(device, visit_call())[0]["memory"]
     calls = [pack({"ask": "score", "run": "trial", "memory": memory}, unpack(call, "")[1]) for call in calls]
-    assert [reply(device, call)[0]["reply"] for call in (*calls[:4], calls[0])] == ["scored"] * 5
-    assert why(device, calls[4]) == "run trial: a has scored a model of each round"
+    assert [reply(device, call)[0]["reply"] for call in (*calls[:5], calls[0])] == ["scored"] * 6
+    assert why(device, calls[5]) == "run trial: a has scored 5 models, for each round and each device one"
 
 
 def test_a_pair_is_begun_a_few_times_alone(tmp_path, monkeypatch):

@@ -88,6 +88,9 @@ def test_a_turn_that_no_device_can_take_is_taken_back(play, tmp_path):
     link.change, link.away = (lambda name, call, answer: answer), {"c"}
     honest = list(play("honest", row, least=2, seconds=1.0))
     assert bits(turns[-1].state.messages) == bits(honest[-1].state.messages)
+    assert {name: turns[-1].scores[name]["test"] for name in "ab"} == {
+        name: honest[-1].scores[name]["test"] for name in "ab"
+    }
     files = [tmp_path / "server" / name for name in ("lied", "honest")]
     kept = [read_run(folder) for folder in files]
     assert [[turn.absent for turn in run.turns] for run in kept] == [[("c",), ("c",)]] * 2

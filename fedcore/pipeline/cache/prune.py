@@ -55,7 +55,8 @@ def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
     pruned = Pruned(len(unused), len(orphans), freed, left)
     if dry_run:
         return pruned
-    for path in (*unused, *orphans, *parts):  # steps first, so that no step refers to a deleted blob if this process is killed
+    # steps first, so that no step refers to a deleted blob if this process is killed
+    for path in (*unused, *orphans, *parts):
         path.unlink(missing_ok=True)
     if len(recent) < len(lines):
         journal.replace(recent)

@@ -1,3 +1,4 @@
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -7,6 +8,15 @@ from typing import Any
 import pytest
 
 from fedcore.pipeline import environment
+
+
+@pytest.fixture(scope="package", autouse=True)
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An address of MLflow's, unless there is one: asked for it, MLflow would look for the clone's ./mlruns."""
+    with pytest.MonkeyPatch.context() as patched:
+        if "MLFLOW_TRACKING_URI" not in os.environ:
+            patched.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path_factory.mktemp('none') / 'mlflow.db'}")
+        yield
 
 
 @pytest.fixture(scope="session")
