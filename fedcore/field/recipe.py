@@ -63,6 +63,8 @@ class Recipe:
     schema: of the study's data. scale: "none", "device" or "common", see :func:`fedcore.data.prepare.fit_schema`. val,
     test, shared_test, hold_out: the parts that rows are divided into, see :func:`fedcore.partition.partition`; what
     would be in the shared test set takes no part. min_size: the least rows of a device. split, id: columns of a table.
+    earlier: columns by whose earlier names the study's rows are divided (fedcore.data.Dataset), for the devices' column
+    name -> earlier name; None: as the device's own file would say.
     shared, label_scale: the numbers that devices share; None: not known yet, where the label is a number.
     """
 
@@ -75,6 +77,7 @@ class Recipe:
     min_size: int = 1
     split: str | None = None
     id: str | None = None
+    earlier: Mapping[str, Mapping[str, str]] | None = None
     shared: Fit = NO_FIT
     label_scale: LabelScale | None = None
 

@@ -121,12 +121,17 @@ class DeviceRows:
         read_rows, frames = {file: rows}, {file: frame}
         named = None if recipe.id is None else earlier_texts(read_rows, frames, recipe.id)
         in_keys = (*schema.names, *([targets[0]] if labels_are_names else []))
+        if recipe.earlier is not None:  # a part of the rows may look otherwise than all of them
+            in_keys = tuple(name for name in in_keys if name in recipe.earlier)
+        earlier = earlier_names(read_rows, frames, in_keys, keep)
+        if name := (recipe.earlier or {}).get(schema.device or "", {}).get(self.name):
+            earlier = (*earlier, (schema.device or "", (name,) * int(keep.sum())))
         kept_rows = torch.from_numpy(keep)
         return Dataset(
             Data(x[kept_rows], torch.from_numpy(y)[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
             None if marks is None else tuple(marks[keep].tolist()), schema=schema,
             ids=None if named is None else tuple(named[keep].tolist()),
-            earlier=earlier_names(read_rows, frames, in_keys, keep),
+            earlier=earlier,
         )  # fmt: skip
 
     def _check_owner(self, frame: pd.DataFrame, column: str | None) -> None:

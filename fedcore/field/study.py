@@ -72,7 +72,7 @@ def setup_of(
         decides.min_effect, decides.least_test, decides.weigh,
     )  # fmt: skip
     more = scoring(**setting.scoring, classes=dataset.classes) if setting.scoring else Scoring()
-    recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset.test is not None)
+    recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset)
     return Setup(
         names, tuple(dataset.train.x.shape[1:]), len(dataset.classes), tuple(setting.nets), recipe, study, more,
         dataset.task.name,
@@ -90,15 +90,24 @@ def _metric(decides: Criterion, dataset: Dataset) -> str:
     return "balanced_accuracy" if balanced else decides.metric.name
 
 
-def recipe_of(setting: Setting, schema: Schema, official_test: bool) -> Recipe:
-    """Return how devices prepare their rows in a study's setting. official_test: its shared test set is no device's."""
+def recipe_of(setting: Setting, schema: Schema, dataset: Dataset) -> Recipe:
+    """Return how devices prepare their rows in a study's setting; an official test set is no device's."""
     settings = setting.federation
     # Why a column is left out may quote a value.
     return Recipe(
         replace(schema, left_out={}, dropped=0), settings["scale"], settings["val"], settings["test"],
-        0.0 if official_test else settings["shared_test"], settings.get("hold_out", "random"), settings["min_size"],
-        setting.data.get("split"), setting.data.get("id"),
+        settings["shared_test"] if dataset.test is None else 0.0, settings.get("hold_out", "random"),
+        settings["min_size"], setting.data.get("split"), setting.data.get("id"), earlier_of(dataset),
     )  # fmt: skip
+
+
+def earlier_of(dataset: Dataset) -> dict[str, dict[str, str]]:
+    """Return the columns of a dataset's earlier names; for that of the devices name -> earlier name."""
+    column = None if dataset.schema is None else dataset.schema.device
+    of_devices = dataset.device or ()
+    return {
+        name: dict(zip(of_devices, texts, strict=True)) if name == column else {} for name, texts in dataset.earlier
+    }
 
 
 @dataclass(frozen=True)
