@@ -228,15 +228,15 @@ def test_a_device_needs_neither_data_frames_nor_solvers_nor_seconds(tmp_path):
 
 
 def test_a_device_scores_no_more_models_than_the_run_has_rounds_and_devices(device):
-    """By many models of its choice a server would learn of single examples; four rounds, one device."""
+    """By many models of its choice a server would learn of single examples; four rounds, four devices."""
     calls = [
-        pack({"ask": "score", "run": "trial", "memory": ""}, {"params": model(str(k)), "extra": {}}) for k in range(6)
+        pack({"ask": "score", "run": "trial", "memory": ""}, {"params": model(str(k)), "extra": {}}) for k in range(9)
     ]
     device.answer(visit_call())
     memory = reply(device, visit_call())[0]["memory"]
     calls = [pack({"ask": "score", "run": "trial", "memory": memory}, unpack(call, "")[1]) for call in calls]
-    assert [reply(device, call)[0]["reply"] for call in (*calls[:5], calls[0])] == ["scored"] * 6
-    assert why(device, calls[5]) == "run trial: a has scored 5 models, for each round and each device one"
+    assert [reply(device, call)[0]["reply"] for call in (*calls[:8], calls[0])] == ["scored"] * 9
+    assert why(device, calls[8]) == "run trial: a has scored 8 models, for each round and each device one"
 
 
 def test_a_pair_is_begun_a_few_times_alone(tmp_path, monkeypatch):
