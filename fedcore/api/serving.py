@@ -293,7 +293,8 @@ class _Pyfunc:
 
 
 def _load_pyfunc(folder: str) -> _Pyfunc:
-    if (server := sys.modules.get("mlflow.pyfunc.scoring_server")) is not None:
+    server: Any = sys.modules.get("mlflow.pyfunc.scoring_server")
+    if server is not None:
         server.invocations = _without_rows(server.invocations)
     return _Pyfunc(load(Path(folder)))
 

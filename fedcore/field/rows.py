@@ -124,8 +124,8 @@ class DeviceRows:
         if recipe.earlier is not None:  # a part of the rows may look otherwise than all of them
             in_keys = tuple(name for name in in_keys if name in recipe.earlier)
         earlier = earlier_names(read_rows, frames, in_keys, keep)
-        if name := (recipe.earlier or {}).get(schema.device or "", {}).get(self.name):
-            earlier = (*earlier, (schema.device or "", (name,) * int(keep.sum())))
+        if called := (recipe.earlier or {}).get(schema.device or "", {}).get(self.name):
+            earlier = (*earlier, (schema.device or "", (called,) * int(keep.sum())))
         kept_rows = torch.from_numpy(keep)
         return Dataset(
             Data(x[kept_rows], torch.from_numpy(y)[kept_rows]), None, schema.classes, (self.name,) * int(keep.sum()),
