@@ -227,7 +227,7 @@ def test_a_device_needs_neither_data_frames_nor_solvers_nor_seconds(tmp_path):
     assert float(of_fedcore) < float(of_torch)  # .4 s beside 1.3 s: a process starts in under 3
 
 
-def test_a_device_scores_no_more_models_than_the_run_has_rounds_and_devices(device):
+def test_a_device_scores_a_model_of_each_round_and_few_more(device):
     """By many models of its choice a server would learn of single examples; four rounds, four devices."""
     calls = [
         pack({"ask": "score", "run": "trial", "memory": ""}, {"params": model(str(k)), "extra": {}}) for k in range(9)
