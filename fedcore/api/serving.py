@@ -295,11 +295,11 @@ class _Pyfunc:
 def _load_pyfunc(folder: str) -> _Pyfunc:
     server: Any = sys.modules.get("mlflow.pyfunc.scoring_server")
     if server is not None:
-        server.invocations = _without_rows(server.invocations)
+        server.invocations = _without_rows(server, server.invocations)
     return _Pyfunc(load(Path(folder)))
 
 
-def _without_rows(answer: Callable[..., Any]) -> Callable[..., Any]:
+def _without_rows(server: Any, answer: Callable[..., Any]) -> Callable[..., Any]:
     """Return MLflow's answer to a request over HTTP, whose errors would quote the rows that it was sent."""
 
     def answer_one(data: Any, content_type: Any, model: Any, input_schema: Any) -> Any:
@@ -313,9 +313,6 @@ def _without_rows(answer: Callable[..., Any]) -> Callable[..., Any]:
             array = f"an array (N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
             wanted = f"the request must have {f'columns {columns}' if columns else array}, as JSON"
             why = getattr(error.__context__, "public", "") or wanted
-        from mlflow.exceptions import MlflowException
-        from mlflow.protos.databricks_pb2 import BAD_REQUEST
-
-        raise MlflowException(why, BAD_REQUEST)
+        raise server.MlflowException(why, server.BAD_REQUEST)
 
     return answer_one
