@@ -138,10 +138,11 @@ def paper_page(family: str, page: PaperPage, root: Path = ROOT) -> str:
 
 
 def calibration(page: PaperPage) -> Iterator[tuple[str, str, str]]:
-    """Yield the baselines by what differs: whether they are near, their numbers, and the condition."""
-    groups = dict.fromkeys((one.differs, one.calibrated) for one in page.calibration)
-    for differs, near in groups:
-        rows = [one for one in page.calibration if (one.differs, one.calibrated) == (differs, near)]
+    """Yield the baselines of the page's files by what differs: whether they are near, their numbers, the condition."""
+    files = {line.file for line in page.lines} | {file for line in page.forest for file in line.files}
+    shown = [one for one in page.calibration if files & set(one.files)]
+    for differs, near in dict.fromkeys((one.differs, one.calibrated) for one in shown):
+        rows = [one for one in shown if (one.differs, one.calibrated) == (differs, near)]
         numbers = (f"{page.names.get(one.row, one.row)} {_dot(one.ours)} / {_dot(one.paper)}" for one in rows)
         yield "yes" if near else "no", "; ".join(numbers), differs
 
