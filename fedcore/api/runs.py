@@ -22,7 +22,7 @@ from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
-from fedcore.core.together import SideBySide, Together
+from fedcore.core.together import SideBySide, Together, placed_on
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, count_different
@@ -88,7 +88,8 @@ def run(
         progress: show a bar; None: where there is a terminal.
         state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
             the rounds after it.
-        accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one; "cuda": on a GPU.
+        accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one, where
+            a step has a billion multiplications; "cuda": on a GPU.
         together: devices of one net that train in one step there, as the rows of one matrix (fedcore docs gpu).
         metrics: functions by name, each of probabilities (N, K) and labels (N,), tensors, that returns a number; the
             table has it for each device and split.
@@ -459,12 +460,14 @@ class OnAccelerator:
 
     execute: Execute
     kind: str
+    always: bool = True
 
     def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
         return self.execute(fn, *args)
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
-        return self.execute.map(accelerate(fn, self.kind), calls)
+        kind = self.kind if self.always else placed_on(fn, calls, self.kind, 1)[0]
+        return self.execute.map(accelerate(fn, kind), calls)
 
 
 @contextmanager
@@ -485,4 +488,5 @@ def executor(
         if kind is None:
             yield SideBySide(execute)
         else:
-            yield OnAccelerator(execute, kind) if together == 1 else Together(kind, together)
+            always = accelerator != "auto"
+            yield OnAccelerator(execute, kind, always) if together == 1 else Together(kind, together, always)

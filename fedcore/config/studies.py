@@ -154,7 +154,8 @@ class Run(Deciding):
         store: the folder or URL of the results of steps; None: the project's state.
         states: "long": of the memories with which a longer run goes on where this one ends, those stay that take over
             30 s to compute again; "all": all stay.
-        accelerator: "auto": steps of devices run on a GPU if there is one; "none": always on the CPU.
+        accelerator: "auto": steps of devices run on a GPU if there is one, where a step has a billion multiplications;
+            "none": always on the CPU.
         together: devices that train together in one step on a GPU, as the rows of one matrix; 1: one after another. It
             changes nothing on the CPU. Results depend on it by some 1e-6.
         positive: the label that f1, precision, recall and average_precision are of.

@@ -8,6 +8,7 @@ accelerator (:mod:`fedcore.core.stacked`), or on the processor with the bits of 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +19,17 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from fedcore.core import side_by_side, stacked
+from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.core.training import DESCEND, Descent
-from fedcore.execute.accelerator import accelerate, deterministic, move
+from fedcore.core.training_settings import Training
+from fedcore.execute.accelerator import accelerate, deterministic, move, trains
 from fedcore.execute.threads import compute_alone, one_thread
 from fedcore.execute.workers import Engine, Inline, run_step, shares
+from fedcore.nets import shapes
+from fedcore.nets.inputs import multiplications
 from fedcore.nets.randomness import holds_generator
 from fedcore.types.federation import Device, Splits, is_handle
+from fedcore.types.method import Stage
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -34,12 +40,14 @@ class Together(Inline):
     """Runs steps in this process, those of a map together.
 
     kind: of accelerator, None for the CPU. most: devices trained together; more of them go in groups, one after
-    another, in the order of the map. A group's bits depend on who is in it.
+    another, in the order of the map. A group's bits depend on who is in it. always: whether steps run there that are
+    not worth it, see `placed_on`.
     """
 
-    def __init__(self, kind: str | None = None, most: int = 128) -> None:
+    def __init__(self, kind: str | None = None, most: int = 128, always: bool = True) -> None:
         self.kind = kind
         self.most = most
+        self.always = always
         self._resident: dict[int, tuple[Splits, Splits]] = {}
 
     def map(
@@ -47,6 +55,8 @@ class Together(Inline):
         accelerator: str | None = None,
     ) -> dict[Key, Result]:  # fmt: skip
         """Run a step on each key's arguments."""
+        if not trains(fn) or not (self.always or placed_on(fn, calls, self.kind, self.most)[0]):
+            return super().map(fn, calls)
         every = [tuple(map(self._with_data_there, args)) for args in calls.values()]
         results: list[Result] = []
         for first in range(0, len(every), self.most):
@@ -60,6 +70,52 @@ class Together(Inline):
         if id(arg.data) not in self._resident:
             self._resident[id(arg.data)] = arg.data, move(arg.data, self.kind)
         return replace(arg, data=self._resident[id(arg.data)][1])
+
+
+WORTH_IT = 10**9
+"""The fewest multiplications of a step, of all devices that take it together, for which `auto` takes an accelerator.
+
+A core takes some 30 ms for them, and the kernels of a step there some 2 ms to start; a processor has several cores.
+"""
+
+
+def placed_on(
+    step: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], kind: str | None, together: int
+) -> tuple[str | None, int]:
+    """Return the accelerator for a map's steps and how many train together there: (None, 1) where it is not worth it.
+
+    It follows from the nets, the batch and the number of devices alone, not from a measurement: keys depend on it.
+    """
+    if kind is None or not trains(step):
+        return None, 1
+    settings = _training(step)
+    batch = IMAGE_BATCH if settings is None else settings.batch
+    net = max((products(device) for args in calls.values() for device in _devices(args)), default=0)
+    return (kind, together) if net * batch * min(together, len(calls)) >= WORTH_IT else (None, 1)
+
+
+def products(device: Device) -> int:
+    """Return the multiplications of a device's net for an example; its parameters where its inputs are not known."""
+    shape = device.net.build.keywords.get("shape") if isinstance(device.net.build, partial) else None
+    if shape is None and not is_handle(device.data):
+        shape = device.data.train.x.shape[1:]
+    if shape is None:
+        return sum(math.prod(size) for size in shapes(device.net).values())
+    return multiplications(device.net, tuple(shape))
+
+
+def _training(value: Any) -> Training | None:
+    """Return the settings of training that are bound to a step."""
+    if isinstance(value, Training | Stage):
+        return value if isinstance(value, Training) else _training(value.local)
+    parts = (value.func, *value.args, *value.keywords.values()) if isinstance(value, partial) else ()
+    return next((found for part in parts if (found := _training(part)) is not None), None)
+
+
+def _devices(args: tuple[Any, ...]) -> Iterator[Device]:
+    for arg in _flat(args):
+        values = arg.values() if isinstance(arg, Mapping) else (arg,)
+        yield from (value for value in values if isinstance(value, Device))
 
 
 def accelerate_all(step: Callable[..., T], kind: str | None) -> Callable[..., list[T]]:

@@ -4,6 +4,7 @@ import _thread
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -13,16 +14,17 @@ from federations import AT_THE_END, NETS, bits, federation
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.core import stacked
-from fedcore.core.rounds import run
-from fedcore.core.together import Together
+from fedcore.core import stacked, together
+from fedcore.core.rounds import run, visit
+from fedcore.core.together import Together, placed_on
 from fedcore.core.training import Training, fit, flatten_net, train
 from fedcore.execute.accelerator import accelerate
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
+from fedcore.methods.baselines.majority import count_labels
 from fedcore.methods.dfl.soft_targets import smoothing_grad
 from fedcore.types.federation import Data, Device, Federation, Net, Splits
-from fedcore.types.method import Message, StepId, Update, generator
+from fedcore.types.method import Message, Stage, StepId, Update, generator
 
 needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA accelerator")
 
@@ -332,3 +334,28 @@ class Centred(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(x.flatten(1) - x.flatten(1).mean(0))
+
+
+def test_auto_takes_an_accelerator_where_a_step_has_a_billion_multiplications():
+    small, large = pictures("lenet", (1, 28, 28)), pictures("mcmahan_cnn", (1, 28, 28))
+    step = partial(train, training=replace(SGD, batch=50))
+
+    def placed(fed: Federation, step: Any, together: int, count: int = 64) -> Any:
+        calls = {str(i): ({}, Message({}), [*fed.devices.values()][i % 3], None) for i in range(count)}
+        return placed_on(step, calls, "cuda", together)
+
+    assert placed(small, step, 1) == (None, 1)
+    assert placed(small, step, 64) == ("cuda", 64)
+    assert placed(small, step, 64, count=3) == (None, 1)  # as few as there are
+    assert placed(large, step, 2) == ("cuda", 2)
+    assert placed(large, partial(train, training=replace(SGD, batch=4)), 1) == (None, 1)
+    assert placed(large, partial(visit, Stage(step, None)), 2) == ("cuda", 2)
+    assert placed(large, count_labels, 64) == (None, 1)
+    assert placed_on(step, {}, None, 64) == (None, 1)
+
+
+def test_what_counts_is_not_moved_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(together, "move", lambda *args: pytest.fail("moved"))
+    there = Together("cuda")
+    devices = {name: ({}, Message({}), device, StepId(0, 0, 0, name)) for name, device in FED.devices.items()}
+    assert [*there.map(count_labels, devices)] == [*FED.devices]

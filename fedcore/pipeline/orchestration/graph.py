@@ -15,7 +15,7 @@ from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
 from prefect.states import Completed
 
-from fedcore.core.together import SideBySide, accelerate_all, bounded_shares, is_worth_it
+from fedcore.core.together import SideBySide, accelerate_all, bounded_shares, is_worth_it, placed_on
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import accelerate
 from fedcore.execute.cluster import ClusterLost
@@ -107,12 +107,13 @@ class Graph:
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Run a step on each unit's arguments; many or quick ones share a step (see `into_shards`)."""
         fn = evaluated(fn)
-        placed, shards = place_calls(fn, calls, self.accelerator, self.together)
+        accelerator, together = placed_on(fn, calls, self.accelerator, self.together)
+        placed, shards = place_calls(fn, calls, accelerator, together)
         if len(shards) == len(calls):
-            return self._run_in_workers(placed, calls, self.accelerator)
-        work = load_call_save if is_vectorised(fn, self.together) else load_calls_save
+            return self._run_in_workers(placed, calls, accelerator)
+        work = load_call_save if is_vectorised(fn, together) else load_calls_save
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
-        values = self._run_in_workers(placed, sharded, self.accelerator, work, sharded=True)
+        values = self._run_in_workers(placed, sharded, accelerator, work, sharded=True)
         return {
             unit: result for label, shard in shards.items() for unit, result in zip(shard, values[label], strict=True)
         }
@@ -536,19 +537,20 @@ class InMemory:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         fn = evaluated(fn)
-        if not is_vectorised(fn, self.together):
-            return self._run_in_workers(accelerate(fn, self.accelerator), calls, word_of(fn))
-        shards = into_shards(fn, calls, self.together)
+        accelerator, together = placed_on(fn, calls, self.accelerator, self.together)
+        if not is_vectorised(fn, together):
+            return self._run_in_workers(accelerate(fn, accelerator), calls, word_of(fn), accelerator)
+        shards = into_shards(fn, calls, together)
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
-        values = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, word_of(fn))
+        values = self._run_in_workers(accelerate_all(fn, accelerator), sharded, word_of(fn), accelerator)
         return {unit: result for label in shards for unit, result in zip(shards[label], values[label], strict=True)}
 
     def _run_in_workers(
-        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], name: str
+        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], name: str, accelerator: str | None
     ) -> dict[Any, Any]:
         loaded = {unit: (self.store, fn, args) for unit, args in calls.items()}
-        if self.accelerator is None:
+        if accelerator is None:
             call = partial(SideBySide(self.workers).map, load_call, loaded, name=name, step=fn)
         else:
-            call = partial(self.workers.map, load_call, loaded, name=name, accelerator=self.accelerator)
+            call = partial(self.workers.map, load_call, loaded, name=name, accelerator=accelerator)
         return with_blobs(self.store, tuple(calls.values()), call)

@@ -24,6 +24,7 @@ from fedcore.core.evaluation import score
 from fedcore.core.new_device import NEVER, trains_alone
 from fedcore.core.rounds import device_step, receive, to_memories
 from fedcore.core.threats import corrupt
+from fedcore.core.together import placed_on
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.workers import Inline, Workers
@@ -116,7 +117,8 @@ class DryRun:
         return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        placed, shards = place_calls(evaluated(fn), calls, self.accelerator, self.together)
+        on = placed_on(evaluated(fn), calls, self.accelerator, self.together)
+        placed, shards = place_calls(evaluated(fn), calls, *on)
         share = 1 / min(self.workers, max(1, len(calls)))
         if len(shards) == len(calls):
             return {
