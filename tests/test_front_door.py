@@ -348,7 +348,7 @@ def test_data_and_a_federation_are_shown_in_a_few_words(digits: fc.Dataset):
     nets = "mlp(widths=(6,)) and cnn(maps=(8, 16), kernel=3, padding='same', hidden=(32,), size=0)"
     assert repr(fed) == f"digits: 8 devices by dirichlet(alpha=0.5), {nets}\n{data}\nThreats(hostile=0.2)"
     own = fc.from_arrays(np.zeros((40, 3)), np.arange(40) % 20, device=["a", "b"] * 20)
-    shown = "Dataset: 40 examples of shape (3,), float32; 20 classes (0, 1, 2, ..., 19); 2 devices"
+    shown = "Dataset: 40 examples of shape (3,), float64; 20 classes (0, 1, 2, ..., 19); 2 devices"
     assert repr(own) == shown
     divided = fc.federate(own, fc.by_device(), net=fc.net(Linear))
     assert repr(divided) == f"data: by_device(), Linear()\n{shown}"
