@@ -585,7 +585,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
     "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),
     "scale": (lambda data: fc.federate(data, scale="all"), "federate.scale = 'all': "),
-    "data": (lambda data: fc.load("digit"), "; did you mean digits?"),
+    "data": (lambda data: fc.load("digit"), "did you mean digits? allowed: "),
     "two of a name": (
         lambda data: fc.compare([fc.fedavg(), fc.fedavg(rounds=2)], fc.federate(data)),
         "compare: two methods are called 'fedavg'; give one of them another label",

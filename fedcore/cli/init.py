@@ -106,7 +106,9 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "data").mkdir()
     data_path = bring(data, folder) if data else None
     rows = sum(map(len, frames.values())) or len(pictures_in(data))
-    (folder / "params.yaml").write_text(project_settings(source / "params.yaml", data_path, labels, device, rows))
+    empty = any(frame.isna().any(axis=None) for frame in frames.values())
+    settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty)
+    (folder / "params.yaml").write_text(settings)
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
     if nightly:
@@ -116,12 +118,15 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
     (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model, look=LOOK))
     versioned = start_git(folder)
-    print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")
+    times = columns_of_times(frames)
+    first = "preview" if empty or times else "run"
+    kind = "a project and git repository" if versioned else "a project"
+    print(f"{folder}: {kind}; go on with: cd {folder} && fedcore {first}")
+    if empty:
+        print("some cells are empty: set data.missing in params.yaml before a run: common_median, median or drop")
+    if times:
+        print(f"no net can use times: leave them out before a run by data.ignore in params.yaml: [{', '.join(times)}]")
     print(first_run(folder))
-    if any(frame.isna().any(axis=None) for frame in frames.values()):
-        print("some cells are empty: first choose data.missing in params.yaml: median, common_median or drop")
-    if times := columns_of_times(frames):
-        print(f"no net can use times: first leave them out by data.ignore in params.yaml: [{', '.join(times)}]")
 
 
 def first_run(folder: Path) -> str:
@@ -204,8 +209,13 @@ def bring(data: Path, folder: Path) -> Path:
     return copied
 
 
-def project_settings(source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int) -> str:
-    """Return params.yaml of a project: the first sections of fedcore's own, on the project's data."""
+def project_settings(
+    source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int, empty: bool = False
+) -> str:
+    """Return params.yaml of a project: the first sections of fedcore's own, on the project's data.
+
+    empty: whether cells are empty, so that a run needs `missing`.
+    """
     from io import StringIO
 
     from ruamel.yaml import YAML
@@ -225,6 +235,9 @@ def project_settings(source: Path, data: Path | None, labels: Sequence[str], dev
         several.fa.set_flow_style()
         label = {"label": labels[0] if len(labels) == 1 else several} if labels else {}
         params["data"].update({"name": "table" if labels else "image_folder", "path": str(data), **label})
+        if empty:
+            params["data"]["missing"] = "refuse"
+            params["data"].yaml_add_eol_comment("cells are empty: choose common_median, median or drop", "missing")
         params["federation"]["hold_out"] = "stable"  # data grow, and a champion is challenged on what stays held out
         if device is not None:
             params["data"].insert([*params["data"]].index("label"), "device", device)

@@ -148,9 +148,9 @@ def compare(
 
     schema = served.schema
     if reference is None:
-        return Drift(False, ["drift cannot be told: nothing of this version's training rows was kept to compare with"])
+        return Drift(False, ["drift not checked: this version kept nothing of its training rows"])
     if len(rows) < drift.LEAST:
-        return Drift(False, [f"drift cannot be told of {len(rows)} rows; it takes {drift.LEAST}"])
+        return Drift(False, [f"drift not checked: {len(rows)} rows, {drift.LEAST} needed"])
     x = np.empty((len(rows), 0), dtype=np.float32)
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns, schema.spelling).float().numpy()

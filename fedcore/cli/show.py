@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def show(brief: bool, history: bool, study: str | None) -> None:
     """Print the last answers of `dvc repro`, with their tables and claims; without them those of the last run."""
     if study is not None and not history:
-        raise InputError("--study: is of --history")
+        raise InputError("--study: works with --history alone; type: fedcore show --history --study NAME")
     from fedcore.cli.project import enter_project
 
     enter_project()

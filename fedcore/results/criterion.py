@@ -107,7 +107,7 @@ class Criterion:
                 require_classes(name, key)
             what = "a number as label" if "regression" in self.metric.labels else "several labels"
             labels = "classes" if LABEL_KINDS[name].predicts_classes else LABEL_KINDS[name].words
-            raise InputError(f"{key} is of {what}; these data have {labels}")
+            raise InputError(f"{key} is for {what}; these data have {labels}")
         if self.positive is not None and not LABEL_KINDS[name].predicts_classes:
             require_classes(name, f"{where}.positive = {self.positive!r}:")
 

@@ -249,6 +249,6 @@ def test_rows_are_compared_with_those_of_training(tmp_path: Path):
 def test_what_cannot_be_compared_is_said(tmp_path: Path):
     moved, (line,) = drifts(tmp_path, None, 9.0)
     assert not moved
-    assert line == "drift cannot be told: nothing of this version's training rows was kept to compare with"
-    few = ["drift cannot be told of 12 rows; it takes 20"]
+    assert line == "drift not checked: this version kept nothing of its training rows"
+    few = ["drift not checked: 12 rows, 20 needed"]
     assert drifts(tmp_path, Reference(BinnedRows({})), 9.0, 12) == (False, few)

@@ -661,8 +661,8 @@ def test_what_these_labels_do_not_allow_is_refused(case, kind):
             {"training": {"loss": "absolute"}},
             "training.loss = 'absolute': is not for these data, whose label is classes",
         ),
-        ({"metric": "rmse"}, "compare.metric = 'rmse': is of a number as label; these data have classes"),
-        ({"metric": "hamming_accuracy"}, "'hamming_accuracy': is of several labels; these data have classes"),
+        ({"metric": "rmse"}, "compare.metric = 'rmse': is for a number as label; these data have classes"),
+        ({"metric": "hamming_accuracy"}, "'hamming_accuracy': is for several labels; these data have classes"),
     ],
 )
 def test_what_classes_do_not_allow_is_refused(settings, says):

@@ -280,7 +280,7 @@ def test_one_training_serves_every_one_shot_method():
 
 
 def test_names_and_settings_that_are_not_known_are_refused():
-    with pytest.raises(InputError, match=r"^method = 'fedavgg': allowed: .*; did you mean fedavg\?$"):
+    with pytest.raises(InputError, match=r"^method = 'fedavgg': did you mean fedavg\? allowed: .*$"):
         method("fedavgg", nets=NETS, training=SGD, shared_init=True)
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):

@@ -106,6 +106,7 @@ def test_the_slider_moves_the_recommendation(tab: Tab, page: str):
         ("less than 3 kB", "Train alone"), ("3 kB to 300 kB", "Use cheap"), ("300 kB or more", "Use dear"),
     ]  # fmt: skip
     assert move(tab, 1)[2:] == ("cheap", "cheap")
+    assert not tab.run(HIDDEN.format("document.querySelector('.key-advised')"))
     assert "No method fits the budget" in (move(tab, 0) and tab.run("document.querySelector('.answer').textContent"))
     assert move(tab, 2)[2:] == ("dear", "dear")
     tab.run("[...document.querySelectorAll('.toggle button')].find((one) => one.textContent === 'shared test').click()")

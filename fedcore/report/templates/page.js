@@ -205,6 +205,7 @@ function explore(panel) {
     answer.querySelectorAll("p:not(:first-child)").forEach((line) => line.remove());
     for (const sentence of step.said.sentences) add(answer, "p", {}, sentence);
     drawTradeoff(tradeoff, setting, state.split, step, state.picked, pick);
+    find("advised").hidden = !step.said.advised[state.split];
     if (!methods.length) return;
     choice.value = shown;
     const { helped, hurt } = setting.changes[shown];
