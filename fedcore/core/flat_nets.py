@@ -91,7 +91,7 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
     """Return tensors as one vector in the layout of `flat.vector`, (P,); zero where a tensor is missing."""
     vector = torch.zeros_like(flat.vector)
-    for name, view in _views(flat, vector).items():
+    for name, view in views(flat, vector).items():
         if name in numbers:
             view.copy_(numbers[name])
     return vector
@@ -99,15 +99,19 @@ def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
 
 def to_params(flat: FlatNet, vector: Tensor) -> Params:
     """Return a vector (P,) in the layout of `flat.vector` as tensors by name, copied."""
-    views = _views(flat, vector).items()
-    return {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
+    parts = views(flat, vector).items()
+    return {name: view.clone(memory_format=torch.contiguous_format) for name, view in parts}
 
 
-def _views(flat: FlatNet, vector: Tensor) -> Params:
+def views(flat: FlatNet, storage: Tensor) -> Params:
+    """Return the tensors of a model (P,), or of models as rows (D, P), in the layout of `flat.vector`, by name."""
     return {
-        name: vector.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        name: storage.as_strided(
+            (*storage.shape[:-1], *tensor.shape), (*storage.stride()[:-1], *tensor.stride()),
+            int(storage.storage_offset() + tensor.storage_offset()),
+        )
         for name, tensor in flat.parameters.items()
-    }
+    }  # fmt: skip
 
 
 def view_of(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.flat_nets import FlatNet
+from fedcore.core.flat_nets import views
 from fedcore.core.gradients import LogitGrad, Step, clip_norm
 from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import optimiser_slots, step_of_all
@@ -123,8 +123,8 @@ class _Rows:
         self.gradients = torch.zeros_like(self.models)
         self.flats = [
             replace(
-                descent.flat, vector=model, gradient=gradient, parameters=row_of(descent.flat, model),
-                gradients=row_of(descent.flat, gradient),
+                descent.flat, vector=model, gradient=gradient, parameters=views(descent.flat, model),
+                gradients=views(descent.flat, gradient),
             )
             for descent, model, gradient in zip(descents, self.models, self.gradients, strict=True)
         ]  # fmt: skip
@@ -210,7 +210,7 @@ class _Rows:
 
             return one_by_one
 
-        params, gradients = (rows_of(first.flat, matrix[:count]) for matrix in (self.models, self.gradients))
+        params, gradients = (views(first.flat, matrix[:count]) for matrix in (self.models, self.gradients))
         into = params if inner else gradients
         at_logits = self._at_logits(count)
         hooks = [hook for row in range(count) if (hook := self._hook(row)) is not None]
@@ -266,7 +266,7 @@ def find_stacked(descent: Descent, count: int) -> StackedMLP | None:
     if cache_key not in _STACKED:
 
         def make_rows(draws: torch.Generator) -> Params:
-            return rows_of(flat, torch.randn(count, len(flat.vector), generator=draws))
+            return views(flat, torch.randn(count, len(flat.vector), generator=draws))
 
         assert isinstance(flat.module, MLP)
         _STACKED[cache_key] = same_bits(flat.module.layers, make_rows, batch, cache_key[-1])
@@ -294,23 +294,3 @@ def _rows_alike(kind: LabelKind, count: int, batch: int, outputs: int) -> bool:
         if not equal_bits(torch.stack(alone), whole):
             return False
     return True
-
-
-def rows_of(flat: FlatNet, matrix: Tensor) -> Params:
-    """Return the tensors of models that are the rows of a matrix (D, P) in the layout of `flat.vector`, by name."""
-    return {
-        name: matrix.as_strided((len(matrix), *tensor.shape), (matrix.stride(0), *tensor.stride()), _at(matrix, tensor))
-        for name, tensor in flat.parameters.items()
-    }
-
-
-def row_of(flat: FlatNet, vector: Tensor) -> Params:
-    """Return the tensors of one model (P,) in the layout of `flat.vector`, by name."""
-    return {
-        name: vector.as_strided(tensor.shape, tensor.stride(), _at(vector, tensor))
-        for name, tensor in flat.parameters.items()
-    }
-
-
-def _at(storage: Tensor, tensor: Tensor) -> int:
-    return int(storage.storage_offset() + tensor.storage_offset())

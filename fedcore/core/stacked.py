@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedcore import nets
-from fedcore.core.flat_nets import flatten_net
+from fedcore.core.flat_nets import flatten_net, views
 from fedcore.core.gradients import PerExample
 from fedcore.core.losses import own_gradient
 from fedcore.core.optimisers import learning_rates, optimiser_step
@@ -203,10 +203,8 @@ class _Rows:
                 step(self.index[each, :count], self.share[each, :count], self.rates[each])
 
     def _step(self, count: int) -> Callable[[Tensor, Tensor, float], None]:
-        params = {
-            name: self._rows_of(self.models, tensor)[:count].requires_grad_() for name, tensor in self._parameters()
-        }
-        gradients = [self._rows_of(self.gradient, tensor)[:count] for _, tensor in self._parameters()]
+        params = {name: rows.requires_grad_() for name, rows in views(self.flat, self.models[:count]).items()}
+        gradients = [*views(self.flat, self.gradient[:count]).values()]
         buffers = {name: buffer[:count] for name, buffer in self.buffers.items()}
         gradient = self.gradient[:count]
         update = optimiser_step(self.flat, self.training, self.moments, ((slice(count), 1.0),))
@@ -223,13 +221,6 @@ class _Rows:
             update(rate)
 
         return step
-
-    def _parameters(self) -> Sequence[tuple[str, Tensor]]:
-        return [*self.flat.parameters.items()]
-
-    def _rows_of(self, matrix: Tensor, tensor: Tensor) -> Tensor:
-        strides = (matrix.stride(0), *tensor.stride())
-        return matrix.as_strided((len(matrix), *tensor.shape), strides, tensor.storage_offset())
 
     def _at_logits(self, logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
         """Return the gradient of each batch's summed loss at its logits, (A, B, K); anything where there is filling."""
