@@ -145,7 +145,8 @@ def install(*words: str) -> None:
     pins = (ROOT / "constraints.txt").read_text()
     for word in given:
         if word != "--no-deps":
-            asked = Requirement(word.replace(".[", f"{project['name']}["))  # of the clone
+            clone_or_wheel = r"^(\.|fedcore-[\w.]+-py3-none-any\.whl)(?=\[)"
+            asked = Requirement(re.sub(clone_or_wheel, project["name"], word))
             assert asked.extras <= {*project["optional-dependencies"]}
             assert asked.name == project["name"] or f"\n{asked.name}==" in pins
 
