@@ -336,7 +336,7 @@ class Centred(nn.Module):
         return self.last(x.flatten(1) - x.flatten(1).mean(0))
 
 
-def test_auto_takes_an_accelerator_where_a_step_has_a_billion_multiplications():
+def test_auto_takes_an_accelerator_for_a_billion_multiplications():
     small, large = pictures("lenet", (1, 28, 28)), pictures("mcmahan_cnn", (1, 28, 28))
     step = partial(train, training=replace(SGD, batch=50))
 
