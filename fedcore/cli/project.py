@@ -28,15 +28,20 @@ def enter_project() -> Path:
 
 def flow(module: str, name: str) -> Any:
     """Return a flow of the project: flows/ is the user's, so that it is found in the project's folder alone."""
+    return getattr(load(f"flows.{module}"), name)
+
+
+def load(module: str) -> Any:
+    """Import a module of the project's flows/ or tasks/."""
     try:
-        return getattr(import_module(f"flows.{module}"), name)
+        return import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name == "fedcore.pipeline.orchestration.steps":
             raise InputError(
                 "flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: fedcore init ../NEW, "
                 "move its flows/ and tasks/ here, and make your edits in them"
             ) from None
-        if missing.name not in ("flows", f"flows.{module}", "tasks"):
+        if missing.name not in ("flows", module, "tasks"):
             raise
         raise InputError(f"{missing.name}: the project has no such folder or module; fedcore init makes them") from None
 

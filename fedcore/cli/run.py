@@ -1,5 +1,7 @@
 """A run, what it would compute, the data before it, and its stages in `dvc repro`."""
 
+from pathlib import Path
+
 import click
 
 SETTINGS = """\b
@@ -55,13 +57,15 @@ def _run(settings: tuple[str, ...]) -> None:
 )
 @KEYS
 def plan(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import enter_project, open_template
+    from fedcore.cli.project import enter_project, load, open_template
 
     enter_project()
     open_template()
     from fedcore.config.request import ask, plan_jobs
 
     jobs = plan_jobs(ask([*settings]))
+    if Path("tasks").is_dir():
+        load("tasks")  # what is edited there has other steps
     from fedcore.pipeline.run.forecast import print_plan
 
     print_plan(*jobs)

@@ -118,7 +118,7 @@ class Result:
     extra_figures: drawn besides its scores. embedding: its devices' examples in the plane, if they are drawn.
     final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
     threshold: from which probability on its models predict a label, where the most probable class is not predicted.
-    criterion: which devices count in means of its scores.
+    criterion: which devices count in means of its scores. tasks: the edited ones of the project.
     """
 
     setting: Setting
@@ -141,6 +141,7 @@ class Result:
     outcomes: Outcomes | None = None
     threshold: Threshold | None = None
     criterion: Criterion = Criterion()
+    tasks: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields alone: one thread may use what is cached while another sends the result to the record."""

@@ -136,6 +136,7 @@ class Record:
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
             **({promotion.HOLD_OUT: "stable"} if stable else {}),
+            **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
         dataset: sources.Dataset
         dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
+from fedcore.core.evaluation import score
 from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
@@ -23,13 +24,14 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
 from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.orchestration.session import Session
+from fedcore.pipeline.orchestration.shards import evaluated
 from fedcore.pipeline.record import pictures
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
-from fedcore.pipeline.work import build, word_of
+from fedcore.pipeline.work import build, edited, word_of
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.criterion import Criterion, measured
@@ -80,6 +82,7 @@ def run_method(
         seconds_by_kind(setting, row.label, seed, done), done,
         models, played[-1].state, tuple(turn_reports), method.figures, tuple(extra_figures), plane,
         outcomes=total(session.store.get(counted), classes) if LABEL_KINDS[fed.task].predicts_classes else None,
+        tasks=tuple(edited()),
     )  # fmt: skip
     if validated is None:
         return result
@@ -112,6 +115,7 @@ def config_digest(
         *hardware, *([fed.threats] if fed.threats else []),
         *([fed.scoring] if fed.scoring else []), *([setting.metric] if setting.metric != "accuracy" else []),
         *([setting.threshold] if setting.threshold else []),
+        *([evaluated(score)] if evaluated(score) is not score else []),
     )  # fmt: skip
     return Digest().of(parts)
 
