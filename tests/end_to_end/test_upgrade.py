@@ -30,6 +30,11 @@ def test_the_record_has_its_champion_and_candidate(upgraded: Upgraded):
     assert f"version {CANDIDATE} (local_only, seed 0): better than the champion, version" in upgraded.before.out
 
 
+def test_flows_and_tasks_of_an_earlier_version_are_named_in_one_line(upgraded: Upgraded):
+    (line,) = upgraded.outdated.err.splitlines()
+    assert line.startswith("fedcore: flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: ")
+
+
 def test_a_version_of_other_code_is_promoted_by_the_command_that_is_named(upgraded: Upgraded, predicted: pd.DataFrame):
     (line,) = upgraded.refused.err.splitlines()
     command = f"fedcore promote {MODEL} --version {CANDIDATE} --no-final-fit"

@@ -79,7 +79,7 @@ class Run:
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
-        self._methods: list[bool] = []  # for each method that was run, whether all of its steps were cached
+        self._cached: dict[str, bool] = {}  # for each method that was run, whether all of its steps were cached
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
@@ -173,12 +173,12 @@ class Run:
             setting.every, job.extra_figures,
         )  # fmt: skip
         result = self.session.from_cache(run)
-        self._methods.append(result is not None)
-        if result is not None or method.control:
-            return result or run()
         label, rates = method.label, run_method.rates_of(setting, method)
         if len(rates) > 1:
             label = f"{label} at learning rate {method.training.lr:g}"
+        self._cached[f"{label}, {setting.name}, seed {job.seed}"] = result is not None
+        if result is not None or method.control:
+            return result or run()
         data = {"dataset": ready.data.dataset.digest, "partition": ready.data.partition.digest}
         return self.session.run_in_flow(label, setting.name, job.seed, method.flat(), data, ready.federation, run)
 
@@ -331,7 +331,10 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
         session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
-        known = f"From the cache: {sum(run._methods)} of {len(run._methods)} runs of methods."
+        names = [name for name, cached in run._cached.items() if cached]
+        known = "\n".join(
+            [f"From the cache: {len(names)} of {len(run._cached)} methods", "", *(f"* {n}" for n in names)]
+        )
         outputs.publish("from the cache", known, "which methods computed nothing")
 
 

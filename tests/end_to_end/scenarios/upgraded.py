@@ -16,6 +16,7 @@ class Upgraded:
     """status, before, labels: of the project as it came: its status, what `fedcore promote` lists, and its champion's
     labels of new rows.
 
+    outdated: what is said of the project's flows and tasks, which are those of today from then on.
     refused: a final fit of a version that other code has trained. promoted: what that line says to type, and the labels
     then. night: the deployment's run on a table that has grown; again: the same by `fedcore run`. parts: the device and
     split of each row, in the nights before and in the new one. restored: a clone that has the earlier save; listed,
@@ -25,6 +26,7 @@ class Upgraded:
     status: Said
     before: Said
     labels: pd.DataFrame
+    outdated: Said
     refused: Said
     promoted: Said
     promoted_labels: pd.DataFrame
@@ -55,6 +57,10 @@ def upgraded(place: Place) -> Upgraded:
     shutil.copytree(folder, clone, ignore=shutil.ignore_patterns(".fedcore", "mlflow.db", "mlruns", "runs"))
     status, before, first = project.run("fedcore", "status"), project.run("fedcore", "promote"), labels(project)
     earlier = parts()
+    outdated = project.run("fedcore", "promote", MODEL, "--version", CANDIDATE, code=2, whole=True)
+    for name in ("flows", "tasks"):
+        shutil.rmtree(folder / name)
+        shutil.copytree(place.host.folder / name, folder / name)
     refused = project.run("fedcore", "promote", MODEL, "--version", CANDIDATE, code=2, whole=True)
     promoted = project.run(*refused.err.rpartition(": ")[2].split())
     second = labels(project)
@@ -68,6 +74,6 @@ def upgraded(place: Place) -> Upgraded:
     other = opened(clone)
     restored = other.run("fedcore", "restore", "../saved")
     return Upgraded(
-        status, before, first, refused, promoted, second, night, again, [*earlier.values(), parts()[new]], restored,
-        other.run("fedcore", "promote"), labels(other),
+        status, before, first, outdated, refused, promoted, second, night, again, [*earlier.values(), parts()[new]],
+        restored, other.run("fedcore", "promote"), labels(other),
     )  # fmt: skip

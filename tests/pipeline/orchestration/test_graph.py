@@ -27,6 +27,7 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import graph
 from fedcore.pipeline.orchestration.graph import DRAWN, Graph, InMemory, SharedWork
 from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on
+from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import word_of
@@ -128,6 +129,7 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
     sizes: list[int] = []
     real = stacked.descend
     monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)][1])
+    monkeypatch.setattr(chunks, "CHUNK", 1e9)  # however slow this machine is
     fed, store = federation("ab"), Store(tmp_path)
     nets = {name: device.net for name, device in fed.devices.items()}
     built = method(
@@ -178,6 +180,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few examples be enough."""
     monkeypatch.setattr("fedcore.core.together.LEAST_BYTES", 1)
     monkeypatch.setattr("fedcore.core.side_by_side.WORTH", 1)
+    monkeypatch.setattr("fedcore.core.together.WORTH_IT", 1)
 
 
 def calls(store: Store) -> dict[str, tuple[Any, ...]]:
