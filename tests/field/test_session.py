@@ -97,6 +97,6 @@ def test_a_nightly_runs_the_answer_under_the_name_of_the_day(kit, monkeypatch):
     recorded: list[Any] = []
     monkeypatch.setattr(flow, "record_field", recorded.append)
     flow.field.fn(str(kit), deadline=20.0)
-    (field_run,) = (one.unquote() for one in recorded)
+    (field_run,) = recorded
     assert (field_run.label, len(field_run.stored.turns)) == ("mine", 2)
     assert field_run.folder.name == f"night{date.today():%Y%m%d}"
