@@ -121,7 +121,10 @@ def night() -> None:
     enter_project()
     open_template()  # a worker does without; its flow's processes then import PyTorch anew, nine seconds of a core
     import yaml
+    from prefect.context import refresh_global_settings_context
     from prefect.flows import load_flow_from_entrypoint
+
+    refresh_global_settings_context()  # a fork has those of the process that imported Prefect
 
     (deployment,) = yaml.safe_load(Path("prefect.yaml").read_text())["deployments"]
     flow = load_flow_from_entrypoint(deployment["entrypoint"])
