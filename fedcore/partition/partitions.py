@@ -79,9 +79,7 @@ def partition(
     Raises:
         InputError: for invalid settings, and for a class without a labelled training example.
     """
-    if name == AUTO:
-        drawn = "dirichlet" if dataset.task.has_classes else "iid"
-        name = drawn if dataset.device is None else "by_device"
+    name = resolve_name(dataset, name)
     shared_classes = unlabelled_classes == "shared"
     check_choices(name, domains, unlabelled_classes, classes)
     check_task(dataset, name, unlabelled, hidden)
@@ -127,6 +125,14 @@ def partition(
     divided = hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
     check_labels(dataset, divided)
     return divided
+
+
+def resolve_name(dataset: Dataset, name: str) -> str:
+    """Return the name of the partition that "auto" stands for, or the name as it is."""
+    if name != AUTO:
+        return name
+    drawn = "dirichlet" if dataset.task.has_classes else "iid"
+    return drawn if dataset.device is None else "by_device"
 
 
 def _keeps_to_limit(name: str) -> bool:

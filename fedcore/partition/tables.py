@@ -10,9 +10,10 @@ import torch
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
 from fedcore.data.task import MULTILABEL, NO_LABEL, SEQUENCES, count_different
-from fedcore.partition import AUTO, PARTS, Partition, training
+from fedcore.partition import PARTS, Partition, training
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import new_sites
+from fedcore.partition.partitions import resolve_name
 from fedcore.partition.schemes import Index, device_names
 
 Shares: TypeAlias = tuple[float, float]
@@ -62,7 +63,7 @@ def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: 
     """
     if name == "by_domain":
         expected = sorted({*(dataset.domain or ())})
-    elif name == "by_device" or (name == AUTO and dataset.device is not None):
+    elif resolve_name(dataset, name) == "by_device":
         expected = sorted({*(dataset.device or ())})
     else:
         expected = device_names(devices)

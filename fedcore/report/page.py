@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -137,7 +137,7 @@ class Comparison:
     of a setting, e.g. of its partition. claims: columns study, says, rule, of, where, verdict, numbers; more may
     follow. along: study -> a picture of all its settings. plots: of the same tables. papers: study -> the conditions
     and figures of its paper. answers: of each setting. outcomes: (study, setting) -> method -> what its models of the
-    last round do with own test data.
+    last round do with own test data. runs: what is compared, a run for each setting, method and seed.
     """
 
     table: pd.DataFrame
@@ -151,6 +151,7 @@ class Comparison:
     papers: Papers
     answers: Mapping[SettingKey, Answer]
     outcomes: Mapping[tuple[str, str], Mapping[str, Outcomes]]
+    runs: Sequence[Mapping[str, Any]] = ()
 
 
 def html(result: Comparison) -> str:

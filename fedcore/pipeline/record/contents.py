@@ -1,45 +1,64 @@
-"""What a run holds: metrics, parameters, files and descriptions.
+"""What a run holds: metrics, parameters, tables, files and descriptions.
 
-A few headline numbers sort first; the means of everything else are below `topic/`:
+Final numbers are metrics without a step, so that MLflow's page draws them as bars:
 
-accuracy, accuracy_std, accuracy_worst     of devices' own test data: mean over the devices that count in the answer,
-                                           spread and the worst of them
-shared_accuracy, ...                       on the shared test set
-validation_accuracy, ...                   on the devices' validation data
-                                           (accuracy stands for the metric that decides; if it is another one, the
-                                           other scores are below topic/test., topic/shared. and topic/val.)
-bytes_up, bytes_down                       of all devices, in all rounds so far
-prepare_up, prepare_down                   of all devices, before the first round, if they exchange anything then
-seconds, seconds_cpu                       of all steps
+test/accuracy, test/worst_device           of devices' own test data: mean over the devices that count in the answer,
+                                           and the worst of them
+shared/accuracy, val/accuracy              on the shared test set; on the devices' validation data
+                                           (accuracy stands for the metric that decides)
+traffic/up_MB, traffic/down_MB             of all devices, in all rounds
+seconds                                    of all steps
 
-The numbers of single devices are rows of two artifacts: the table of all rounds, and a table of the last one.
+A method of several rounds has the same after each round, with the losses, below `round/`. All other means are columns
+of the table ROUNDS, a row for each round; the numbers of single devices are rows of DEVICES, those of the last round,
+and of the table of all rounds.
 """
 
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from mlflow.entities import Metric
+from mlflow import data as mlflow_data
+from mlflow.entities import Dataset as MlflowDataset
+from mlflow.entities import Metric, RunTag
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from fedcore import __version__
 from fedcore.core.metrics import ACCURACY
 from fedcore.core.metrics import Metric as Decider
+from fedcore.data import Dataset
+from fedcore.partition import PARTITIONS
+from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SETTING
 from fedcore.pipeline.record import origin
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import ComparedMethod, Result
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.summary import OWN, groups
 
-PREFIX = {"test": "", "shared": "shared_", "val": "validation_"}
-"""split -> the prefix of its metrics"""
+EARLIER = {"test": "", "shared": "shared_", "val": "validation_"}
+"""split -> what stood before the name of its metric in runs of earlier versions"""
 DEVICES = "devices.json"
 """The artifact with the last numbers of each device, in the format of MLflow's tables."""
+ROUNDS = "rounds.json"
+"""That with the means over devices after each round."""
+STEPS = "seconds.json"
+"""That with the seconds of the steps by kind."""
+METHODS = "methods.json"
+"""That of a request's run with a row for each method."""
+
+OF_SCHEMES = frozenset({"alpha", "share", "classes", "examples"})
+"""Settings of a federation that only some partitions use."""
+OFF = frozenset({"unlabelled", "hidden", "drop_small"})
+"""Those that do nothing unless they are set."""
+NOT_SHOWN = frozenset({"root", "download", "missing_values"})
+"""Settings of data that say where they are, or are a long list."""
 
 NOTE = 8000
 """The most characters that MLflow keeps of a run's description."""
@@ -47,13 +66,11 @@ NOTE = 8000
 REST = "The rest is on the page, among the artifacts."
 
 
-def metrics(
-    table: pd.DataFrame, seconds: pd.DataFrame, start: int, decides: Criterion = Criterion()
-) -> Iterator[Metric]:
-    """Yield a run's metrics over its turns, counted from 1. decides: the metric that decides, and which devices count.
+def rounds(table: pd.DataFrame, decides: Criterion = Criterion()) -> pd.DataFrame:
+    """Return the means over devices after each turn, from 1: a column for each split and metric, such as test/loss.
 
-    If devices are in several groups, also the decider's mean in each, e.g. accuracy_in_A. Times are the run's start
-    plus the step, so that writing twice gives one point.
+    decides: the metric that decides, and which devices count. It has its spread and worst too, and where devices are in
+    several groups the mean of each, such as test/accuracy_in_A. Traffic is the sum of all devices and turns so far.
     """
     turns = {
         round_info: i for i, round_info in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
@@ -61,30 +78,88 @@ def metrics(
     members = groups(table).drop_duplicates("device").set_index("device")["group"]
     decider, weights = decides.metric, measured(table, decides).weights
     sent: dict[str, float] = {}
+    cells: dict[int, dict[str, float]] = {turn: {"round": turn} for turn in turns.values()}
     rows = table[table["value"].notna()]
     for (stage, number, split, metric), part in rows.groupby(["stage", "round", "split", "metric"], sort=True):
-        step, name = turns[stage, number], safe_name(str(metric))
         own = split in OWN
         counted = part[part["device"].isin(weights)] if own else part
         if counted.empty:
             continue
-        means = tidy.over_devices(counted, members, weights if own else None)
+        means, name = tidy.over_devices(counted, members, weights if own else None), f"{split}/{metric}"
         if split == "traffic":
             sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
-            named = {name: sent[name]}
-        elif split in PREFIX and metric == decider.column:
-            key = f"{PREFIX[split]}{decider.name}"
-            named = {key: means.pop("mean"), **{f"{key}_{safe_name(word)}": value for word, value in means.items()}}
-        elif split in PREFIX and decider == ACCURACY:
-            named = {f"{PREFIX[split]}{name}": means["mean"]}
-        else:
-            named = {f"topic/{split}.{name}": means["mean"]}
-        for key, value in named.items():
-            yield Metric(key, float(value), start + step, step)
-    for column, key in {"wall": "seconds", "cpu": "seconds_cpu"}.items():
-        yield Metric(key, float(seconds[column].sum()), start, 0)
-        for kind, value in zip(seconds["kind"], seconds[column], strict=True):
-            yield Metric(f"topic/seconds.{kind}.{column}", float(value), start, 0)
+            means = {"mean": sent[name]}
+        elif split not in EARLIER or metric != decider.column:
+            means = {"mean": means["mean"]}
+        named = {name: means.pop("mean"), **{f"{name}_{word}": value for word, value in means.items()}}
+        cells[turns[stage, number]] |= named
+    return pd.DataFrame(cells.values())
+
+
+def metrics(means: pd.DataFrame, seconds: float, start: int, decider: Decider = ACCURACY) -> Iterator[Metric]:
+    """Yield a run's metrics. means: of :func:`rounds`. seconds: of all its steps.
+
+    Times are the run's start plus the step, so that writing twice gives one point.
+    """
+    final = {f"{split}/{decider.name}": f"{split}/{decider.column}" for split in EARLIER}
+    final["test/worst_device"] = f"test/{decider.column}_worst"
+    traffic = {f"traffic/{way}_MB": f"traffic/bytes_{way}" for way in ("up", "down")}
+    losses = {f"{split}/loss": f"{split}/loss" for split in EARLIER}
+    for key, column in {**losses, **final, **traffic}.items():
+        values = means[column].dropna() / (1e6 if key in traffic else 1) if column in means else pd.Series()
+        if len(values) and key not in losses.keys() - final.keys():
+            yield Metric(key, float(values.iloc[-1]), start, 0)
+        if len(means) > 1:
+            for step, value in zip(means["round"][values.index], values, strict=True):
+                yield Metric(f"round/{key.replace('/', '_')}", float(value), start + int(step), int(step))
+    yield Metric("seconds", seconds, start, 0)
+
+
+def about_data(
+    name: str, digest: str, profile: Mapping[str, Any], dataset: Dataset | None = None, path: str | None = None
+) -> MlflowDataset:
+    """Return what MLflow shows of a dataset: its name, eight digits of its digest, its columns and its file."""
+    if dataset is None:
+        source = json.dumps({"tags": {"fedcore.dataset": name}})
+        return MlflowDataset(name, digest[:8], "code", source, None, json.dumps(profile))
+    first = dataset.train.x[:1].numpy()
+    if dataset.schema is not None and dataset.schema.columns:
+        frame = pd.DataFrame(first, columns=[column.name for column in dataset.schema.columns])
+        given: Any = mlflow_data.from_pandas(frame, source=path, name=name, digest=digest[:8])
+    else:
+        given = mlflow_data.from_numpy(first, source=path, name=name, digest=digest[:8])
+    entity = given._to_mlflow_entity()
+    return MlflowDataset(name, digest[:8], entity.source_type, entity.source, entity.schema, json.dumps(profile))
+
+
+def user_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags by which a user finds a run, of the record's own ones: kind, method, seed, study and data."""
+    kind = tags["fedcore.kind"]
+    data = f"{tags.get('fedcore.dataset', '')} {tags.get('fedcore.data', '')[:8]}".strip()
+    found = {name: tags.get(f"fedcore.{name}") for name in ("study", "setting", "size", "method", "seed")}
+    found |= {"kind": {"method": "seed"}.get(kind, kind), "data": data}
+    return {name: value for name, value in found.items() if value}
+
+
+def score(recorded: Mapping[str, float], split: str, metric: str) -> float | None:
+    """Return a run's final mean of the metric that decides, also of a run of an earlier version; None without it."""
+    return recorded.get(f"{split}/{metric}", recorded.get(f"{EARLIER[split]}{metric}"))
+
+
+def to_table(frame: pd.DataFrame) -> bytes:
+    """Return rows in the format of MLflow's tables; `mlflow.log_table` would append them to those of another try."""
+    cells = frame.astype(object).where(frame.notna(), None)
+    return json.dumps({"columns": [*map(str, frame)], "data": cells.to_numpy().tolist()}).encode()
+
+
+def method_table(methods: Sequence[ComparedMethod]) -> bytes:
+    """Return the numbers of a comparison's methods as a table of MLflow."""
+    return to_table(pd.DataFrame([{"setting": row.setting, "method": row.label, **row.numbers} for row in methods]))
+
+
+def tables_tag(paths: Iterable[str]) -> RunTag:
+    """Return the tag by which MLflow's page shows files as tables."""
+    return RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": path, "type": "table"} for path in paths]))
 
 
 def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
@@ -95,14 +170,13 @@ def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
     last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
     order = dict.fromkeys([*last["column"][last["metric"] == decider.column], *last["column"]])
     wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
-    cells_of = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
-    return json.dumps({"columns": list(cells_of), "data": cells_of.to_numpy().tolist()}).encode()
+    return to_table(wide.reset_index())
 
 
-def read_device_table(content: bytes) -> pd.DataFrame:
-    """Return what :func:`device_table` wrote, indexed by device."""
+def read_device_table(content: bytes, index: str = "device") -> pd.DataFrame:
+    """Return a table of a run, such as :func:`device_table` wrote, by its index."""
     parts = json.loads(content)
-    return pd.DataFrame(parts["data"], columns=parts["columns"]).set_index("device")
+    return pd.DataFrame(parts["data"], columns=parts["columns"]).set_index(index)
 
 
 def safe_name(name: str) -> str:
@@ -158,15 +232,32 @@ def shorten_note(note: str) -> str:
     return "\n\n".join([*parts, REST])
 
 
-def params_of(result: Result) -> dict[str, Any]:
-    """Return all settings of a run by their keys in params.yaml."""
-    setting = result.setting
-    sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
-    flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
-    decided = {"threshold": result.threshold.value} if result.threshold else {}
-    return {
-        "study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat(), **decided,
+def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
+    """Return the settings that a run used, by their keys in params.yaml, as they were resolved; SETTING has all.
+
+    Those of the chosen partition, net and method are there, without what is not set. dataset: that of the run.
+    """
+    setting, federation = result.setting, dict(result.setting.federation)
+    federation["partition"] = name = resolve_name(dataset, federation["partition"])
+    federation["devices"] = len(result.fed.devices)
+    unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys() | {key for key in OFF if not federation[key]}
+    unused |= {"unlabelled_classes"} if "unlabelled" in unused else set()
+    unused |= {"domains"} if dataset.domain is None else set()
+    net = dict(setting.net)
+    if net["name"] == "auto":
+        (build, *_) = (net.build for net in result.fed.public.nets.values())
+        net["name"] = build.func.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
+    method = result.row.flat()
+    prefix = str(method["method"]).rpartition(":")[2]
+    sections: dict[str, Mapping[str, Any]] = {
+        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN},
+        "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
+        "": {key if key == "method" or "." in key else f"{prefix}.{key}": value for key, value in method.items()},
     }  # fmt: skip
+    used = {f"{section}{key}": value for section, values in sections.items() for key, value in values.items()}
+    used |= {"threshold": result.threshold.value} if result.threshold else {}
+    used = {key: value for key, value in used.items() if value is not None and value not in ("", [], {}, ())}
+    return {"study": setting.study, "setting": setting.name, "seed": result.seed, **used}
 
 
 def cut_value(value: Any) -> str:

@@ -24,6 +24,7 @@ from fedcore.field.session import FieldRun
 from fedcore.field.study import criterion_of
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import models, promotion, seals
+from fedcore.pipeline.record.contents import about_data, user_tags
 from fedcore.pipeline.record.registry import CANDIDATE, registered
 from fedcore.pipeline.record.result import StudyOnData, rule_of
 from fedcore.pipeline.record.runs import Record
@@ -55,12 +56,13 @@ def record(field_run: FieldRun) -> list[str]:
         rows = sum(answer["examples"] for answer in stored.devices.values())
         profile = {"examples": rows, "classes": list(schema.classes), "shape": list(schema.shape)}
         title = "On real devices" if study is None else f"On real devices: {study.title}"
-        parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, profile)
-        run = keeper.open(config, f"{label} field {field_run.folder.name}", tags, parent)
+        about = about_data(data, of_data, profile)
+        parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, about)
+        run = keeper.open(config, f"{label} field {field_run.folder.name}", tags | user_tags(tags), parent)
         _register(keeper, run, field_run, tags)
         keeper.write(
             run, params=_params(field_run), table=table_of(stored, setup, label), seconds=NO_SECONDS,
-            dataset=(data, of_data, profile), turn_reports=(), drawn={}, schema=schema,
+            about=about, turn_reports=(), drawn={}, schema=schema,
             criterion=replace(criterion_of(setup), metric=metric),
             files={
                 "field.json": _about(field_run), "plan.json": stored.plan.to_json().encode(),

@@ -1,24 +1,33 @@
-"""Links into MLflow's page with filter and order set: the methods of a study, a comparison, the champions.
+"""Links into MLflow's page: the answer of each study's last request, its methods, the pair that it compares; champions.
 
-The parts of an address are those that MLflow's page itself writes there when a user filters and sorts.
+The last two open a saved view, as "Share" on MLflow's page makes one: a tag of the experiment with the filter, the
+columns and the charts, as MLflow's page (3.17) reads them.
 """
 
-from collections.abc import Iterator
-from statistics import fmean
+import json
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlencode
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from fedcore.core.metrics import ACCURACY, METRICS, Metric
+from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion
+from fedcore.pipeline.record.contents import EARLIER
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
-from fedcore.pipeline.record.runs import ROWS
+from fedcore.pipeline.record.runs import PAIR, REQUEST, ROWS
 
 TRAINING = "workflowType=machine_learning"
 """Opens MLflow's page in its mode for training; the mode for language models is the default."""
 
+VIEW = "mlflow.sharedViewState."
+"""What the tag of a saved view begins with; the rest is its name."""
+
 STUDY_TAGS = ("study", "size", "dataset")
+
+SHOWN = ("test/{}", "test/{}_low", "test/{}_high", "test/worst_device", "shared/{}", "traffic/up_MB", "traffic/down_MB")
+"""The metrics of a saved view, by the one that decides."""
 
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
@@ -31,16 +40,22 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     for (name, size, dataset), study in last.items():
         several = sum(key[:2] == (name, size) for key in last) > 1
         title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
-        query = f"tags.`mlflow.parentRunId` = '{study.data.tags.get(ROWS, study.info.run_id)}'"
-        yield f"{title}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
-        runs = client.search_runs([experiment], query, max_results=1000)
-        metric = METRICS[next((run.data.tags.get(promotion.METRIC) for run in runs), None) or ACCURACY.name]
-        yield f"{title}: methods", best_first(experiment, query, metric)
-        if pair := best_and_alone(runs, metric):
-            ids = ", ".join(f"'{run.info.run_id}'" for run in pair)
-            methods = " and ".join(run.data.tags["fedcore.method"] for run in pair)
-            url = best_first(experiment, f"attributes.run_id IN ({ids})", metric, compareRunsMode="CHART")
-            yield f"{title}: {methods}", url
+        where = study.info.run_id
+        yield f"{title}: answer", f"{runs_page(experiment)}/{where}?{TRAINING}"
+        query = f"tags.`mlflow.parentRunId` = '{where}' and tags.kind = 'method'"
+        rows = {run.data.tags["method"]: run for run in client.search_runs([experiment], query, max_results=1000)}
+        if not rows:  # of an earlier version: a row for each seed
+            query = f"tags.`mlflow.parentRunId` = '{study.data.tags.get(ROWS, where)}'"
+            runs = client.search_runs([experiment], query, max_results=1000)
+        else:
+            runs = [*rows.values()]
+        view = View(client, experiment, f"{title} {study.data.tags.get(REQUEST, '')}")
+        yield f"{title}: methods", view.save("methods", query, runs)
+        pair = [row for row in json.loads(study.data.tags.get(PAIR, "[]")) if row in rows]
+        if len(pair) == 2:
+            ids = ", ".join(f"'{rows[row].info.run_id}'" for row in pair)
+            url = view.save("pair", f"attributes.run_id IN ({ids})", [rows[row] for row in pair], charts=True)
+            yield f"{title}: {' and '.join(pair)}", url
     for name in promotion.names(client):
         champion = promotion.alias(client, name, CHAMPION)
         if champion is not None:
@@ -52,24 +67,52 @@ def runs_page(experiment: str) -> str:
     return f"#/experiments/{experiment}/runs"
 
 
-def best_first(experiment: str, query: str, metric: Metric, **more: str) -> str:
-    """Return the part of a link that shows the runs that a query finds, by the metric that decides, the best first."""
-    order = {"orderByKey": f"metrics.`{metric.name}`", "orderByAsc": str(metric.less).lower()}
-    return f"{runs_page(experiment)}?{urlencode({'searchFilter': query, **order, **more}, safe='')}&{TRAINING}"
+class View:
+    """Saves views of a study's runs; those with the same words take the place of earlier ones."""
+
+    def __init__(self, client: MlflowClient, experiment: str, words: str) -> None:
+        self.client, self.experiment, self.words = client, experiment, words
+
+    def save(self, name: str, query: str, runs: Iterable[Run], charts: bool = False) -> str:
+        """Save a view of the runs that a query finds, the best first; returns its link. charts: show bars."""
+        key = digest_of(f"{name} {self.words}".encode())[:12]
+        self.client.set_experiment_tag(self.experiment, f"{VIEW}{key}", json.dumps(state(query, [*runs], charts)))
+        mode = {"compareRunsMode": "CHART"} if charts else {}
+        return f"{runs_page(self.experiment)}?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"
 
 
-def best_and_alone(runs: list[Run], metric: Metric) -> list[Run]:
-    """Return a run of the best method that sends something, and one of the best that trains alone, if both are.
+def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
+    """Return a saved view of runs: by the metric that decides, the best first; columns; and bars in a section each."""
+    metric = decider(runs)
+    recorded = {name for run in runs for name in run.data.metrics}
+    names = [name for name in (name.format(metric.name) for name in SHOWN) if name in recorded]
+    names = names or [f"{prefix}{metric.name}" for prefix in EARLIER.values() if f"{prefix}{metric.name}" in recorded]
+    sections = [*dict.fromkeys(name.partition("/")[0] for name in names)]
+    columns = [f"tags.`{name}`" for name in ("method", "setting", "seeds", "data")]
+    return {
+        "searchFilter": query, "orderByKey": f"metrics.`{names[0]}`" if names else "attributes.start_time",
+        "orderByAsc": metric.less, "selectedColumns": [*columns, *(f"metrics.`{name}`" for name in names)],
+        "runListHidden": False, "isAccordionReordered": True,
+        "compareRunCharts": [
+            {
+                "uuid": name, "type": "BAR", "runsCountToCompare": 20, "metricSectionId": name.partition("/")[0],
+                "deleted": False, "isGenerated": False, "metricKey": name, "displayName": name,
+            }
+            for name in names
+        ] if charts else None,
+        "compareRunSections": [
+            {"uuid": name, "name": name, "display": True, "isReordered": True, "deleted": False, "isGenerated": False}
+            for name in sections
+        ] if charts else None,
+    }  # fmt: skip
 
-    The best by the mean over seeds; a method with fewer seeds than others was stopped, since it cannot win. The runs
-    are those of each method's first seed.
-    """
-    scored = [run for run in runs if run.data.tags["fedcore.kind"] == "method" and metric.name in run.data.metrics]
-    rows: dict[tuple[str, ...], list[Run]] = {}
-    for run in sorted(scored, key=lambda run: int(run.data.tags.get("fedcore.seed", 0))):
-        rows.setdefault((run.data.tags.get("fedcore.setting", ""), run.data.tags["fedcore.method"]), []).append(run)
-    most = max(map(len, rows.values()), default=0)
-    whole = [row for row in rows.values() if len(row) == most]
-    whole.sort(key=lambda row: -metric.sign * fmean(run.data.metrics[metric.name] for run in row))
-    sides = [[row[0] for row in whole if bool(row[0].data.metrics["bytes_up"]) is sends] for sends in (True, False)]
-    return [side[0] for side in sides] if all(sides) else []
+
+def decider(runs: Iterable[Run]) -> Metric:
+    """Return the metric that decides among runs: the one that they name, or whose mean on test data they have."""
+    for run in runs:
+        if promotion.METRIC in run.data.tags:
+            return METRICS[run.data.tags[promotion.METRIC]]
+        for name in METRICS:
+            if f"test/{name}" in run.data.metrics or f"shared/{name}" in run.data.metrics:
+                return METRICS[name]
+    return ACCURACY

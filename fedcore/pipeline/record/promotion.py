@@ -25,7 +25,7 @@ from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import challenge, models, registry, seals
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
-from fedcore.pipeline.record.contents import DEVICES, read_device_table
+from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.proposals import AGAINST as AGAINST
 from fedcore.pipeline.record.proposals import BETTER as BETTER
@@ -43,13 +43,15 @@ from fedcore.results.summary import SPLITS
 
 METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
+MODEL = "fedcore.model"
+"""The tag of a run that names the registered model of which its models can be a version."""
 HOLD_OUT = "fedcore.hold_out"
 """The tag of a version whose test rows are chosen by a hash: stable."""
 SAME = (DATA, PARTITION)
 """The tags of a version that name the data which its run held out."""
 
-SCORES = {"": "own test", "shared_": "shared test", "validation_": "validation"}
-"""The prefixes of the metrics of a version's run that a list of versions shows -> their columns."""
+SCORES = {"test": "own test", "shared": "shared test", "val": "validation"}
+"""The splits of a version's run that a list of versions shows -> their columns."""
 COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.values(), "is")
 """The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
 
@@ -189,12 +191,12 @@ def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[st
     tags = version.tags
     final = f"final fit of {tags[FINAL_FIT_OF]}" if FINAL_FIT_OF in tags else ""
     try:
-        scores = client.get_run(version.run_id).data.metrics
+        recorded = client.get_run(version.run_id).data.metrics
     except MlflowException:  # deleted for good
-        scores = {}
+        recorded = {}
     metric = METRICS[tags.get(METRIC, ACCURACY.name)]
-    keys = [f"{prefix}{metric.name}" for prefix in SCORES]
-    values = [metric.value(scores[key]) if key in scores else "-" for key in keys]
+    scores = [score(recorded, split, metric.name) for split in SCORES]
+    values = ["-" if value is None else metric.value(value) for value in scores]
     study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
     last = ", ".join(filter(None, (aliases, final)))

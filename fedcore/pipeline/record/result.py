@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +51,38 @@ class StudyOnData:
     size: str
     dataset: str
     data: str
+
+
+@dataclass(frozen=True)
+class ComparedMethod:
+    """A row of a comparison: its numbers by their names in the record, and the configurations of its seeds' runs."""
+
+    setting: str
+    label: str
+    numbers: Mapping[str, float]
+    configs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its run."""
+        return self.label if self.setting == "base" else f"{self.label} {self.setting}"
+
+
+@dataclass(frozen=True)
+class ComparedRequest:
+    """What a comparison says of a study on its data.
+
+    request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
+    answer. pair: the rows that it compares. files: path in the run -> content.
+    """
+
+    request: str
+    title: str
+    note: str
+    numbers: Mapping[str, float]
+    methods: tuple[ComparedMethod, ...]
+    pair: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

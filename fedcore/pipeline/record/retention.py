@@ -118,7 +118,7 @@ def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[d
             continue
         if root is run and run.data.tags.get("fedcore.kind") == "study":
             pages.append(run)
-        elif where not in protected:
+        elif where not in protected and run.data.tags.get("kind") != "method":  # it has numbers and no file
             old[where] = run
     return old, pages
 
@@ -132,6 +132,8 @@ def _delete(record: Record, run: Run, dry_run: bool) -> int:
     )
     if not dry_run:
         for model in models:
+            if name := run.data.tags.get(promotion.MODEL):
+                seals.forget(name, model.artifact_location)
             record.client.delete_logged_model(model.model_id)
             store._hard_delete_logged_model(model.model_id)  # as `mlflow gc` does, which would delete others' runs, too
         record.client.delete_run(where)

@@ -1,19 +1,21 @@
 """The record in MLflow: one run per method, seed and configuration, under a parent per study, size and data.
 
+A comparison has a run for its request, and below it one for each method with the means over seeds. Tags say what a run
+is: `kind` is seed, control, final fit, method, study or field; `latest` is true for those of a study's last request.
+
 MLflow is never an input to a computation. A run is identified by the digest of its configuration, so that a retried,
 resumed or repeated flow continues the same run. It writes the same values again under the same keys and times, and
 MLflow keeps each of them once.
 """
 
 import json
-import math
 import re
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ from mlflow.entities import (
 )
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+from mlflow.tracking.context.default_context import DefaultRunContext
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
@@ -54,22 +57,39 @@ from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.challenge import trained_keys
 from fedcore.pipeline.record.contents import (
     DEVICES,
+    METHODS,
+    ROUNDS,
+    STEPS,
+    about_data,
     cut_value,
     describe_final_fit,
     device_table,
+    method_table,
     metrics,
     origin_files,
     params_of,
+    rounds,
     safe_name,
     shorten_note,
+    tables_tag,
     to_npy,
     to_parquet,
+    to_table,
+    user_tags,
 )
 from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Notice, PreparedData, PromotionCandidate, Result, Rule, StudyOnData
+from fedcore.pipeline.record.registry import CHAMPION, FAMILY, registered
+from fedcore.pipeline.record.result import (
+    ComparedRequest,
+    Notice,
+    PreparedData,
+    PromotionCandidate,
+    Result,
+    Rule,
+    StudyOnData,
+)
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
 from fedcore.types.method import Model, Report
@@ -79,6 +99,12 @@ MOST_TRAINED = 8
 
 REQUEST, ROWS = "fedcore.request", "fedcore.rows"
 """Tags of a study's run: the request whose numbers it has; and if another one was the first on its data, that run."""
+PAIR = "fedcore.pair"
+"""The tag of a request's run with the rows that its answer compares."""
+LATEST, REQUESTS = "latest", "requests"
+"""Tags of a run: whether it is of its study's last request; and the requests that have it."""
+MOST_REQUESTS = 100
+"""The requests that a run names, the last ones."""
 
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
@@ -113,6 +139,8 @@ class Record:
         with self.lock:
             run = self.find(result.config)
             if run is not None and has_result(run, result.digest):
+                if result.final is None and run.data.tags.get(LATEST) != "true":
+                    self._tag(run, user_tags(run.data.tags) | {LATEST: "true"})
                 if drawn is not None:
                     # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
                     for logged in self._logged(run):
@@ -128,6 +156,7 @@ class Record:
         kind = "final fit" if final else "control" if result.control else "method"
         study = final.study if final else result.prepared
         stable = setting.federation.get("hold_out") == "stable"
+        name = None if result.control else registered(setting.model_name)
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
@@ -136,20 +165,27 @@ class Record:
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
             **({promotion.HOLD_OUT: "stable"} if stable else {}),
+            **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
+        shown = user_tags(tags) | ({} if final else {LATEST: "true"})
         dataset: sources.Dataset
         dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
-        parent = final.run if final else self.parent(result.study, title, profile)
-        run = self._open(existing, result.config, result.name, tags, parent)
+        about = about_data(
+            setting.data_name, result.prepared.dataset.digest, profile, dataset, setting.data.get("path")
+        )  # fmt: skip
+        parent = final.run if final else self.parent(result.study, title, about)
+        run = self._open(existing, result.config, result.name, tags | shown, parent)
         model = self.model(run, store, result, schema, dataset, partition)
-        if not result.control:
-            self.register(run, model, setting.model_name, tags, describe_final_fit(result) if final else None)
+        if name:
+            seals.seal(name, model.artifact_location)
+        if final:
+            self.register(run, model, setting.model_name, tags, describe_final_fit(result))
         self.write(
-            run, params=params_of(result), table=result.table, seconds=result.seconds,
-            dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
+            run, params=params_of(result, dataset), table=result.table, seconds=result.seconds,
+            about=about, turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
             files=origin_files(result)
@@ -187,37 +223,40 @@ class Record:
     def _open(self, existing: Run | None, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
         if existing is None:
             lineage = {"mlflow.parentRunId": parent} if parent else {}
-            tags = {"fedcore.config": config, **tags, **lineage}
+            tags = {"fedcore.config": config, **tags, **lineage, **source_tags()}
             return self.client.create_run(self.experiment, run_name=name, tags=tags)
         if existing.info.status != "RUNNING":
             self.client.update_run(existing.info.run_id, status="RUNNING")
         return existing
 
-    def parent(self, of: StudyOnData, title: str, profile: Mapping[str, Any] | None = None) -> str:
+    def parent(self, of: StudyOnData, title: str, about: Dataset | None = None) -> str:
         """Return the id of a study's run on its data; on other data it has another run.
 
-        profile: of the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
+        about: the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
         """
         with self.lock:
             run = self.find(_config(of))
-            if profile and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
+            if about and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
                 return str(run.info.run_id)
             run = self._open(run, _config(of), _name(of), _tags(of) | {"mlflow.note.content": title}, None)
         where = str(run.info.run_id)
-        if profile and "rows" not in run.data.params:
-            self.client.log_batch(where, params=[Param("rows", str(profile["examples"]))])
-            self._log_dataset(where, of.dataset, of.data, profile)
+        if about and "rows" not in run.data.params:
+            self.client.log_batch(where, params=[Param("rows", str(json.loads(about.profile)["examples"]))])
+            self._log_dataset(where, about)
         self.client.set_terminated(where, "FINISHED")
         return where
 
-    def _log_dataset(self, where: str, name: str, digest: str, profile: Mapping[str, Any]) -> None:
-        source = json.dumps({"tags": {"fedcore.dataset": name}})
-        entity = Dataset(name, digest[:36], "code", source, None, json.dumps(profile))
-        self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
+    def _log_dataset(self, where: str, about: Dataset) -> None:
+        self.client.log_inputs(where, [DatasetInput(about, [InputTag("mlflow.data.context", "federation")])])
+
+    def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
+        """Set tags of a run in one call, unless it has them."""
+        if not tags.items() <= run.data.tags.items():
+            self.client.log_batch(run.info.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def write(
         self, run: Run, *, params: Mapping[str, Any], table: pd.DataFrame, seconds: pd.DataFrame,
-        dataset: tuple[str, str, Mapping[str, Any]], turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
+        about: Dataset, turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
         schema: DataSchema | None = None, files: Mapping[str, bytes] | None = None, criterion: Criterion = Criterion(),
     ) -> None:  # fmt: skip
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
@@ -226,26 +265,26 @@ class Record:
         """
         where = run.info.run_id
         start = run.info.start_time
-        courses = reports.series(turn_reports)
-        points = list(metrics(table, seconds, start, criterion))
-        name, digest, profile = dataset
-        self._log_dataset(where, name, digest, profile)
+        means = rounds(table, criterion)
+        points = list(metrics(means, float(seconds["wall"].sum()), start, criterion.metric))
+        self._log_dataset(where, about)
         texts = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
         files = {**(files or {}), **{path: text.encode() for path, text in texts.items()}}
-        arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
+        courses = [*reports.series(turn_reports).values()]
+        arrays = {metric: torch.tensor(course) for numbers in courses for metric, course in numbers.items()}
         for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():
             path = "/".join(safe_name(part) for part in name.split("/"))
             files[f"arrays/{path}.npy"] = to_npy(tensor.numpy())
-            if tensor.ndim == 1:
-                key = f"topic/{path.replace('/', '.')}"
-                points += [Metric(key, x, start + i, i) for i, x in enumerate(tensor.tolist()) if math.isfinite(x)]
-        files |= {DEVICES: device_table(table, criterion.metric), TABLE: to_parquet(table)}
+        tables = {
+            DEVICES: device_table(table, criterion.metric), ROUNDS: to_table(means),
+            STEPS: to_table(seconds[["kind", "wall", "cpu"]]),
+        }  # fmt: skip
+        files |= tables | {TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
-        table_tag = RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
         named = [Param(key, cut_value(value)) for key, value in params.items()]
-        self.client.log_batch(where, points, named, [table_tag])
+        self.client.log_batch(where, points, named, [tables_tag(tables)])
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -310,24 +349,37 @@ class Record:
 
     def register(
         self, run: Run, logged: LoggedModel, model_name: str, tags: Mapping[str, str], description: str | None = None
-    ) -> None:
-        """Register a run's models, once."""
+    ) -> ModelVersion:
+        """Register a run's models, once; returns their version."""
         name = registered(model_name)
         with self.lock:
-            if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
-                return
+            for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+                return version
             seals.seal(name, logged.artifact_location)
             create = partial(
                 self.client.create_model_version, name, f"models:/{logged.model_id}", run.info.run_id, tags=dict(tags),
                 model_id=logged.model_id, description=description,
             )  # fmt: skip
             try:
-                create()
+                return create()
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
-                create()
+                return create()
+
+    def version_of(self, run: Run) -> ModelVersion | None:
+        """Return the version of a run's models, which are registered if they are not; None for a control."""
+        for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+            return version
+        name = run.data.tags.get(promotion.MODEL)
+        if name is None:
+            return None
+        (logged,) = self._logged(run)
+        seals.check(name, logged.artifact_location, f"run {run.info.run_id}")
+        own = ("fedcore.config", "fedcore.result", promotion.MODEL)
+        tags = {key: tag for key, tag in run.data.tags.items() if key.startswith("fedcore.") and key not in own}
+        return self.register(run, logged, name.removeprefix(FAMILY), tags)
 
     def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
@@ -417,9 +469,9 @@ class Record:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
         for config in configs:
-            if run := self.find(config):
-                for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
-                    first.setdefault(version.name, (version, config))
+            run = self.find(config)
+            if run and run.data.tags.get(promotion.MODEL) not in first and (version := self.version_of(run)):
+                first.setdefault(version.name, (version, config))
         return [*first.values()]
 
     def _of_request(self, of: StudyOnData, request: str, study: str) -> str:
@@ -440,26 +492,54 @@ class Record:
         self.client.set_terminated(run.info.run_id, "FINISHED")
         return str(run.info.run_id)
 
-    def describe(
-        self, of: StudyOnData, request: str, title: str, note: str, numbers: Mapping[tuple[str, ...], float],
-        files: Mapping[str, bytes],
-    ) -> None:  # fmt: skip
-        """Write a comparison to its request's run: the answer, headline numbers of each row, the page and pictures.
+    def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
+        """Write a comparison to its request's run, and the numbers of each method to one below it.
 
-        request: a digest of the rows and seeds that are compared. numbers: the parts of a metric's name -> value. The
-        step of a metric is the day, such as 20261231.
+        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`.
         """
-        where = self.parent(of, title)
-        named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
+        where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points
-            where = self._of_request(of, request, where)
-            self.client.set_tag(where, "mlflow.note.content", shorten_note(f"{title}\n\n{note}"))
-            recorded = self.client.get_run(where).data.metrics
-            now = get_current_time_millis()
-            day = int(datetime.now().strftime("%Y%m%d"))
-            points = [Metric(key, value, now, day) for key, value in named.items() if recorded.get(key) != value]
-            self.client.log_batch(where, points)
-            self._artifacts(where, files)
+            where = self._of_request(of, compared.request, where)
+            run, tags = self.client.get_run(where), {LATEST: "true", REQUESTS: compared.request[:8]}
+            note = shorten_note(f"{compared.title}\n\n{compared.note}")
+            pair = {PAIR: json.dumps(compared.pair)} if compared.pair else {}
+            self._numbers(run, compared.numbers, {**tags, **pair, "mlflow.note.content": note, **user_tags(_tags(of))})
+            before = {run.data.tags["fedcore.config"]: run for run in self._latest(of.study)}
+            current = {where}
+            for method in compared.methods:
+                seeds = [run for config in method.configs if (run := before.get(config) or self.find(config))]
+                for seed in seeds:
+                    requests = dict.fromkeys([*seed.data.tags.get(REQUESTS, "").split(), tags[REQUESTS]])
+                    named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
+                    self._tag(seed, user_tags(seed.data.tags) | {LATEST: "true"} | named)
+                ids = [seed.info.run_id for seed in seeds]
+                own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
+                more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
+                config = f"{_config(of)} {compared.request} {method.setting} {method.label}"
+                row = self._open(self.find(config), config, method.name, {}, where)
+                self._numbers(row, method.numbers, {**tags, **user_tags(_tags(of) | own), **more})
+                self.client.set_terminated(row.info.run_id, "FINISHED")
+                current |= {row.info.run_id, *ids}
+            for other in before.values():
+                if other.info.run_id not in current:
+                    self._tag(other, {LATEST: "false"})
+            self._artifacts(where, {**compared.files, METHODS: method_table(compared.methods)})
+            self.client.log_batch(where, tags=[tables_tag([METHODS])])
+
+    def _latest(self, study: str) -> list[Run]:
+        """Return the runs of a study's last request, and of the one that is being written."""
+        query, runs, token = f"tags.study = '{study}' and tags.{LATEST} = 'true'", list[Run](), None
+        while True:
+            page = self.client.search_runs([self.experiment], query, page_token=token)
+            runs, token = [*runs, *page], page.token
+            if not token:
+                return runs
+
+    def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Write numbers without a step, as far as they are new, and tags."""
+        now = get_current_time_millis()
+        points = [Metric(key, value, now, 0) for key, value in numbers.items() if run.data.metrics.get(key) != value]
+        self.client.log_batch(run.info.run_id, points, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
@@ -485,6 +565,19 @@ def _tags(of: StudyOnData) -> dict[str, str]:
         "fedcore.kind": "study", "fedcore.study": of.study, "fedcore.size": of.size, "fedcore.dataset": of.dataset,
         "fedcore.data": of.data,
     }  # fmt: skip
+
+
+@cache
+def source_tags() -> dict[str, str]:
+    """Return MLflow's tags of who writes runs, by which command, and of the project's commit."""
+    try:
+        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=environment.HOME, capture_output=True, text=True)
+    except OSError:
+        commit = ""
+    else:
+        commit = git.stdout.strip() if git.returncode == 0 else ""
+    tags = {**DefaultRunContext().tags(), MLFLOW_SOURCE_NAME: "fedcore"}
+    return tags | ({MLFLOW_GIT_COMMIT: commit} if commit else {})
 
 
 def has_result(run: Run, result: str) -> bool:

@@ -28,7 +28,7 @@ from fedcore.pipeline.files import (
     SUMMARY,
     TABLE,
 )
-from fedcore.pipeline.record.result import Result, StudyOnData
+from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
@@ -41,15 +41,15 @@ from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
 from fedcore.results.judging import judge_all
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import values_of_new
-from fedcore.results.summary import NO_SECONDS, by_group, summarise
+from fedcore.results.summary import NO_SECONDS, SPLITS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.results.verdicts import verdict_table
 
 HEADLINE = {
-    "{metric}": "test_mean", "{metric}_worst": "test_worst", "shared_{metric}": "shared_mean", "bytes_up": "bytes_up",
-    "bytes_down": "bytes_down",
+    "test/{metric}": "test_mean", "test/worst_device": "test_worst", "shared/{metric}": "shared_mean",
+    "traffic/up_MB": "bytes_up", "traffic/down_MB": "bytes_down", "seconds": "wall",
 }  # fmt: skip
-"""The metrics of each row in its study's run, by the name of the metric that decides -> columns of the summary."""
+"""The numbers of each row in the record, by the name of the metric that decides -> columns of the summary."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def compare(
                 pictures.setdefault(setting_key, {})[caption] = (folder / PICTURES / file).read_bytes()
     for setting_key, drawn in (trends or {}).items():
         pictures.setdefault(setting_key, {})[TREND] = drawn
-    points = grid(results)
+    runs = read_runs(results)
+    points = grid(runs)
     verdicts = [
         (study, verdict)
         for study in studies
@@ -116,6 +117,7 @@ def compare(
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
         inputs.answers,
         read_outcomes(results),
+        runs,
     )
 
 
@@ -184,19 +186,22 @@ def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.Da
             yield transfer_seconds(pd.concat([rows_of, *more]), study.link)
 
 
-def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
+def read_runs(results: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return what some folders say of their runs, see :func:`fedcore.pipeline.run.run_method.save`."""
+    return [run for folder in results for run in json.loads((folder / RUNS).read_text())]
+
+
+def grid(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return study -> setting -> its point in the study's grid."""
     points: dict[str, dict[str, dict[str, Any]]] = {}
-    for folder in results:
-        for run in json.loads((folder / RUNS).read_text()):
-            points.setdefault(run["study"], {})[run["setting"]] = run["point"]
+    for run in runs:
+        points.setdefault(run["study"], {})[run["setting"]] = run["point"]
     return points
 
 
 def controls(results: Iterable[Path]) -> frozenset[str]:
     """Return the labels of controls."""
-    runs = [run for folder in results for run in json.loads((folder / RUNS).read_text())]
-    return frozenset(run["method"] for run in runs if run["control"])
+    return frozenset(run["method"] for run in read_runs(results) if run["control"])
 
 
 def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
@@ -251,11 +256,20 @@ def describe(
             for (study, setting), png in compared.plots.comparisons.items()
             if study == of.study and setting in settings
         }
-        numbers = headline_numbers(rows) | new_device_numbers(compared.table, of.study, answered)
-        table = compared.table[(compared.table["study"] == of.study) & compared.table["setting"].isin(settings)]
-        asked = table[["setting", "method", "seed"]].drop_duplicates().astype(str).agg("\0".join, axis=1)
-        request = digest_of("\n".join(sorted(asked)).encode())
-        writer.describe(of, request, compared.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
+        configs: dict[tuple[str, str], list[str]] = {}
+        for run in compared.runs:
+            if run["study"] == of.study and run["setting"] in settings:
+                configs.setdefault((run["setting"], run["method"]), []).append(run["config"])
+        numbers = numbers_of_rows(rows, new_device_numbers(compared.table, of.study, answered))
+        methods = tuple(
+            ComparedMethod(*row, its_numbers, tuple(configs.get(row, ()))) for row, its_numbers in numbers.items()
+        )
+        request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)).encode())
+        asked = ComparedRequest(
+            request, compared.questions[of.study], text, numbers_of_answers(answered), methods,
+            pair_of(rows, answered), drawn | {PAGE: page.read_bytes()},
+        )  # fmt: skip
+        writer.describe(of, asked)
 
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
@@ -264,33 +278,62 @@ def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
     return tables if len(tables) <= FEW else {}
 
 
-def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
-    """Return the numbers of one study: (metric, row) -> value; in several settings (metric, setting, row)."""
-    several = len(summary["setting"].unique()) > 1
-    return {
-        (metric.format(metric=row["metric"]), *([row["setting"]] if several else []), row["method"]): float(row[column])
-        for _, row in summary.iterrows()
-        for metric, column in HEADLINE.items()
-        if pd.notna(row[column])
-    }
+def numbers_of_rows(
+    summary: pd.DataFrame, more: Mapping[tuple[str, str], Mapping[str, float]]
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Return (setting, row) -> the numbers of one study by their names in the record. more: further ones."""
+    numbers: dict[tuple[str, str], dict[str, float]] = {}
+    for _, row in summary.iterrows():
+        name, margin = f"test/{row['metric']}", row["test_margin"]
+        values = {key.format(metric=row["metric"]): row[column] for key, column in HEADLINE.items()}
+        values |= {f"{name}_low": values[name] - margin, f"{name}_high": values[name] + margin}
+        own = (row["setting"], row["method"])
+        numbers[own] = {
+            key: float(value) / (1e6 if key.endswith("_MB") else 1)
+            for key, value in {**values, **more.get(own, {})}.items()
+            if pd.notna(value)
+        }
+    return numbers
+
+
+def numbers_of_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, float]:
+    """Return what the answers of one study say in numbers; of several settings by these, the first FEW."""
+    numbers: dict[str, float] = {}
+    for (_, _, setting), answer in [*answers.items()][:FEW]:
+        advice, prefix = answer.advice, "" if len(answers) == 1 else f"{slug(setting)}/"
+        values = {"best": advice.best_value, "alone": advice.alone_value}
+        if advice.gain is not None:
+            values |= {"gain": advice.gain.mean, "gain_low": advice.gain.low, "gain_high": advice.gain.high}
+        numbers |= {f"{prefix}{key}": float(value) for key, value in values.items() if value is not None}
+    return numbers
+
+
+def pair_of(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> tuple[str, ...]:
+    """Return the rows that a study's answer compares, the best one that combines and the best that trains alone.
+
+    None for a study of several settings, and where there are not both.
+    """
+    advice = next(iter(answers.values())).advice if len(answers) == 1 else None
+    if advice is None or advice.best is None or advice.alone_value is None:
+        return ()
+    alone = summary[~summary["control"] & summary["bytes_up"].eq(0) & summary["method"].ne(advice.best)]
+    apart = (alone[[f"{split}_mean" for split in SPLITS]] - advice.alone_value).abs().min(axis=1)
+    return () if apart.isna().all() else (advice.best, str(alone.loc[apart == apart.min(), "method"].iloc[0]))
 
 
 def new_device_numbers(
     table: pd.DataFrame, study: str, answers: Mapping[SettingKey, Answer]
-) -> dict[tuple[str, ...], float]:
-    """Return the means over devices that took no part: (metric, row) -> value; in several settings, as above."""
-    its_answers = {setting_key: answer for setting_key, answer in answers.items() if setting_key[0] == study}
-    numbers = {}
-    for setting_key, answer in its_answers.items():
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Return (setting, row) -> the means over devices that took no part, as numbers of the record."""
+    numbers: dict[tuple[str, str], dict[str, float]] = {}
+    for (_, _, setting), answer in answers.items():
         if answer.new_device is None:
             continue
-        rows = table[(table["study"] == study) & (table["setting"] == setting_key[2])]
+        rows = table[(table["study"] == study) & (table["setting"] == setting)]
         criterion = answer.criterion.of_table(rows)
         for row, values in values_of_new(rows, criterion).items():
-            name = (f"new_device_{criterion.metric.name}", *([setting_key[2]] if len(its_answers) > 1 else []), row)
-            numbers[name] = criterion.metric.sign * float(
-                values[list(answer.new_device.measured.weights)].mean().mean()
-            )
+            mean = values[list(answer.new_device.measured.weights)].mean().mean()
+            numbers[setting, str(row)] = {f"new_device/{criterion.metric.name}": criterion.metric.sign * float(mean)}
     return numbers
 
 
@@ -301,11 +344,10 @@ def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> 
     the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
     """
     by_setting: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
-    for folder in results:
-        for run in json.loads((folder / RUNS).read_text()):
-            if not run["control"]:
-                by_method = by_setting.setdefault((run["study"], run["setting"]), {})
-                by_method.setdefault(run["method"], []).append(run)
+    for run in read_runs(results):
+        if not run["control"]:
+            by_method = by_setting.setdefault((run["study"], run["setting"]), {})
+            by_method.setdefault(run["method"], []).append(run)
     advised = {(study, setting): answer.advised for (study, _, setting), answer in answers.items()}
     chosen = []
     for setting_key, rows in by_setting.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tables import NO_SECONDS, frame, grouped, rows
+from tables import frame, grouped, rows
 
 from fedcore.config.params import read
 from fedcore.config.studies import grid_points
@@ -24,7 +24,9 @@ from fedcore.pipeline.record.contents import (
     device_table,
     metrics,
     read_device_table,
+    rounds,
     safe_name,
+    score,
     shorten_note,
 )
 from fedcore.pipeline.record.mlflow_page import Guard
@@ -44,15 +46,12 @@ def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
     assert shorten_note("?" * (NOTE + 1)) == REST
 
 
-# A run's metrics: few headline numbers, and the numbers of single devices in a table.
-SECONDS = pd.DataFrame(
-    [("study", "alpha=1", "a", 0, "train", 2.0, 1.0), ("study", "alpha=1", "a", 0, "fuse", 1.0, 0.5)],
-    columns=NO_SECONDS.columns,
-)
+# A run's metrics: few final numbers, and the numbers of single devices in a table.
 
 
-def points(table: pd.DataFrame) -> dict[tuple[str, int], float]:
-    found = list(metrics(table, SECONDS, 1000))
+def points(table: pd.DataFrame, **rule: Any) -> dict[tuple[str, int], float]:
+    decides = Criterion(**rule)
+    found = list(metrics(rounds(table, decides), 3.0, 1000, decides.metric))
     assert all(one.timestamp == 1000 + one.step for one in found)
     named = {(one.key, one.step): one.value for one in found}
     assert len(named) == len(found)
@@ -63,36 +62,50 @@ def two_rounds() -> pd.DataFrame:
     return frame(rows({"a": [[0.4, 0.6]]}, shared=0.3), rows({"a": [[0.7, 0.9]]}, at=2, shared=0.5, up=300.0))
 
 
-def test_headline_numbers_sort_first_and_bytes_add_up():
+def test_final_numbers_have_no_step_and_bytes_add_up():
     found = points(two_rounds())
-    assert found["accuracy", 1] == pytest.approx(0.5)
-    assert found["accuracy", 2] == pytest.approx(0.8)
-    assert found["accuracy_worst", 2] == pytest.approx(0.7)
-    assert found["accuracy_std", 2] == pytest.approx(0.1)
-    assert found["shared_accuracy", 2] == pytest.approx(0.5)
-    assert found["validation_accuracy", 2] == pytest.approx(0.8)
-    assert [found["bytes_up", step] for step in (1, 2)] == [200, 800]
-    assert (found["seconds", 0], found["seconds_cpu", 0]) == (3, 1.5)
-    names = sorted({key for key, _ in found})
-    assert names[:3] == ["accuracy", "accuracy_std", "accuracy_worst"]
-    assert len([name for name in names if "/" not in name]) <= 21
-    assert not [name for name in names if "d00" in name]
+    final = {key: value for (key, step), value in found.items() if step == 0}
+    expected = {
+        "test/accuracy": 0.8, "test/worst_device": 0.7, "shared/accuracy": 0.5, "val/accuracy": 0.8,
+        "traffic/up_MB": 800e-6, "traffic/down_MB": final["traffic/down_MB"], "seconds": 3.0,
+    }  # fmt: skip
+    assert final == pytest.approx(expected)
+    assert {key for key, step in found if step} == {key for key, _ in found if key.startswith("round/")}
+    assert [found["round/test_accuracy", step] for step in (1, 2)] == pytest.approx([0.5, 0.8])
+    assert [found["round/traffic_up_MB", step] for step in (1, 2)] == pytest.approx([200e-6, 800e-6])
+    assert len({key for key, _ in found}) <= 25
+    table = rounds(two_rounds())
+    assert list(table["test/accuracy_std"]) == pytest.approx([0.1, 0.1])
+
+
+def test_a_run_of_one_round_has_no_curves():
+    found = points(frame(rows({"a": [[0.4, 0.6]]}, shared=0.3)))
+    assert {step for _, step in found} == {0}
 
 
 def test_another_metric_that_decides_takes_the_place_of_accuracy():
     table = two_rounds()
     more = table[table["metric"] == "accuracy"]
     table = pd.concat([table, more.assign(metric="cost", value=more["value"] + 1)], ignore_index=True)
-    found = {one.key: one.value for one in metrics(table, SECONDS, 0, Criterion(METRICS["cost"]))}
-    assert found["cost"] == pytest.approx(1.8)
-    assert found["cost_worst"] == pytest.approx(1.9)  # the greatest
-    assert found["shared_cost"] == pytest.approx(1.5)
-    assert found["validation_cost"] == pytest.approx(1.8)
-    assert found["topic/test.accuracy"] == pytest.approx(0.8)
-    assert found["topic/shared.macro_f1"] == pytest.approx(0.25)
-    assert not [key for key in found if "/" not in key and ("accuracy" in key or "f1" in key)]
+    found = {key: value for (key, step), value in points(table, metric=METRICS["cost"]).items() if step == 0}
+    assert found["test/cost"] == pytest.approx(1.8)
+    assert found["test/worst_device"] == pytest.approx(1.9)  # the greatest
+    assert found["shared/cost"] == pytest.approx(1.5)
+    assert found["val/cost"] == pytest.approx(1.8)
+    assert not [key for key in found if "accuracy" in key]
+    means = rounds(table, Criterion(METRICS["cost"])).iloc[-1]
+    assert means["test/accuracy"] == pytest.approx(0.8)
+    assert means["shared/macro_f1"] == pytest.approx(0.25)
     columns = [*read_device_table(device_table(table, METRICS["cost"]))]
     assert [name.partition(".")[2] for name in columns].index("accuracy") == 3  # after those of cost on three splits
+
+
+def test_scores_of_earlier_versions_are_read():
+    earlier = {"accuracy": 0.7, "shared_accuracy": 0.6, "validation_accuracy": 0.5}
+    today = {"test/accuracy": 0.7, "shared/accuracy": 0.6, "val/accuracy": 0.5}
+    for recorded in (earlier, today):
+        assert [score(recorded, split, "accuracy") for split in ("test", "shared", "val")] == [0.7, 0.6, 0.5]
+    assert score({}, "val", "accuracy") is None
 
 
 def test_the_mean_on_own_test_data_is_over_devices_that_count():
@@ -104,24 +117,23 @@ def test_the_mean_on_own_test_data_is_over_devices_that_count():
         held.assign(metric="test_classes", value=2),
     ]
     table = pd.concat([table, *held], ignore_index=True)
-
-    def own(**rule: object) -> dict[str, float]:
-        return {one.key: one.value for one in metrics(table, SECONDS, 0, Criterion(**rule))}
-
-    assert own(least_test=0)["accuracy"] == pytest.approx(1.3 / 3)
-    found = own(least_test=20)
-    assert (found["accuracy"], found["accuracy_worst"]) == (pytest.approx(0.6), pytest.approx(0.4))
-    assert (found["validation_accuracy"], found["shared_accuracy"]) == (pytest.approx(0.6), 0.5)
+    assert points(table, least_test=0)["test/accuracy", 0] == pytest.approx(1.3 / 3)
+    found = points(table, least_test=20)
+    assert (found["test/accuracy", 0], found["test/worst_device", 0]) == (pytest.approx(0.6), pytest.approx(0.4))
+    assert (found["val/accuracy", 0], found["shared/accuracy", 0]) == (pytest.approx(0.6), 0.5)
     course = curves(table, Criterion(least_test=20)).query("metric == 'accuracy'").set_index("split")["mean"]
     assert course.to_dict() == pytest.approx({"test": 0.6, "val": 0.6, "shared": 0.5})
-    assert own(least_test=20, weigh="examples")["accuracy"] == pytest.approx((20 * 0.4 + 60 * 0.8) / 80)
+    weighed = points(table, least_test=20, weigh="examples")
+    assert weighed["test/accuracy", 0] == pytest.approx((20 * 0.4 + 60 * 0.8) / 80)
 
 
 def test_groups_have_their_mean_accuracy():
-    found = points(grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"}))
-    assert found["accuracy_in_A", 1] == pytest.approx(0.3)
-    assert found["accuracy_in_B", 1] == pytest.approx(0.9)
-    assert found["topic/data.in_A", 1] == pytest.approx(2 / 3)
+    (found,) = rounds(grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"})).to_dict(
+        "records"
+    )
+    assert found["test/accuracy_in_A"] == pytest.approx(0.3)
+    assert found["test/accuracy_in_B"] == pytest.approx(0.9)
+    assert found["data/in_A"] == pytest.approx(2 / 3)
 
 
 def test_the_numbers_of_devices_are_a_table_of_the_last_round():

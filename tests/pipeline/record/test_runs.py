@@ -4,7 +4,6 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -22,11 +21,21 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
-from fedcore.pipeline.record.contents import safe_name
-from fedcore.pipeline.record.result import Notice, PreparedData, StudyOnData
+from fedcore.pipeline.record.contents import about_data
+from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Notice, PreparedData, StudyOnData
 from fedcore.types.method import Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
+ROWS, MORE_ROWS = (about_data("machines", "a" * 64, {"examples": count}) for count in (60, 70))
+
+
+def asked(request: str, note: str = "", files: dict[str, bytes] | None = None, **rows: float) -> ComparedRequest:
+    """A comparison of rows with two seeds each; the configuration of one names its row and seed."""
+    methods = (
+        ComparedMethod("base", name, {"test/accuracy": value}, (f"{name} 0", f"{name} 1"))
+        for name, value in rows.items()
+    )
+    return ComparedRequest(request, "Which?", note, {"gain": 0.1}, tuple(methods), files=files or {})
 
 
 def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
@@ -137,14 +146,14 @@ def test_a_studys_run_is_not_written_again_for_each_of_its_rows(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     record = runs.Record()
-    where = record.parent(ON_DATA, "Which?", {"examples": 60})
+    where = record.parent(ON_DATA, "Which?", ROWS)
     first = record.client.get_run(where).info
-    assert record.parent(ON_DATA, "Which?", {"examples": 60}) == where
+    assert record.parent(ON_DATA, "Which?", ROWS) == where
     assert record.client.get_run(where).info.end_time == first.end_time
     record.client.update_run(where, status="RUNNING")
-    assert record.parent(ON_DATA, "Which?", {"examples": 60}) == where
+    assert record.parent(ON_DATA, "Which?", ROWS) == where
     assert record.client.get_run(where).info.status == "FINISHED"
-    record.describe(ON_DATA, "all", "Which?", "Old.", {}, {})
+    record.describe(ON_DATA, asked("all", "Old."))
     assert record.client.get_run(where).info.end_time > first.end_time
 
 
@@ -156,23 +165,23 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     first, second = runs.Record(), runs.Record()
-    given: Any = (ON_DATA, "all", "Which?", "This.", {("a", "M//MM"): 1.0, ("b",): 2.0}, {"answer.txt": b"This."})
+    given: Any = (ON_DATA, asked("all", "This.", {"answer.txt": b"This."}, fedavg=0.5))
     first.parent(ON_DATA, "Which?")
     other = Thread(target=second.describe, args=given)
     write = first.client.log_batch
 
     def late(*args: Any, **options: Any) -> None:
-        other.start()
-        other.join(0.5)
+        if other.ident is None:
+            other.start()
+            other.join(0.5)
         write(*args, **options)
 
     monkeypatch.setattr(first.client, "log_batch", late)
     first.describe(*given)
     other.join()
     with closing(sqlite3.connect(database)) as db:
-        found = sorted(db.execute("select key, value from metrics"))
-    assert found == [(f"a/{safe_name('M//MM')}", 1.0), ("b", 2.0)]
-    assert "//" not in found[0][0]  # MLflow refuses it
+        found = sorted(db.execute("select key, value, step from metrics"))
+    assert found == [("gain", 0.1, 0), ("test/accuracy", 0.5, 0)]
 
 
 @pytest.mark.slow
@@ -182,22 +191,17 @@ def test_a_study_on_other_data_has_a_run_of_its_own(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     record = runs.Record()
-    first = record.parent(ON_DATA, "Which?", {"examples": 60})
-    record.describe(ON_DATA, "all", "Which?", "Old.", {("accuracy", "fedavg"): 0.5, ("accuracy", "gone"): 0.4}, {})
+    first = record.parent(ON_DATA, "Which?", ROWS)
+    record.describe(ON_DATA, asked("all", "Old.", fedavg=0.5, gone=0.4))
     other = replace(ON_DATA, data="b" * 64)
-    second = record.parent(other, "Which?", {"examples": 70})
-    record.describe(other, "all", "Which?", "New.", {("accuracy", "fedavg"): 0.6}, {})
-    assert record.parent(ON_DATA, "Which?", {"examples": 60}) == first != second
+    second = record.parent(other, "Which?", MORE_ROWS)
+    record.describe(other, asked("all", "New.", fedavg=0.6))
+    assert record.parent(ON_DATA, "Which?", ROWS) == first != second
     old, new = (record.client.get_run(where) for where in (first, second))
-    assert (old.data.metrics, new.data.metrics) == (
-        {"accuracy/fedavg": 0.5, "accuracy/gone": 0.4},
-        {"accuracy/fedavg": 0.6},
-    )
+    assert (numbers(record, first), numbers(record, second)) == ({"fedavg": 0.5, "gone": 0.4}, {"fedavg": 0.6})
     assert [run.data.params["rows"] for run in (old, new)] == ["60", "70"]
     assert [run.data.tags["mlflow.note.content"].split()[-1] for run in (old, new)] == ["Old.", "New."]
     assert [len(run.inputs.dataset_inputs) for run in (old, new)] == [1, 1]
-    (point,) = record.client.get_metric_history(second, "accuracy/fedavg")
-    assert str(point.step) == datetime.fromtimestamp(point.timestamp / 1000).strftime("%Y%m%d")
 
 
 @pytest.mark.slow
@@ -208,14 +212,36 @@ def test_the_numbers_of_two_requests_do_not_mix(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     record = runs.Record()
-    whole = {("accuracy", "fedavg"): 0.5, ("accuracy", "code_ot"): 0.4}
-    for request, numbers in (("whole", whole), ("part", {("accuracy", "fedavg"): 0.6}), ("whole", whole)):
-        record.describe(ON_DATA, request, "Which?", request, numbers, {"report.html": request.encode()})
-        (last, *_) = record.client.search_runs([record.experiment], order_by=["attributes.end_time desc"])
-        assert last.data.metrics == {"/".join(parts): value for parts, value in numbers.items()}
+    seeds = {}
+    for name in ("fedavg", "code_ot"):
+        for seed in range(2):
+            tags = {"fedcore.kind": "method", "fedcore.study": "study", "fedcore.method": name, "latest": "true"}
+            run = record.open(f"{name} {seed}", name, tags | {"study": "study", "kind": "seed"}, None)
+            seeds[name, seed] = run.info.run_id
+    whole, part = {"fedavg": 0.5, "code_ot": 0.4}, {"fedavg": 0.6}
+    for request, rows in (("whole", whole), ("part", part), ("whole", whole)):
+        record.describe(ON_DATA, asked(request, request, {"report.html": request.encode()}, **rows))
+        (last, *_) = record.client.search_runs(
+            [record.experiment], "tags.kind = 'study'", order_by=["attributes.end_time desc"]
+        )
+        assert numbers(record, last.info.run_id) == rows
         assert last.data.tags["mlflow.note.content"].split() == ["Which?", request]
-    study, part = record.client.search_runs([record.experiment], order_by=["attributes.end_time desc"])
-    assert part.data.tags[runs.ROWS] == study.info.run_id == record.parent(ON_DATA, "Which?")
+        found = record.client.search_runs([record.experiment], "tags.kind = 'seed' and tags.latest = 'true'")
+        assert {run.info.run_id for run in found} == {where for (name, _), where in seeds.items() if name in rows}
+    for (name, _), where in seeds.items():  # a run stands once, however many requests have it
+        named = record.client.get_run(where).data.tags["requests"].split()
+        assert named == ["whole", *(["part"] if name == "fedavg" else [])]
+    study = record.parent(ON_DATA, "Which?")
+    (other,) = record.client.search_runs([record.experiment], f"tags.`{runs.ROWS}` = '{study}'")
+    assert other.data.tags[runs.REQUEST] == "part"
+    assert len(record.client.search_runs([record.experiment], "tags.kind = 'method'")) == 3
+
+
+def numbers(record: runs.Record, study: str) -> dict[str, float]:
+    """Return method -> accuracy of the rows of a comparison."""
+    query = f"tags.`mlflow.parentRunId` = '{study}' and tags.kind = 'method'"
+    rows = record.client.search_runs([record.experiment], query)
+    return {row.data.tags["method"]: row.data.metrics["test/accuracy"] for row in rows}
 
 
 def counted(database: Path) -> dict[str, int]:
