@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False)
 @click.option("--version", help="Promote this one: a number, candidate or previous.")
-@click.option("--list", "listed", is_flag=True, help="List every version: its method, source, metric and alias.")
+@click.option("--run", help="Promote the models of this run, as --list names it; they become a version.")
+@click.option(
+    "--list", "listed", is_flag=True,
+    help="List every version, and the runs of the last studies: method, source, metric and alias.",
+)  # fmt: skip
 @click.option(
     "--no-final-fit", is_flag=True,
     help="Promote the model of the study as it is, without training its method once more on all rows of the devices.",
 )  # fmt: skip
-def promote(model: str | None, version: str | None, listed: bool, no_final_fit: bool) -> None:
+def promote(model: str | None, version: str | None, run: str | None, listed: bool, no_final_fit: bool) -> None:
     """Show the models that runs proposed, or make one the champion, which `fedcore predict` uses.
 
     A study holds rows out, to test its models. A promotion therefore trains the method once more, on all labelled rows
@@ -37,12 +41,15 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     fedcore promote digits                   promotes the candidate, unless it is not better
     fedcore promote digits --list            every version, and which ones are final fits
     fedcore promote digits --version 12      promotes any version
+    fedcore promote digits --run 3fa9c2d1    promotes the models of a run that was not proposed
     fedcore promote digits --no-final-fit    promotes the model that the study tested
     """
-    if model is None and (version is not None or listed or no_final_fit):
-        raise InputError("--version, --list and --no-final-fit: need a model; fedcore promote lists them")
-    if listed and (version is not None or no_final_fit):
-        raise InputError("--list: not with --version or --no-final-fit")
+    if model is None and (version is not None or run is not None or listed or no_final_fit):
+        raise InputError("--version, --run, --list and --no-final-fit: need a model; fedcore promote lists them")
+    if listed and (version is not None or run is not None or no_final_fit):
+        raise InputError("--list: not with --version, --run or --no-final-fit")
+    if version is not None and run is not None:
+        raise InputError(f"--run = {run!r}: not with --version, which names a model that is registered")
     from fedcore.cli.project import enter_project, open_template
 
     enter_project()
@@ -51,7 +58,7 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
     catalogue = registry.read()
     if model is not None and catalogue is not None:  # a wrong name is refused before imports that take seconds
-        registry.require(catalogue, model, None if listed else version or registry.CANDIDATE)
+        registry.require(catalogue, model, None if listed or run else version or registry.CANDIDATE)
     if model is None and (led := registry.read_led()) is not None and print_champions(led):
         return
     if model is not None and not listed and not as_it_is:
@@ -61,7 +68,8 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     from fedcore.pipeline.record.result import rule_of
     from fedcore.pipeline.record.runs import Record
 
-    client = Record().client
+    record = Record()
+    client = record.client
     if model is None:
         names = promotion.names(client)
         rule = rule_of(read())
@@ -71,9 +79,11 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     elif listed:
         list_versions(client, model)
     else:
-        chosen = promotion.find(client, model, version or registry.CANDIDATE)
+        chosen = (
+            record.register_run(model, run) if run else promotion.find(client, model, version or registry.CANDIDATE)
+        )
         verdict = promotion.compare(client, chosen, rule_of(read()))
-        if version is None and verdict.better in ("no", "not comparable"):
+        if version is None and run is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
         in_field = chosen.tags.get(promotion.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
@@ -130,7 +140,7 @@ def list_versions(client: MlflowClient, model: str) -> None:
 
     registry.require(promotion.all_versions(client), model)
     print_table(promotion.COLUMNS, promotion.version_table(client, model))
-    print(f"to promote one: fedcore promote {model} --version NUMBER")
+    print(f"to promote one: fedcore promote {model} --version NUMBER, or --run RUN")
 
 
 def summary(client: MlflowClient, name: str, rule: Rule) -> str:

@@ -112,10 +112,8 @@ def test_a_run_has_tags_that_describe_it(runs: dict[str, Any], repro: Repro):
 def test_one_line_finds_the_accuracy_by_method_and_seed(client: Any, runs: dict[str, Any]):
     import mlflow
 
-    found = mlflow.search_runs(
-        experiment_names=["fedcore"], filter_string="tags.kind = 'seed' and tags.latest = 'true'"
-    )
-    accuracy = found.pivot(index="tags.method", columns="tags.seed", values="metrics.test/accuracy")
+    found = mlflow.search_runs(experiment_names=["fedcore"], filter_string="tags.kind='seed' and tags.latest='true'")
+    accuracy = found.pivot_table(index="tags.method", columns="tags.seed", values="metrics.test/accuracy")
     assert accuracy.shape == (len(CANDIDATES), 1)
     assert {*accuracy.index} == CANDIDATES
     assert accuracy.loc["lmf", "0"] == runs["lmf"].data.metrics["test/accuracy"]

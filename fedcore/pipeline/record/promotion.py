@@ -12,6 +12,7 @@ method has trained on the rows that tested the first one. A score on these would
 studies' runs are compared.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mlflow import MlflowClient
@@ -26,6 +27,7 @@ from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import challenge, models, registry, seals
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
+from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.proposals import AGAINST as AGAINST
 from fedcore.pipeline.record.proposals import BETTER as BETTER
@@ -176,31 +178,36 @@ def all_versions(client: MlflowClient) -> dict[str, Versions]:
 
 
 def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
-    """Return a row of texts for each version of a model, with the columns of COLUMNS, the oldest first."""
+    """Return a row of texts for each version of a model, with the columns of COLUMNS, the oldest first.
+
+    Then those of the last studies' runs whose models are no version.
+    """
     named: dict[str, list[str]] = {}
     for word, number in all_versions(client)[model_name].aliases.items():
         named.setdefault(number, []).append(word)
     versions = client.search_model_versions(f"name = '{registered(model_name)}'")
-    return [
-        _cells(client, version, ", ".join(sorted(named.get(str(version.version), []))))
-        for version in sorted(versions, key=lambda version: int(version.version))
-    ]
+    rows = []
+    for version in sorted(versions, key=lambda version: int(version.version)):
+        try:
+            recorded = client.get_run(version.run_id).data.metrics
+        except MlflowException:  # deleted for good
+            recorded = {}
+        rows.append(_cells(str(version.version), version.tags, recorded, sorted(named.get(str(version.version), []))))
+    experiment, known = client.get_experiment_by_name(EXPERIMENT), {version.run_id for version in versions}
+    query = f"tags.`{MODEL}` = '{registered(model_name)}' and tags.latest = 'true'"
+    runs = client.search_runs([experiment.experiment_id], query, max_results=1000) if experiment else []
+    others = sorted((run for run in runs if run.info.run_id not in known), key=lambda run: run.info.start_time)
+    return rows + [_cells("-", run.data.tags, run.data.metrics, [f"run {run.info.run_id[:8]}"]) for run in others]
 
 
-def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[str]:
-    tags = version.tags
-    final = f"final fit of {tags[FINAL_FIT_OF]}" if FINAL_FIT_OF in tags else ""
-    try:
-        recorded = client.get_run(version.run_id).data.metrics
-    except MlflowException:  # deleted for good
-        recorded = {}
+def _cells(number: str, tags: Mapping[str, str], recorded: Mapping[str, float], aliases: list[str]) -> list[str]:
+    final = [f"final fit of {tags[FINAL_FIT_OF]}"] if FINAL_FIT_OF in tags else []
     metric = METRICS[tags.get(METRIC, ACCURACY.name)]
     scores = [score(recorded, split, metric.name) for split in SCORES]
     values = ["-" if value is None else metric.value(value) for value in scores]
     study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
-    last = ", ".join(filter(None, (aliases, final)))
-    return [str(version.version), *named[:2], study, named[2], metric.words, *values, last]
+    return [number, *named[:2], study, named[2], metric.words, *values, ", ".join([*aliases, *final])]
 
 
 def find(client: MlflowClient, model_name: str, word: str) -> ModelVersion:

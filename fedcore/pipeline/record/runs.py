@@ -381,6 +381,17 @@ class Record:
         tags = {key: tag for key, tag in run.data.tags.items() if key.startswith("fedcore.") and key not in own}
         return self.register(run, logged, name.removeprefix(FAMILY), tags)
 
+    def register_run(self, model_name: str, begin: str) -> ModelVersion:
+        """Return the version of the run whose id begins so; raises InputError unless it is one of that model."""
+        query = f"tags.`{promotion.MODEL}` = '{registered(model_name)}' and attributes.run_id LIKE '{begin}%'"
+        runs = self.client.search_runs([self.experiment], query) if begin.isalnum() else []
+        version = self.version_of(runs[0]) if len(runs) == 1 else None
+        if version is None:
+            raise InputError(
+                f"--run = {begin!r}: no run of {model_name} begins so; fedcore promote {model_name} --list"
+            )
+        return version
+
     def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 

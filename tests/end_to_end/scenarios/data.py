@@ -119,7 +119,7 @@ def mine(place: Place) -> Mine:
     listed = project.run(*promote, "--list")
     whole = csv.read_text()
     csv.write_text(whole.replace("leak", "worn", 1))
-    other = (*promote, "--version", "2" if "version 1 " in promoted.out else "1")
+    other = (*promote, "--run", listed.out.rpartition(" run ")[2].split()[0])
     changed = project.run(*other, code=2, whole=True)
     csv.write_text(whole)
     project.edit("fedcore/core/training.py", "train", "edited = True")
