@@ -17,6 +17,7 @@ and of the table of all rounds.
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -122,12 +123,16 @@ def about_data(
     if dataset is None:
         source = json.dumps({"tags": {"fedcore.dataset": name}})
         return MlflowDataset(name, digest[:8], "code", source, None, json.dumps(profile))
-    first = dataset.train.x[:1].numpy()
-    if dataset.schema is not None and dataset.schema.columns:
-        frame = pd.DataFrame(first, columns=[column.name for column in dataset.schema.columns])
-        given: Any = mlflow_data.from_pandas(frame, source=path, name=name, digest=digest[:8])
-    else:
-        given = mlflow_data.from_numpy(first, source=path, name=name, digest=digest[:8])
+    columns = dataset.schema.columns if dataset.schema else ()
+    kinds = pd.DataFrame({column.name: [0.0 if column.kind == "number" else ""] for column in columns})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*can be interpreted in multiple ways", category=UserWarning)
+        named: Any = {"source": path, "name": name, "digest": digest[:8]}
+        given: Any = (
+            mlflow_data.from_pandas(kinds, **named)
+            if columns
+            else mlflow_data.from_numpy(np.asarray(dataset.train.x[:1]), **named)
+        )
     entity = given._to_mlflow_entity()
     return MlflowDataset(name, digest[:8], entity.source_type, entity.source, entity.schema, json.dumps(profile))
 

@@ -28,6 +28,8 @@ STUDY_TAGS = ("study", "size", "dataset")
 
 SHOWN = ("test/{}", "test/{}_low", "test/{}_high", "test/worst_device", "shared/{}", "traffic/up_MB", "traffic/down_MB")
 """The metrics of a saved view, by the one that decides."""
+BOUNDS = ("_low", "_high")
+"""What the columns show beside it, and no chart."""
 
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
@@ -96,7 +98,7 @@ def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
         "compareRunCharts": [
             {
                 "uuid": name, "type": "BAR", "runsCountToCompare": 20, "metricSectionId": name.partition("/")[0],
-                "deleted": False, "isGenerated": False, "metricKey": name, "displayName": name,
+                "deleted": name.endswith(BOUNDS), "isGenerated": False, "metricKey": name, "displayName": name,
             }
             for name in names
         ] if charts else None,
