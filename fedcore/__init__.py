@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from fedcore.nets.weights import write_weights as write_weights
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
+    from fedcore.results.reports import load_plans as load_plans
     from fedcore.types.federation import Data as Data
     from fedcore.types.federation import Device as Device
     from fedcore.types.federation import Federation as Federation
@@ -95,6 +96,7 @@ _PLACES = {
     "nets.parts": ["layers"],
     "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
+    "results.reports": ["load_plans"],
     "types.federation": ["Data", "Device", "Federation", "Net", "Splits"],
     "types.method": ["Message", "Method", "Model", "Report", "RoundInfo", "Stage", "StepId", "Update"],
     "types.ranges": ["Amount", "Count", "Fraction", "Positive", "Share"],

@@ -3,13 +3,18 @@
 `reports` always holds one :class:`fedcore.types.method.Report` per turn, in order.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from fedcore.errors import InputError
 from fedcore.types.federation import Params
 from fedcore.types.method import Method, Numbers, Report, Scores
 
@@ -66,6 +71,84 @@ def matrices(reports: Sequence[Report]) -> Params:
             kinds.setdefault(name.partition("/")[0], {})[name] = matrix
         last |= kinds
     return {name: matrix for kind in last.values() for name, matrix in kind.items()}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A transport matrix of a fusion, in its order from 1.
+
+    device: whose model, with those that were folded before, has the rows' units; into: whose model has the columns'.
+    weight: of the device's model in the result, nan if unknown. matrix: (rows, columns), the mass that each unit gives.
+    """
+
+    order: int
+    device: str
+    into: str
+    layer: str
+    weight: float
+    iterations: int
+    violation: float
+    matrix: Tensor
+
+    @property
+    def name(self) -> str:
+        return f"{self.order:02d} {self.device} into {self.into}, layer {self.layer}"
+
+    @property
+    def file(self) -> str:
+        """The name without what a file's name must not have."""
+        return re.sub(r"[^\w., #-]", "_", self.name)
+
+    @property
+    def units(self) -> tuple[list[str], list[str]]:
+        """The names of the rows' and of the columns' units."""
+        rows, columns = self.matrix.shape
+        return (
+            [f"{self.device} {self.layer} {i}" for i in range(rows)],
+            [f"{self.into} {self.layer} {j}" for j in range(columns)],
+        )
+
+    @property
+    def row(self) -> dict[str, str | float]:
+        """What a table says of it."""
+        numbers = {"weight": self.weight, "iterations": self.iterations, "violation": self.violation}
+        sizes = dict(zip(("rows", "columns"), self.matrix.shape, strict=True))
+        return {"order": self.order, "device": self.device, "into": self.into, "layer": self.layer, **sizes, **numbers}
+
+
+def folds(reports: Sequence[Report]) -> list[Fold]:
+    """Return the folds of the last fusion that is reported; none where its order was not."""
+    by_name = matrices(reports)
+    of = json.loads(next((report.words["folds"] for report in reversed(reports) if "folds" in report.words), "{}"))
+    plans = [(*name.split("/", 1)[1].rpartition("/"), x) for name, x in by_name.items() if name.startswith("plan/")]
+    solver = [by_name[f"solver/{name}"].tolist() for name in ("iterations", "violation")] if plans else [[], []]
+    order = {fold: number for number, fold in enumerate(dict.fromkeys(fold for fold, *_ in plans), 1)}
+    return [
+        Fold(order[fold], *of[fold][:2], layer, of[fold][2], int(iterations), violation, matrix)
+        for (fold, _, layer, matrix), iterations, violation in zip(plans, *solver, strict=True)
+        if fold in of
+    ]
+
+
+def load_plans(folder: str | Path) -> list[Fold]:
+    """Return the transport matrices of a fusion in its order.
+
+    Args:
+        folder: the artifacts `plans` of a run in MLflow, see docs/plans.md.
+
+    Example:
+        `fc.load_plans(mlflow.artifacts.download_artifacts(run_id="3fa9c2d1...", artifact_path="plans"))`
+    """
+    file = Path(folder) / "folds.json"
+    if not file.is_file():
+        raise InputError(f"folder = {str(folder)!r}: has no folds.json; give the artifacts `plans` of a run that fuses")
+    table = json.loads(file.read_text())
+    loaded = []
+    for cells in table["data"]:
+        row = dict(zip(table["columns"], cells, strict=True))
+        matrix = torch.from_numpy(np.load(Path(folder) / Path(row.pop("file")).name, allow_pickle=False))
+        loaded.append(Fold(**{key: row[key] for key in row if key not in ("rows", "columns")}, matrix=matrix))
+    return loaded
 
 
 def over_rounds(reports: Sequence[Report], name: str) -> dict[int, Tensor]:

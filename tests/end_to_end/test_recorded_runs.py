@@ -17,6 +17,7 @@ import yaml
 from project import METHODS
 from scenarios import Killed, Repro, Tables
 
+import fedcore as fc
 from fedcore.core.evaluation import outputs
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
@@ -145,7 +146,12 @@ def test_every_number_of_the_table_is_beside_its_run(runs: dict[str, Any], table
         pd.testing.assert_frame_equal(pd.read_parquet(artifact(runs[label], "table.parquet")), mine)
         devices = read_device_table(artifact(runs[label], "devices.json").read_bytes())
         shown = json.loads(runs[label].data.tags["mlflow.loggedArtifacts"])
-        assert [one["path"] for one in shown] == ["devices.json", "rounds.json", "seconds.json"]
+        assert [one["path"] for one in shown] == [
+            "devices.json",
+            "rounds.json",
+            "seconds.json",
+            *(["plans/folds.json"] if label in FUSED else []),
+        ]
         assert {one["type"] for one in shown} == {"table"}
         assert sorted(devices.index) == DEVICES
         last = mine[mine["round"] == mine["round"].max()]
@@ -242,6 +248,14 @@ def test_transport_plans_are_arrays(runs: dict[str, Any], label: str):
         assert plan.shape == (width, width)
         np.testing.assert_allclose(plan.sum(0), 1 / width, atol=1e-6)
         np.testing.assert_allclose(plan.sum(1), 1 / width, atol=1e-6)
+    loaded = fc.load_plans(artifact(runs[label], "plans"))
+    assert len(loaded) == len(plans)
+    for fold in loaded:
+        name = fold.into if label == "code_ot" else fold.device
+        (path,) = (path for path in plans if (path.parent.name, path.stem) == (name, fold.layer))
+        np.testing.assert_array_equal(np.load(path, allow_pickle=False), fold.matrix.numpy())
+        assert artifact(runs[label], f"pictures/plans/{fold.name}.png").read_bytes().startswith(b"\x89PNG")
+    assert artifact(runs[label], "pictures/plans/all.png").is_file()
     solver = {name: np.load(artifact(runs[label], f"arrays/solver/{name}.npy"), allow_pickle=False)
               for name in ("iterations", "violation", "bound")}  # fmt: skip
     assert all(values.shape == (len(plans),) for values in solver.values())

@@ -99,7 +99,8 @@ def fuse(
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.code(list(models.values()), axes, transport)
     messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
-    return server, messages, report_plans(dict(zip(names[1:], plans, strict=True)))
+    of = [(name, names[i + 1], 0.5 ** (len(names) - max(i, 1))) for i, name in enumerate(names[:-1])]
+    return server, messages, report_plans(dict(zip(names[1:], plans, strict=True)), of)
 
 
 def lmf(
@@ -142,7 +143,8 @@ def fuse_evenly(
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.lmf(list(models.values()), axes, transport, reference=len(names) - 1)
     messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
-    return server, messages, report_plans(dict(zip(names, plans, strict=True)))
+    of = [(name, names[-1], 1 / len(names)) for name in names[:-1]]
+    return server, messages, report_plans(dict(zip(names, plans, strict=True)), of)
 
 
 @control

@@ -18,8 +18,9 @@ identity    unit i goes to unit i, whatever the cost
 Reference: "CODE", Algorithm 2 and Section V; Dvurechensky, Gasnikov, Kroshnin 2018 for the bound.
 """
 
+import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, nan
 from typing import Literal, TypeAlias
@@ -282,8 +283,8 @@ def _plan(plan: Tensor, iterations: int, cost: Tensor, a: Tensor, b: Tensor, set
     return Plan(plan.contiguous(), iterations, violation, violation <= settings.tol, limit)
 
 
-def report_plans(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
-    """Report plans and how they were computed.
+def report_plans(folds: Mapping[str, Mapping[str, Plan]], of: Sequence[tuple[str, str, float]] = ()) -> Report:
+    """Report plans and how they were computed. of: each fold's device, that it is folded into, and its weight.
 
     folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a matrix
     "plan/<fold>/<label>" (n, m) float32. "solver/<number>" (F,) float64 holds the number of each plan, in the same
@@ -295,7 +296,9 @@ def report_plans(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
     numbers = _numbers(flat.values())
     matrices |= {f"solver/{name}": torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
     devices = {fold: _over(labels) for fold, labels in folds.items() if labels}
-    return Report(devices={"transport": devices} if devices else {}, matrices=matrices if flat else {})
+    names = [fold for fold, labels in folds.items() if labels]
+    words = {"folds": json.dumps(dict(zip(names, of, strict=True)))} if of and names else {}
+    return Report(devices={"transport": devices} if devices else {}, matrices=matrices if flat else {}, words=words)
 
 
 def _over(plans: Mapping[str, Plan]) -> dict[str, float]:

@@ -41,6 +41,7 @@ from fedcore.pipeline.record import origin
 from fedcore.pipeline.record.result import ComparedMethod, Result
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion, measured
+from fedcore.results.reports import Fold
 from fedcore.results.summary import OWN, groups
 
 EARLIER = {"test": "", "shared": "shared_", "val": "validation_"}
@@ -51,6 +52,8 @@ ROUNDS = "rounds.json"
 """That with the means over devices after each round."""
 STEPS = "seconds.json"
 """That with the seconds of the steps by kind."""
+FOLDS = "plans/folds.json"
+"""That with the transport matrices of a fusion, in its order."""
 METHODS = "methods.json"
 """That of a request's run with a row for each method."""
 
@@ -160,6 +163,17 @@ def to_table(frame: pd.DataFrame) -> bytes:
 def method_table(methods: Sequence[ComparedMethod]) -> bytes:
     """Return the numbers of a comparison's methods as a table of MLflow."""
     return to_table(pd.DataFrame([{"setting": row.setting, "method": row.label, **row.numbers} for row in methods]))
+
+
+def fold_files(folds: Sequence[Fold]) -> dict[str, bytes]:
+    """Return a fusion's transport matrices as files, each as an array and as text with its units, and their table."""
+    files, rows = {}, []
+    for fold in folds:
+        path = f"plans/{fold.file}"
+        files[f"{path}.npy"] = to_npy(fold.matrix.numpy())
+        files[f"{path}.csv"] = pd.DataFrame(fold.matrix.numpy(), *fold.units).to_csv(float_format="%.6g").encode()
+        rows.append({**fold.row, "file": f"{path}.npy"})
+    return files | ({FOLDS: to_table(pd.DataFrame(rows))} if rows else {})
 
 
 def tables_tag(paths: Iterable[str]) -> RunTag:

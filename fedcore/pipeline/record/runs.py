@@ -57,6 +57,7 @@ from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.challenge import trained_keys
 from fedcore.pipeline.record.contents import (
     DEVICES,
+    FOLDS,
     METHODS,
     ROUNDS,
     STEPS,
@@ -64,6 +65,7 @@ from fedcore.pipeline.record.contents import (
     cut_value,
     describe_final_fit,
     device_table,
+    fold_files,
     method_table,
     metrics,
     origin_files,
@@ -279,7 +281,9 @@ class Record:
             DEVICES: device_table(table, criterion.metric), ROUNDS: to_table(means),
             STEPS: to_table(seconds[["kind", "wall", "cpu"]]),
         }  # fmt: skip
-        files |= tables | {TABLE: to_parquet(table)}
+        folds = fold_files(reports.folds(turn_reports))
+        tables |= {FOLDS: folds.pop(FOLDS)} if folds else {}
+        files |= tables | folds | {TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)

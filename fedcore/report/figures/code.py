@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from io import BytesIO
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 
 from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, plain
 from fedcore.results.reports import matrices
@@ -39,8 +41,7 @@ def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for panel, (name, plan) in zip(panels, plans.items(), strict=False):
         mass = np.asarray(plan, float)
-        shares = mass / np.where(mass.sum(1, keepdims=True) > 0, mass.sum(1, keepdims=True), 1.0)
-        image = panel.imshow(_coarse(shares, 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
+        image = panel.imshow(_coarse(_shares(mass), 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
         panel.set_title(f"{plain(name)}\n{mass.shape[0]} by {mass.shape[1]}", fontsize=7)
         panel.set_xticks([])
         panel.set_yticks([])
@@ -48,6 +49,20 @@ def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
         panel.set_axis_off()
     figure.colorbar(image, ax=panels.tolist(), label="share of a unit's mass", shrink=1 / lines, aspect=16)
     return figure
+
+
+def heat_image(plan: Array) -> bytes:
+    """Return a transport plan's shares of mass as a PNG file of squares, rows down: fast, as a study has hundreds."""
+    shares = _coarse(_shares(plan), 96)
+    image = BytesIO()
+    side = max(1, 480 // max(shares.shape))
+    imsave(image, np.kron(shares, np.ones((side, side))), cmap=MAP, vmin=0, vmax=1, format="png")
+    return image.getvalue()
+
+
+def _shares(mass: Array) -> Array:
+    shares: Array = mass / np.where(mass.sum(1, keepdims=True) > 0, mass.sum(1, keepdims=True), 1.0)
+    return shares
 
 
 def _coarse(matrix: Array, most: int) -> Array:

@@ -25,8 +25,9 @@ from fedcore.core.rounds import run
 from fedcore.core.training import predict
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.methods.code.fusion import align
+from fedcore.methods.code.fusion import align, carry
 from fedcore.methods.code.transport import Transport
+from fedcore.results.reports import folds
 from fedcore.types.method import Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
@@ -172,6 +173,34 @@ def test_the_plan_of_a_permutation_is_that_permutation():
     numbers = {f"solver/{name}" for name in ("iterations", "violation", "bound", "partners")}
     assert set(one.report.matrices) == {"plan/b/h1", "plan/b/h2"} | numbers
     assert one.state.server == {}
+
+
+def test_the_fused_model_is_made_again_of_the_folds_that_are_reported():
+    """Of their order, devices, weights and matrices alone."""
+    updates = ranked(*(model(name) for name in "abcd"))
+    found = folds([last(sending(code_ot(), updates), federation("abcd")).report])
+    assert [(fold.order, fold.device, fold.into, fold.weight) for fold in found if fold.layer == "h1"] == [
+        (1, "a", "b", 0.125), (2, "b", "c", 0.125), (3, "c", "d", 0.25),
+    ]  # fmt: skip
+    assert [fold.name for fold in found][:2] == ["01 a into b, layer h1", "01 a into b, layer h2"]
+    so_far = {name: x.double() for name, x in updates["a"].params.items()}
+    for fold in found:
+        n, m = fold.matrix.shape
+        for name, labels in NET.table.items():
+            for axis in (axis for axis, label in enumerate(labels) if label == fold.layer):
+                so_far[name] = carry(so_far[name], axis, (n if axis else m) * fold.matrix.double())
+        if fold.layer == "h2":  # the last one of a fold
+            so_far = {name: (x + updates[fold.into].params[name]) / 2 for name, x in so_far.items()}
+    expected = fused(code_ot(), updates)
+    torch.testing.assert_close({name: x.float() for name, x in so_far.items()}, expected, rtol=0, atol=1e-5)
+
+
+def test_models_that_are_aligned_to_the_best_weigh_alike():
+    build = partial(method, "lmf", nets=NETS, training=SGD, rank_by="validation", shared_init=False)
+    found = folds([last(sending(build(), ranked(*map(model, "abc"))), federation("abc")).report])
+    assert [(fold.order, fold.device, fold.into, fold.weight) for fold in found if fold.layer == "h2"] == [
+        (1, "a", "c", 1 / 3), (2, "b", "c", 1 / 3),
+    ]  # fmt: skip
 
 
 # What is refused

@@ -10,8 +10,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from tables import frame, grouped, rows
 
+import fedcore as fc
 from fedcore.config.params import read
 from fedcore.config.studies import grid_points
 from fedcore.core.metrics import METRICS
@@ -22,6 +24,7 @@ from fedcore.pipeline.record.contents import (
     NOTE,
     REST,
     device_table,
+    fold_files,
     metrics,
     read_device_table,
     rounds,
@@ -32,8 +35,9 @@ from fedcore.pipeline.record.contents import (
 from fedcore.pipeline.record.mlflow_page import Guard
 from fedcore.pipeline.record.origin import Origin, from_json, to_json
 from fedcore.results.criterion import Criterion
+from fedcore.results.reports import folds
 from fedcore.results.summary import curves
-from fedcore.types.method import Threshold
+from fedcore.types.method import Report, Threshold
 
 
 def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
@@ -145,6 +149,28 @@ def test_the_numbers_of_devices_are_a_table_of_the_last_round():
     assert list(found["traffic.bytes_up"]) == [300, 300]
     assert found.loc["d00", "val.accuracy"] == 0.7
     assert math.isnan(found.loc["d01", "val.accuracy"])
+
+
+def test_transport_matrices_are_read_back_as_they_were(tmp_path: Path):
+    plans = {"h1": torch.rand(3, 2), "h2": torch.rand(2, 2)}
+    matrices = {f"plan/{fold}/{label}": plan for fold in ("b/1", "c") for label, plan in plans.items()}
+    solver = {"solver/iterations": torch.arange(4.0), "solver/violation": torch.rand(4, dtype=torch.float64)}
+    told = Report(
+        matrices=matrices | solver, words={"folds": json.dumps({"b/1": ["a", "b/1", 0.25], "c": ["b/1", "c", 0.25]})}
+    )
+    expected = folds([told, Report()])
+    files = fold_files(expected)
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    found = fc.load_plans(tmp_path / "plans")
+    assert [fold.row for fold in found] == [fold.row for fold in expected]
+    assert all(torch.equal(one.matrix, other.matrix) for one, other in zip(found, expected, strict=True))
+    assert [fold.order for fold in found] == [1, 1, 2, 2]
+    text = pd.read_csv(tmp_path / "plans" / "01 a into b_1, layer h1.csv", index_col=0)
+    assert ([*text.index][-1], [*text]) == ("a h1 2", ["b/1 h1 0", "b/1 h1 1"])
+    with pytest.raises(InputError, match=r"^folder = .*: has no folds\.json"):
+        fc.load_plans(tmp_path)
 
 
 def test_names_that_mlflow_refuses_stay_distinct():
