@@ -124,7 +124,7 @@ def folds(reports: Sequence[Report]) -> list[Fold]:
     solver = [by_name[f"solver/{name}"].tolist() for name in ("iterations", "violation")] if plans else [[], []]
     order = {fold: number for number, fold in enumerate(dict.fromkeys(fold for fold, *_ in plans), 1)}
     return [
-        Fold(order[fold], *of[fold][:2], layer, of[fold][2], int(iterations), violation, matrix)
+        Fold(order[fold], of[fold][0], of[fold][1], layer, of[fold][2], int(iterations), violation, matrix)
         for (fold, _, layer, matrix), iterations, violation in zip(plans, *solver, strict=True)
         if fold in of
     ]
@@ -135,9 +135,6 @@ def load_plans(folder: str | Path) -> list[Fold]:
 
     Args:
         folder: the artifacts `plans` of a run in MLflow, see docs/plans.md.
-
-    Example:
-        `fc.load_plans(mlflow.artifacts.download_artifacts(run_id="3fa9c2d1...", artifact_path="plans"))`
     """
     file = Path(folder) / "folds.json"
     if not file.is_file():

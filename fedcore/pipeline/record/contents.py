@@ -155,7 +155,7 @@ def score(recorded: Mapping[str, float], split: str, metric: str) -> float | Non
 
 
 def to_table(frame: pd.DataFrame) -> bytes:
-    """Return rows in the format of MLflow's tables; `mlflow.log_table` would append them to those of another try."""
+    """Return rows in the format of MLflow's tables; its own function would append them to those of another try."""
     cells = frame.astype(object).where(frame.notna(), None)
     return json.dumps({"columns": [*map(str, frame)], "data": cells.to_numpy().tolist()}).encode()
 
