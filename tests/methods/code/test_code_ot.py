@@ -175,7 +175,7 @@ def test_the_plan_of_a_permutation_is_that_permutation():
     assert one.state.server == {}
 
 
-def test_the_fused_model_is_made_again_of_the_folds_that_are_reported():
+def test_the_reported_folds_make_the_fused_model_again():
     """Of their order, devices, weights and matrices alone."""
     updates = ranked(*(model(name) for name in "abcd"))
     found = folds([last(sending(code_ot(), updates), federation("abcd")).report])
