@@ -13,9 +13,8 @@ from torch.nn.functional import cross_entropy
 
 import fedcore as fc
 from fedcore import nets
-from fedcore.core.flat_nets import FlatNet, flatten_net
+from fedcore.core.flat_nets import FlatNet, flatten_net, views
 from fedcore.core.rounds import run
-from fedcore.core.side_by_side import rows_of
 from fedcore.core.training import predict, train
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
@@ -193,7 +192,7 @@ def flat_net(classes: int = 2) -> FlatNet:
 
 def tried(flat: FlatNet, keep: float = 0.0, batch: int = BATCH) -> StackedMLP | None:
     def make_rows(draws: torch.Generator) -> Params:
-        return rows_of(flat, torch.randn(DEVICES, len(flat.vector), generator=draws))
+        return views(flat, torch.randn(DEVICES, len(flat.vector), generator=draws))
 
     return same_bits(LAYERS, make_rows, batch, keep)
 
@@ -207,16 +206,16 @@ def test_the_gradient_is_that_of_autograd(keep: float, one_by_one: tuple[str, ..
     logit_grad = torch.randn(DEVICES, BATCH, 2, generator=draws)
     stacked = StackedMLP(LAYERS, one_by_one)
     with torch.no_grad():
-        activations = stacked.activations(rows_of(flat, models), x)
-        stacked.backward(rows_of(flat, models), activations, logit_grad, rows_of(flat, into), keep=keep, scale=0.3)
+        activations = stacked.activations(views(flat, models), x)
+        stacked.backward(views(flat, models), activations, logit_grad, views(flat, into), keep=keep, scale=0.3)
     for row in range(DEVICES):
-        params = {name: tensor[row].clone().requires_grad_() for name, tensor in rows_of(flat, models).items()}
+        params = {name: tensor[row].clone().requires_grad_() for name, tensor in views(flat, models).items()}
         logits = torch.func.functional_call(flat.module, params, (x[row],))
         torch.testing.assert_close(activations[-1][row], logits.detach())
         gradients = torch.autograd.grad(logits, [*params.values()], logit_grad[row])
         for name, gradient in zip(params, gradients, strict=True):
-            expected = keep * rows_of(flat, before)[name][row] + 0.3 * gradient
-            torch.testing.assert_close(rows_of(flat, into)[name][row], expected, rtol=1e-4, atol=1e-5)
+            expected = keep * views(flat, before)[name][row] + 0.3 * gradient
+            torch.testing.assert_close(views(flat, into)[name][row], expected, rtol=1e-4, atol=1e-5)
 
 
 @with_mkl
