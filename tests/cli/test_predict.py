@@ -25,8 +25,8 @@ from fedcore.types.method import Model, Threshold
 REFUSED = {
     "promote --versin 3": "No such option '--versin'", "promote digits mnist": "unexpected extra argument (mnist)",
     "promote digits": "model = 'digits': not registered", "promote digits --list": "model = 'digits': not registered",
-    "promote --list": "--version, --list and --no-final-fit: need a model",
-    "promote --no-final-fit": "--version, --list and --no-final-fit: need a model",
+    "promote --list": "--version, --run, --list and --no-final-fit: need a model",
+    "promote --no-final-fit": "--version, --run, --list and --no-final-fit: need a model",
     "promote digits --list --version 1": "--list: not with --version, --run",
     "promote digits --list --no-final-fit": "--list: not with --version, --run or --no-final-fit",
     "predict": "Missing argument 'ROWS'", "predict new.csv --modle digits": "No such option '--modle'",

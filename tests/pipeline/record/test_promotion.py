@@ -213,7 +213,7 @@ def test_every_version_is_listed_with_its_metric_and_alias(
         "2 a 0 code (small) alpha=1 macro F1 60.0% - 12.5% champion",
         "3 a 0 code (small) base accuracy - - -", "4 a 0 code (small) base accuracy - - - final fit of 2",
     ]  # fmt: skip
-    assert advice == f"to promote one: fedcore promote {task} --version NUMBER"
+    assert advice == f"to promote one: fedcore promote {task} --version NUMBER, or --run RUN"
 
 
 VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
