@@ -39,22 +39,29 @@ from fedcore.results.claims import Rule, number_of, read_rule
 
 HEAD = """# What holds of the four papers
 
-Two papers could be tested, CODE and ST-LF: in most settings a simpler rule with as much exchange does as well. DFL and
-FedASA are not decided, as most baselines do not have their papers' accuracy here.
+CODE and ST-LF could be tested: in most settings a simpler rule that exchanges no more does as well. DFL and FedASA are
+not decided. Most of DFL's cases were not run. FedASA's baseline, training alone, is far better here than in the paper.
 
 ![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
 
-A line is a rival, a dot one setting: the lead in percentage points, with its 90 % interval over seeds
-([numbers](results/forest.csv)). Intervals carry Nadeau and Bengio's correction for
-[data that seeds share](claims.md#the-interval): with three seeds they are 10 % wider than Student's, with five 15 %.
-Filled: the rival has the paper's accuracy. Hollow: another regime, which says nothing against the paper. Grey: less
-than a point. Without an interval: values by seed were not kept.
+The lead is the accuracy of the paper's method less that of a rival: right of 0 the paper's method is ahead. Where a
+line names two rows ("A on B"), it is that of A on B. A line is a rival, a dot one setting, a bar the 90 % interval over
+seeds ([numbers](results/forest.csv)).
+
+* Filled dot: the rival has the paper's accuracy.
+* Hollow dot: another regime, which says nothing against the paper.
+* Grey dot: less than a point.
+* No bar: values by seed were not kept.
+
+The interval has a part for data that seeds share, [as in the answer](answer.md#the-interval). With three seeds it is
+10 % wider than Student's, with five 15 %.
 
 ## How near to the papers
 """
 
 SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed. A verdict on a paper stands only where the baseline's
-accuracy is within .03 of the paper's.
+accuracy is within .03 of the paper's. These signs have nothing to do with the dots of the plot. "Weights in means": how
+much each device counts where models or outputs are averaged.
 
 ## In forty words
 """
@@ -64,15 +71,21 @@ FOOT = """## More
 Every file of numbers has its command, machine and time in [runs](results/runs.csv). Further:
 [one exchange](results/one_shot.md), [theorems](results/theory.md),
 [false recommendations](results/false_recommendations.md). Every figure and table of the papers is on the site that
-`make docs` builds. This page is made by `python -m benchmarks.results_page`.
+`make docs` builds. To make one again: [the papers as data](paper_files.md#the-figures-of-code). This page is made by
+`python -m benchmarks.results_page`.
 """
 
 WORDS = (
+    ("holds, contradicted", "by the [rules of claims](claims.md#verdicts)"),
     ("holds in most", "in more than half of the settings, beyond chance"),
     ("holds in part", "some of a statement's claims hold, some do not"),
     ("not shown", "the numbers allow either"),
-    ("another regime", "the row that it is compared with has not the paper's accuracy here"),
-    ("not run to its end", "a row still gained when the run ended"),
+    ("another regime", "not tested: the row that it is compared with has not the paper's accuracy here"),
+    ("not run to its end", "not tested: a row still gained when the run ended"),
+    ("could not be tested", "not tested: fewer than three seeds, or all rows are nearly perfect"),
+    ("weakest, widest", "the setting that speaks most against the statement"),
+    ("needed, allowed", "the limit that the statement names"),
+    ("surely", "the whole 90 % interval is on that side of 0"),
     ("3 yes, 2 opposite, 0 open", "settings whose 90 % interval lies above 0, below 0, around 0"),
     ("seed, setting", "a repetition with other random draws; one number of devices, one dataset, and so on"),
     ("alpha", "how equally labels are spread: 1e20 equal, 1 unequal, .1 very unequal"),
@@ -114,9 +127,10 @@ def paper_page(family: str, page: PaperPage, root: Path = ROOT) -> str:
     answers.sort(key=lambda answer: ORDER.index(answer[0]))
     parts = [
         f"# Results: {page.name}\n",
-        f"{cell(page.about)} ([method](../methods/{family}.md), [words](../results.md#words), [runs](runs.csv))\n",
+        f"{cell(page.about)} ([method](../methods/{family}.md), [words: open, needed](../results.md#words), "
+        "[runs](runs.csv))\n",
         "## Baselines, here and in the paper\n",
-        table(("near", "row: here / printed", "what differs"), calibration(page)),
+        table(("near (within .03)", "row: here / printed", "what differs"), calibration(page)),
         "## Statements\n",
         table(
             ("verdict", "statement", "weakest setting, in points", "remark"),
@@ -198,15 +212,15 @@ def ratios() -> str:
     lines = (
         (name, *(texts[setting, rows] for rows in LEADS.values()), seen) for setting, (name, seen) in SHARES.items()
     )
-    head = ("the poorer source's labels", *LEADS, "predicted for `least_bound`")
-    return f"## Leads by the share of labels, in points (five seeds)\n\n{table(head, lines)}"
+    head = ("the poorer source's labels", *LEADS, "second column, predicted")
+    return f"## Leads by the share of labels, in points (five seeds)\n\n{RATIOS}\n{table(head, lines)}"
 
 
 LEADS = {
-    "`st_lf` on most similar": "st_lf - most_similar",
-    "`least_bound` on most similar": "least_bound - most_similar",
-    "`least_bound` on least error": "least_bound - least_error",
-    "`st_lf`, divergences times 100, on most similar": "st_lf_100 - most_similar",
+    "`st_lf` on `most_similar`": "st_lf - most_similar",
+    "`least_bound` on `most_similar`": "least_bound - most_similar",
+    "`least_bound` on `least_error`": "least_bound - least_error",
+    "`st_lf_100` on `most_similar`": "st_lf_100 - most_similar",
 }
 SHARES = {
     "both_90": ("90 %, as the richer", "0"),
@@ -216,6 +230,13 @@ SHARES = {
     "random": ("at random", ""),
 }
 """Setting of study st_lf_ratios -> its name, and the lead that a separate program had before the study was run."""
+
+RATIOS = """A receiver has two sources of its own kind (digits 0 to 3, 3 to 6 or 6 to 9); the richer one has 90 % of its
+labels. A cell is the lead of the first row on the second: above 0 the first is ahead.
+[ST-LF](../methods/st_lf.md#rows) says what each
+row is; `st_lf_100` multiplies divergences by 100. The last column was computed by another program before the runs. At
+random: both shares are drawn.
+"""
 
 EXTRA = {"fedasa": readings, "st_lf": ratios}
 """Tables of single papers."""
@@ -311,8 +332,8 @@ def measured(row: pd.Series, names: Names, what: str = "", *, tallied: bool = Tr
     limit = number_of(str(rule.below))
     if found and limit is not None and " - " in rule.a:
         mean, low = (unit.times * (value + limit) for value in (found.mean, found.low))
-        surely = f"surely {f'by {low:.1f}' if low > 0 else 'by none'}"
-        lead = f"{'leads by' if mean > 0 else 'lead'} {mean:.1f} points, {surely} (needed: {unit.times * limit:g})"
+        lead = f"{'leads by' if mean > 0 else 'lead'} {mean:.1f} points, interval from {low:.1f}"
+        lead += f" (needed: {unit.times * limit:g})"
         return f"{said(row, names, what)}: {settings}{place}{lead}"
     for side, sign in ((rule.a, -1), (str(rule.below), 1)):
         if found and (limit := number_of(side)) is not None:

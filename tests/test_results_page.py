@@ -195,9 +195,9 @@ def test_a_rule_is_said_in_plain_names(rule: str, of: str, words: str):
         ),
         (  # .123 and -.0195 above the 9 points
             claim("a - b > 0.09", "x: +0.123 [-0.0195, +0.266] (3 seeds)"),
-            "leads by 21.3 points, surely by 7.0 (needed: 9)",
+            "leads by 21.3 points, interval from 7.0 (needed: 9)",
         ),
-        (claim("a - b > 0.08", "x: +0.1 [-0.1, +0.3] (3 seeds)"), "leads by 18.0 points, surely by none (needed: 8)"),
+        (claim("a - b > 0.08", "x: +0.1 [-0.1, +0.3] (3 seeds)"), "by 18.0 points, interval from -2.0 (needed: 8)"),
         (
             claim("a > 0.05", "x: -0.05 [-0.05, -0.05] (3 seeds)", "links.target"),
             "0 points [0, 0] (needed: more than 5 points)",
