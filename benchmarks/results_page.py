@@ -67,6 +67,8 @@ of that baseline, any other near baseline of the same study suffices. A statemen
 if only some of its claims stand.
 
 ## In forty words
+
+*Instead* names rows of fedcore. Some, such as `most_similar`, are controls: a run's own answer never recommends them.
 """
 
 FOOT = """## More
