@@ -194,5 +194,5 @@ def unknown_value(key: str, value: object, allowed: Iterable[object]) -> InputEr
     names = list(map(str, allowed))
     hint, listed = suggestion(str(value), names), f"allowed: {', '.join(names)}"
     if hint and len(names) > MANY:
-        return InputError(f"{key} = {value!r}: {hint[2:]} {listed}")
+        return InputError(f"{key} = {value!r}: {hint[2:]}{' ' if hint.endswith('?') else '; '}{listed}")
     return InputError(f"{key} = {value!r}: {listed}{hint}")

@@ -129,6 +129,7 @@ def test_devices_train_on_the_accelerator_to_the_same_bits(monkeypatch: pytest.M
     plain = fc.run(config, fed, progress=False)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
     monkeypatch.setattr(place, "find_accelerator", lambda wanted: KIND)
+    monkeypatch.setattr("fedcore.core.together.WORTH_IT", 1)
     monkeypatch.setattr(OnAccelerator, "map", on_it(OnAccelerator.map, done := []))
     moved = fc.run(config, fed, progress=False, accelerator="auto")
     assert sum(done) > 0
@@ -166,6 +167,7 @@ def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
 @pytest.mark.slow
 def test_devices_train_together_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(place, "find_accelerator", lambda wanted: "cpu")
+    monkeypatch.setattr("fedcore.core.together.WORTH_IT", 1)
     run, groups = vectorised.run_on_together, []
     monkeypatch.setattr(vectorised, "run_on_together", lambda *args: groups.append(len(args) - 2) or run(*args))
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(4), examples=100)

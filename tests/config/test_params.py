@@ -330,9 +330,9 @@ def test_an_old_value_is_refused(params: dict[str, Any], old: str):
 
 
 def test_old_methods_and_studies_are_refused(params: dict[str, Any]):
-    assert refusal(fc.method, "recommended").endswith("; it is now called personal_distillation")
-    assert refusal(find_study, params, "mine").endswith("; it is now called my_data")
-    assert refusal(find_study, params, "field").endswith("; it is now called published")
+    assert "'recommended': it is now called personal_distillation; allowed: " in refusal(fc.method, "recommended")
+    assert "'mine': it is now called my_data; allowed: " in refusal(find_study, params, "mine")
+    assert "'field': it is now called published; allowed: " in refusal(find_study, params, "field")
 
 
 def test_every_old_word_is_tested():
