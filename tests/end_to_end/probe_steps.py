@@ -12,6 +12,7 @@ import probe_work as work
 import torch
 from prefect import flow
 
+from fedcore.core import together as placing
 from fedcore.execute.workers import Inline, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, flatten, refs
@@ -276,6 +277,7 @@ def find() -> dict[str, Any]:
         bound = Graph(probe.store, pool)
         bound(partial(partial(work.double, "bound"), Update(X)))
         found["name"] = bound.done[0].kind
+        placing.WORTH_IT = 0
         together = Graph(probe.store, pool, accelerator="cpu", together=2)
         given = {name: (f"together {name}", Update(X)) for name in "abc"}
         values = probe.store.get(together.map(work.double, given))

@@ -9,7 +9,7 @@ def test_a_deployment_run_completes(deployed: Deployed):
     assert deployed.first.said is not None
     assert "Flow run finished successfully" in deployed.first.said.all
     assert len(deployed.first.computed("train")) == 2 * DEVICES  # the second time for the final fit, on more rows
-    assert deployed.first.record["runs"] == 1 + 1 + 1
+    assert deployed.first.record["runs"] == 1 + 1 + 1 + 1  # the study, its method, the seed, the final fit
 
 
 def test_a_wrong_parameter_is_refused_before_a_run_exists(deployed: Deployed):

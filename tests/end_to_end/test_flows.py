@@ -10,6 +10,9 @@ DEVICES = 4
 ONE_SHOT = [label for label in METHODS if label != "fedavg_3"]
 
 
+OF_REQUEST = len(METHODS) + 1
+"""Runs in the record that a request has of its own: one of each method, and one of the study."""
+
 BEST = "compare/metrics.json"
 """Numbers of the best row alone, which another row's setting need not change."""
 
@@ -65,7 +68,7 @@ def test_a_forced_run_records_nothing_new(repro: Repro):
     """It also fills a gap: half of a run's record was deleted before."""
     assert repro.spoilt["points"] < repro.first.record["points"]
     assert repro.forced.record == repro.first.record
-    assert repro.first.record["runs"] == len(METHODS) + 1  # and their study
+    assert repro.first.record["runs"] == len(METHODS) + OF_REQUEST
 
 
 def test_the_flow_on_the_command_line_is_the_same_flow(repro: Repro):
@@ -74,7 +77,8 @@ def test_the_flow_on_the_command_line_is_the_same_flow(repro: Repro):
     staged = repro.clone.project.folder / "pipeline" / "federate" / "code" / "code-0" / "models.json"
     assert by_hand.read_bytes() == staged.read_bytes()
     assert computed(repro.edited)["partition"] == computed(repro.edited)["distribute"] == 0
-    assert repro.edited.record["runs"] == repro.reg.record["runs"] + 2  # of the two methods whose code had changed
+    # a seed's of the two methods whose code had changed, and the request's
+    assert repro.edited.record["runs"] == repro.reg.record["runs"] + 2 + OF_REQUEST
 
 
 def test_another_regularisation_retrains_nobody(repro: Repro):
@@ -82,7 +86,7 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
     assert computed(repro.reg) == {"fuse": 1, "evaluate": 1, "deploy": 1}
     assert [step for step in repro.reg.steps if step["step"] == "train" and not step["cached"]] == []
     assert repro.reg.count("train") == DEVICES * len(ONE_SHOT)
-    assert repro.reg.record["runs"] == repro.forced.record["runs"] + 1
+    assert repro.reg.record["runs"] == repro.forced.record["runs"] + 1 + OF_REQUEST
     changed = {path for path, digest in repro.reg.outs.items() if repro.first.outs[path] != digest}
     # None names a score: with one seed nothing can be said.
     same = {"federate/code/code-0/pictures/index.csv", "compare/claims.csv", "compare/answers.txt"}

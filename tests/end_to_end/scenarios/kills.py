@@ -15,7 +15,7 @@ from scenarios.place import Place
 
 
 SLOW = (
-    "federation.devices=6", "training.batch=4", "training.epochs=60", "methods=[best_local,lmf]",
+    "federation.devices=6", "training.batch=4", "training.epochs=240", "methods=[best_local,lmf]",
     "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=5000", "run.workers=2",
 )  # fmt: skip
 
