@@ -10,6 +10,7 @@ from tables import NO_SECONDS, drawn
 from fedcore.report.page import Comparison, html
 from fedcore.report.plots import draw
 from fedcore.results.answer import answers
+from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SETTING_KEY, summarise
 
 METHODS = ["local_only", "code_ot", "half_best"]
@@ -43,7 +44,7 @@ def page_of(table: pd.DataFrame, summary: pd.DataFrame, **known: Any) -> str:
         "papers": {}, "questions": {}, "pictures": {}, "outcomes": {}, **known,
     }  # fmt: skip
     if "plots" not in known:
-        parts["plots"] = draw(table, summary)
+        parts["plots"] = draw(table, summary, Criterion())
     if "answers" not in known:
         parts["answers"] = answers(table, frozenset(summary["method"][summary["control"]]))
     return html(Comparison(table, summary, **parts))

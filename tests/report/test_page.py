@@ -18,6 +18,7 @@ from fedcore.config.papers import Condition, Figure, Paper, Value
 from fedcore.report import figures
 from fedcore.report import page as module
 from fedcore.report.plots import Plots, draw
+from fedcore.results.criterion import Criterion
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import by_group
 
@@ -288,7 +289,7 @@ def test_the_page_shows_plots_that_were_already_drawn():
         assert shown.count(base64.b64encode(module.few_colours(picture)).decode()) == 1
     table = frame(*(rows({"a": [[0.8, 0.6]], "b": [[0.5, 0.6]]}, at=at) for at in (1, 2)))
     found = summary(table)
-    assert page_of(table, found, plots=draw(table, found)) == page_of(table, found)
+    assert page_of(table, found, plots=draw(table, found, Criterion())) == page_of(table, found)
 
 
 def once() -> pd.DataFrame:
