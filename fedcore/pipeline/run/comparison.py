@@ -1,6 +1,7 @@
 """Combine many results: the tidy table, the summary, the answers, the page, and the models to propose."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,6 @@ from fedcore.pipeline.files import (
     SUMMARY,
     TABLE,
 )
-from fedcore.pipeline.record.contents import safe_name
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
@@ -301,7 +301,8 @@ def numbers_of_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, float]
     """Return what the answers of one study say in numbers; of several settings by these, the first FEW."""
     numbers: dict[str, float] = {}
     for (_, _, setting), answer in [*answers.items()][:FEW]:
-        advice, prefix = answer.advice, "" if len(answers) == 1 else f"{safe_name(setting)}/"
+        advice = answer.advice
+        prefix = "" if len(answers) == 1 else re.sub(r"[^\w. -]", "_", setting) + "/"
         values = {"best": advice.best_value, "alone": advice.alone_value}
         if advice.gain is not None:
             values |= {"gain": advice.gain.mean, "gain_low": advice.gain.low, "gain_high": advice.gain.high}
