@@ -62,14 +62,14 @@ style:
 quick-learning-tests quick-other-tests: MARK := -m 'not slow'
 
 learning-tests quick-learning-tests:
-	$(BIN)/pytest $(MARK) $(LEARNING)
+	nice $(BIN)/pytest $(MARK) $(LEARNING)
 
 other-tests quick-other-tests:
-	$(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore %,$(LEARNING))
+	nice $(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore %,$(LEARNING))
 
-# fills what the others leave of the cores, three scenarios at a time
+# first, as they wait half of their time: the others fill what they leave of the cores
 pipeline-tests:
-	nice $(BIN)/pytest tests/end_to_end
+	$(BIN)/pytest tests/end_to_end
 
 ui: checkout .venv/run
 	@$(BIN)/fedcore ui

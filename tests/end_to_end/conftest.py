@@ -1,6 +1,6 @@
 """One Prefect server for all tests of the pipeline, and the scenarios, each run once.
 
-Scenarios take long and often wait, so those that the collected tests ask for run three at a time from the start. A test
+Scenarios take long and often wait, so those that the collected tests ask for run five at a time from the start. A test
 gets what its scenario left. Where a scenario failed, `test_the_scenario_ran` says so, and tests that look at it are
 skipped.
 """
@@ -91,7 +91,7 @@ def running(
     request: pytest.FixtureRequest, host: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Any]]]:
     asked = {name for item in request.session.items for name in _scenarios(item)}
-    pool = ThreadPoolExecutor(3)
+    pool = ThreadPoolExecutor(5)
     record = scenarios.empty_record(tmp_path_factory.mktemp("record") / "mlflow.db")
     places = {name: scenarios.Place(tmp_path_factory.mktemp(name), host, record) for name in SCENARIOS if name in asked}
     try:
