@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,8 +217,6 @@ def project_settings(
 
     empty: whether cells are empty, so that a run needs `missing`.
     """
-    from io import StringIO
-
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedSeq
 
@@ -274,21 +273,17 @@ def write_ops(source: Path, folder: Path) -> None:
 
 def stages(source: Path) -> str:
     """Return dvc.yaml of a project: fedcore's own, whose stages depend on its version in place of its source."""
-    lines = source.read_text().splitlines(keepends=True)
-    text: list[str] = []
-    for line in lines:
-        path = line.strip().removeprefix("- ")
-        if line.startswith("      - ") and path.split("/")[0] in ("fedcore", "claims", "papers"):
-            line = "      - requirements.txt\n"
-            if text[-1] == line or line in text[_begin(text) :]:
-                continue
-        text.append(line)
-    return "".join(text)
+    from ruamel.yaml import YAML
 
-
-def _begin(text: list[str]) -> int:
-    """Return where the current list of a stage begins."""
-    return max(number for number, line in enumerate(text) if line.startswith("    ") and line[4] not in " -")
+    yaml = YAML()
+    yaml.indent(sequence=4, offset=2)
+    config = yaml.load(source.read_text())
+    for stage in config["stages"].values():
+        own = {path: path.split("/")[0] in ("fedcore", "claims", "papers") for path in stage["deps"]}
+        stage["deps"] = [*dict.fromkeys("requirements.txt" if is_own else path for path, is_own in own.items())]
+    text = StringIO()
+    yaml.dump(config, text)
+    return text.getvalue()
 
 
 def start_git(folder: Path) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedcore.api.serving import ServedModels
     from fedcore.data.drift import Reference
     from fedcore.data.schema import Schema
+    from fedcore.pipeline.record.registry import Version
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
@@ -90,7 +91,7 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     folder = None
     if (catalogue := registry.read()) is not None:
         model_name, word = registry.choose(catalogue, wanted)
-        folder = own_files(model_name, catalogue[model_name].aliases.get(word, word))
+        folder = own_files(catalogue[model_name].find(word))
     if folder is not None:
         from fedcore.pipeline.record import models
 
@@ -101,13 +102,14 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     return promotion.load(Record().client, wanted)
 
 
-def own_files(model_name: str, number: str) -> Path | None:
+def own_files(version: Version | None) -> Path | None:
     """Return the folder of a version's files; None if there is none that this project registered."""
-    from fedcore.pipeline.record import models, registry
+    from fedcore.pipeline.record import models
 
     try:
-        uri = registry.locate(model_name, number)
-        return None if uri is None else models.folder_of(registry.registered(model_name), number, uri)
+        if version is None or version.location is None:
+            return None
+        return models.folder_of(version.name, version.version, version.location)
     except InputError:  # of a project that has moved; otherwise MLflow says it again
         return None
 

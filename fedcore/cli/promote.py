@@ -9,13 +9,13 @@ import click
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
     from fedcore.pipeline.record.proposals import Proposal, Version
-    from fedcore.pipeline.record.result import Rule
+    from fedcore.pipeline.record.registry import Versions
 
 
 @click.command()
@@ -59,23 +59,25 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     catalogue = registry.read()
     if model is not None and catalogue is not None:  # a wrong name is refused before imports that take seconds
         registry.require(catalogue, model, None if listed or run else version or registry.CANDIDATE)
-    if model is None and (led := registry.read_led()) is not None and print_champions(led):
+    if model is None and catalogue is not None and (lines := champions(catalogue)):
+        print(*lines, sep="\n")
         return
     if model is not None and not listed and not as_it_is:
         open_template()  # in case that it has to train
     from fedcore.config.params import read
-    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record import promotion, proposals
     from fedcore.pipeline.record.result import rule_of
     from fedcore.pipeline.record.runs import Record
 
     record = Record()
     client = record.client
     if model is None:
-        names = promotion.names(client)
         rule = rule_of(read())
-        print(*(summary(client, name, rule) for name in names), sep="\n")
-        if not names:
-            print("no model is registered; run fedcore run")
+
+        def compare(version: Version) -> Proposal:
+            return promotion.compare(client, client.get_model_version(version.name, version.version), rule)
+
+        print(*(champions(promotion.all_versions(client), compare) or ()), sep="\n")
     elif listed:
         list_versions(client, model)
     else:
@@ -85,25 +87,32 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
         verdict = promotion.compare(client, chosen, rule_of(read()))
         if version is None and run is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
-        in_field = chosen.tags.get(promotion.SIMULATED) == "false"  # its rows are not here to train on once more
+        in_field = chosen.tags.get(proposals.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen)
         line = verdict.promoted_as(final) if final else verdict.promoted
         print(f"{line}: models:/{chosen.name}@{registry.CHAMPION}")
 
 
-def print_champions(led: Mapping[str, tuple[Version | None, Version | None]]) -> bool:
-    """Print a line for each registered model, if the candidates' tags keep all comparisons; tells whether they do."""
-    from fedcore.pipeline.record import proposals
+def champions(
+    catalogue: Mapping[str, Versions], compare: Callable[[Version], Proposal] | None = None
+) -> list[str] | None:
+    """Return a line for each registered model: its champion, and whether the candidate is better.
+
+    compare: for a candidate whose tags keep no comparison with this champion; without it None is returned then.
+    """
+    from fedcore.pipeline.record import proposals, registry
 
     lines = []
-    for name, (champion, candidate) in led.items():
-        proposal = None if candidate is None else proposals.standing_proposal(candidate, champion)
-        if candidate is not None and proposal is None:
-            return False
-        lines.append(line_of(name, champion, proposal))
-    print("\n".join(lines) or "no model is registered; run fedcore run")
-    return True
+    for name, versions in catalogue.items():
+        champion, candidate = versions.find(registry.CHAMPION), versions.find(registry.CANDIDATE)
+        proposal = None
+        if candidate is not None:
+            proposal = proposals.standing_proposal(candidate, champion) or (compare and compare(candidate))
+            if proposal is None:
+                return None
+        lines.append(line_of(registry.registered(name), champion, proposal))
+    return lines or ["no model is registered; run fedcore run"]
 
 
 def line_of(name: str, champion: Version | None, proposal: Proposal | None) -> str:
@@ -120,9 +129,9 @@ def line_of(name: str, champion: Version | None, proposal: Proposal | None) -> s
 
 def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelVersion | None:
     """Return a version's final fit, which is made unless it is there; None if the version is one itself."""
-    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record import promotion, proposals
 
-    if promotion.FINAL_FIT_OF in version.tags:
+    if proposals.FINAL_FIT_OF in version.tags:
         return None
     if promotion.final_fit_of(client, version) is None:
         from fedcore.cli.project import flow
@@ -141,12 +150,3 @@ def list_versions(client: MlflowClient, model: str) -> None:
     registry.require(promotion.all_versions(client), model)
     print_table(promotion.COLUMNS, promotion.version_table(client, model))
     print(f"to promote one: fedcore promote {model} --version NUMBER, or --run RUN")
-
-
-def summary(client: MlflowClient, name: str, rule: Rule) -> str:
-    """Return a registered model's champion and candidate, and which is better, as a line."""
-    from fedcore.pipeline.record import promotion, registry
-
-    champion, candidate = (promotion.alias(client, name, word) for word in (registry.CHAMPION, registry.CANDIDATE))
-    proposal = None if candidate is None else promotion.last_comparison(client, candidate, rule)
-    return line_of(name, champion, proposal)

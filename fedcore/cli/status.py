@@ -11,7 +11,7 @@ from fedcore.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fedcore.pipeline.record.registry import Version
+    from fedcore.pipeline.record.registry import Versions
 
 PARTS = {
     "rounds": "memories and messages of devices after rounds", "deploy": "deployed models",
@@ -21,16 +21,19 @@ PARTS = {
 OTHERS = "models, messages and reports of other steps"
 
 
-def standing(led: Mapping[str, tuple[Version | None, Version | None]]) -> Iterator[str]:
+def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
     """Yield a line for each candidate that is not the champion's own: how it stands beside the champion."""
-    from fedcore.pipeline.record import proposals
+    from fedcore.pipeline.record import proposals, registry
 
-    for name, (champion, candidate) in led.items():
+    for versions in catalogue.values():
+        candidate = versions.find(registry.CANDIDATE)
+        champion = versions.find(registry.CHAMPION)
         proposal = None if candidate is None else proposals.standing_proposal(candidate, champion)
         if proposal is not None and not proposal.of_champion:
             yield str(proposal)
         elif candidate is not None and proposal is None:
-            yield f"{name}: version {candidate.version} is not yet compared with this champion; fedcore promote does"
+            which = f"{candidate.name}: version {candidate.version}"
+            yield f"{which} is not yet compared with this champion; fedcore promote does"
 
 
 @click.command()
@@ -95,7 +98,7 @@ def status() -> None:
         "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)} beside models that are results",
         "runs": size(home / "runs"), "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
-        "challenge": "; ".join(standing(registry.read_led() or {})) or "none",
+        "challenge": "; ".join(standing(catalogue)) or "none",
     }  # fmt: skip
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

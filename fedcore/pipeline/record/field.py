@@ -23,11 +23,12 @@ from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schem
 from fedcore.field.session import FieldRun
 from fedcore.field.study import criterion_of
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.record import models, promotion, seals
+from fedcore.pipeline.record import models, promotion
 from fedcore.pipeline.record.contents import about_data, user_tags
-from fedcore.pipeline.record.registry import CANDIDATE, registered
+from fedcore.pipeline.record.proposals import PERSONAL, SIMULATED
+from fedcore.pipeline.record.registry import CANDIDATE
 from fedcore.pipeline.record.result import StudyOnData, rule_of
-from fedcore.pipeline.record.runs import Record
+from fedcore.pipeline.record.runs import Record, has_result
 
 RECIPE = "recipe"
 """The folder of a run's artifacts that stands for personal models."""
@@ -45,13 +46,13 @@ def record(field_run: FieldRun) -> list[str]:
     metric = METRICS["accuracy" if study is None else study.metric]
     data = "devices" if study is None else study.data
     tags = {
-        "fedcore.kind": "field", promotion.SIMULATED: "false", "fedcore.study": STUDY if study is None else study.name,
+        "fedcore.kind": "field", SIMULATED: "false", "fedcore.study": STUDY if study is None else study.name,
         "fedcore.setting": SETTING, "fedcore.size": "field", "fedcore.method": label,
         "fedcore.seed": str(stored.plan.seed), promotion.METRIC: metric.name, "fedcore.dataset": data,
         "fedcore.data": of_data, "fedcore.partition": of_data,
     }  # fmt: skip
     keeper = Record()
-    if not keeper.is_complete(config, result):
+    if not ((run := keeper.find(config)) and has_result(run, result)):
         schema = schema_of(setup, stored)
         rows = sum(answer["examples"] for answer in stored.devices.values())
         profile = {"examples": rows, "classes": list(schema.classes), "shape": list(schema.shape)}
@@ -70,14 +71,14 @@ def record(field_run: FieldRun) -> list[str]:
             },
         )  # fmt: skip
         keeper.close(run, result)
-    return [proposal.line for proposal in keeper.propose([config], False, rule_of(read()))]
+    return [proposal.line for proposal in keeper.propose([config], rule_of(read()), promote=False)]
 
 
 def find_answer(model_name: str) -> tuple[MethodConfig, int]:
     """Return the method and the seed of a model's candidate, which a study proposed, or a run on real devices."""
     keeper = Record()
     version = promotion.find(keeper.client, model_name, CANDIDATE)
-    if version.tags.get(promotion.SIMULATED) != "false":
+    if version.tags.get(SIMULATED) != "false":
         origin, _ = keeper.find_source(model_name, CANDIDATE)
         return origin.row, origin.seed
     plan = Plan.from_json(promotion.read_artifact(keeper.client, version.run_id, "plan.json").decode())
@@ -117,17 +118,11 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
             logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", field_run.label), **what)
         keeper.register(run, keeper.client.get_logged_model(logged.model_id), model_name, tags)
         return
-    name = registered(model_name)
     keeper.client.log_text(where, stored.plan.to_json(), f"{RECIPE}/plan.json")
-    with keeper.lock:
-        if not keeper.client.search_registered_models(f"name = '{name}'"):
-            keeper.client.create_registered_model(name, description="The models that the devices of a run deploy")
-        source = f"{run.info.artifact_uri}/{RECIPE}"
-        seals.seal(name, source)
-        keeper.client.create_model_version(
-            name, source, where, tags={**tags, promotion.PERSONAL: "true"},
-            description="Models that stay on their devices: fedcore device predict uses them there.",
-        )  # fmt: skip
+    keeper.register(
+        run, f"{run.info.artifact_uri}/{RECIPE}", model_name, {**tags, PERSONAL: "true"},
+        "Models that stay on their devices: fedcore device predict uses them there.",
+    )  # fmt: skip
 
 
 def _params(field_run: FieldRun) -> dict[str, Any]:

@@ -15,6 +15,7 @@ studies' runs are compared.
 from collections.abc import Mapping
 from dataclasses import replace
 
+import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
@@ -29,16 +30,18 @@ from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
-from fedcore.pipeline.record.proposals import AGAINST as AGAINST
-from fedcore.pipeline.record.proposals import BETTER as BETTER
-from fedcore.pipeline.record.proposals import FINAL_FIT_OF as FINAL_FIT_OF
-from fedcore.pipeline.record.proposals import PERSONAL as PERSONAL
-from fedcore.pipeline.record.proposals import PROPOSAL as PROPOSAL
-from fedcore.pipeline.record.proposals import SIMULATED as SIMULATED
-from fedcore.pipeline.record.proposals import STUDY_RUN as STUDY_RUN
-from fedcore.pipeline.record.proposals import WHY as WHY
-from fedcore.pipeline.record.proposals import Proposal, standing_proposal, study_run
-from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
+from fedcore.pipeline.record.proposals import (
+    AGAINST,
+    BETTER,
+    FINAL_FIT_OF,
+    PROPOSAL,
+    STUDY_RUN,
+    WHY,
+    Proposal,
+    standing_proposal,
+    study_run,
+)
+from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Version, Versions, registered
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.intervals import half_width
 from fedcore.results.summary import SPLITS
@@ -87,18 +90,6 @@ def study_version(client: MlflowClient, version: ModelVersion) -> ModelVersion |
         return version
     versions = client.search_model_versions(f"run_id = '{study_run(version)}'")
     return versions[0] if versions else None
-
-
-def propose(client: MlflowClient, version: ModelVersion, promote_better: bool, rule: Rule | None = None) -> str:
-    """Propose a version; returns a line about it.
-
-    promote_better: also promote it, if it is better than the champion or there is none.
-    """
-    proposal = mark_candidate(client, version, rule)
-    if promote_better and proposal.accepted:
-        promote(client, version)
-        return proposal.promoted
-    return proposal.advice
 
 
 def mark_candidate(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
@@ -170,7 +161,10 @@ def all_versions(client: MlflowClient) -> dict[str, Versions]:
     """Return this record's versions by model, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
     return {
         name.removeprefix(FAMILY): Versions(
-            {str(version.version) for version in client.search_model_versions(f"name = '{name}'")},
+            {
+                str(version.version): Version(name, str(version.version), version.run_id, tags=version.tags)
+                for version in mlflow.search_model_versions(filter_string=f"name = '{name}'")
+            },
             {word: str(number) for word, number in client.get_registered_model(name).aliases.items()},
         )
         for name in names(client)

@@ -5,7 +5,7 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedcore.errors import InputError
@@ -18,23 +18,40 @@ AT_THE_END = "a run proposes at its end: wait for one that is still recording, s
 
 QUERIES = (
     "select name from registered_models order by name",
-    "select name, version from model_versions where current_stage <> 'Deleted_Internal'",
+    "select name, version, run_id, storage_location from model_versions where current_stage <> 'Deleted_Internal'",
     "select name, alias, version from registered_model_aliases",
-    "select name, version, value from model_version_tags where key = 'fedcore.proposal'",
+    "select name, version, key, value from model_version_tags",
 )
 """Of MLflow's database; it keeps a deleted version under that stage."""
 
 
 @dataclass(frozen=True)
+class Version:
+    """A version of a registered model. run_id: the run that logged it. location: where its files are."""
+
+    name: str
+    version: str
+    run_id: str = field(default="", compare=False)
+    location: str | None = field(default=None, compare=False)
+    tags: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
 class Versions:
-    """The versions of a registered model: their numbers, and alias -> number.
+    """The versions of a registered model by their numbers, and alias -> number."""
 
-    challenge: the line about the candidate, as it stood when it was proposed; empty if it was not.
-    """
-
-    numbers: set[str] = field(default_factory=set)
+    numbers: dict[str, Version] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
-    challenge: str = field(default="", compare=False)
+
+    def find(self, word: str) -> Version | None:
+        """Return the version of a number or an alias."""
+        return self.numbers.get(self.aliases.get(word, word))
+
+    @property
+    def challenge(self) -> str:
+        """The line about the candidate, as it stood when it was proposed; empty if it was not."""
+        candidate = self.find(CANDIDATE)
+        return candidate.tags.get("fedcore.proposal", "") if candidate else ""
 
 
 def registered(model_name: str) -> str:
@@ -49,74 +66,23 @@ def read() -> dict[str, Versions] | None:
         return None
     if not Path(path).exists():
         return {}
+    place = f"{Path(path).resolve().as_uri()}?mode=ro"
     try:
-        with closing(_open(path)) as database:
-            names, versions, aliases, lines = (database.execute(query).fetchall() for query in QUERIES)
+        with closing(sqlite3.connect(place, uri=True, timeout=60)) as database:
+            names, versions, aliases, tags = (database.execute(query).fetchall() for query in QUERIES)
     except sqlite3.Error:
         return None
-    by_name = {name: Versions() for (name,) in names}
-    for name, number in versions:
-        by_name[name].numbers.add(str(number))
+    by_name = {name: Versions() for (name,) in names if name.startswith(FAMILY)}
+    for name, number, run_id, location in versions:
+        if name in by_name:
+            by_name[name].numbers[str(number)] = Version(name, str(number), run_id, location)
+    for name, number, key, value in tags:
+        if name in by_name and (version := by_name[name].find(str(number))):
+            version.tags[key] = value
     for name, alias, number in aliases:
-        by_name[name].aliases[alias] = str(number)
-    for name, number, line in lines:
-        if str(number) == by_name[name].aliases.get(CANDIDATE):
-            by_name[name] = replace(by_name[name], challenge=line)
-    return {name.removeprefix(FAMILY): alias for name, alias in by_name.items() if name.startswith(FAMILY)}
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version of a registered model. run_id: the run that logged it."""
-
-    name: str
-    version: str
-    run_id: str
-    tags: dict[str, str] = field(default_factory=dict)
-
-
-def read_led() -> dict[str, tuple[Version | None, Version | None]] | None:
-    """Return each registered model's champion and candidate by its name; None where :func:`read` returns None."""
-    catalogue = read()
-    if not catalogue:
-        return None if catalogue is None else {}
-    try:
-        with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
-            return {
-                registered(model_name): (
-                    _version(database, registered(model_name), versions.aliases.get(CHAMPION)),
-                    _version(database, registered(model_name), versions.aliases.get(CANDIDATE)),
-                )
-                for model_name, versions in catalogue.items()
-            }
-    except (sqlite3.Error, ValueError):  # it has changed meanwhile
-        return None
-
-
-def _version(database: sqlite3.Connection, name: str, number: str | None) -> Version | None:
-    if number is None:
-        return None
-    at = (name, int(number))
-    ((run_id,),) = database.execute("select run_id from model_versions where name = ? and version = ?", at)
-    tags = database.execute("select key, value from model_version_tags where name = ? and version = ?", at)
-    return Version(name, number, run_id, dict(tags))
-
-
-def _open(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{Path(path).resolve().as_uri()}?mode=ro", uri=True, timeout=60)
-
-
-def locate(model_name: str, number: str) -> str | None:
-    """Return where MLflow's database, see :func:`read`, has the files of a version; None if it cannot be read."""
-    at = (registered(model_name), int(number))
-    try:
-        with closing(_open(os.environ["MLFLOW_TRACKING_URI"].removeprefix("sqlite:///"))) as database:
-            row = database.execute(
-                "select storage_location from model_versions where name = ? and version = ?", at
-            ).fetchone()
-    except sqlite3.Error:
-        return None
-    return None if row is None or row[0] is None else str(row[0])
+        if name in by_name:
+            by_name[name].aliases[alias] = str(number)
+    return {name.removeprefix(FAMILY): versions for name, versions in by_name.items()}
 
 
 def require(catalogue: Mapping[str, Versions], model_name: str, word: str | None = None) -> None:

@@ -4,26 +4,30 @@ A study has a run for each of its datasets, and below it one for each method and
 the study's run for some days, the runs below it are deleted with their models, versions and files; those of a champion,
 a candidate or a previous champion stay. So does the study's run with its numbers, but for its page and pictures.
 
-Runs are deleted by what `mlflow gc` calls, not by the command: tried on MLflow 3.17, it removed a folder outside the
-project that the database named, an experiment that a user had moved to MLflow's trash, and took 4.2 s of a processor.
+Runs are deleted by `mlflow gc`. It would also remove a folder outside of the project that the database names, so that
+such a run stays; and experiments that a user has moved to MLflow's trash, so that nothing is deleted while there are
+any.
 """
 
 import shutil
-import sqlite3
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import LoggedModel, Run, ViewType
 from mlflow.entities.model_registry import ModelVersion
 
 from fedcore.errors import InputError
 from fedcore.pipeline.cache.prune import DAY, room
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import promotion, proposals, seals
+from fedcore.pipeline.record.database import database_file
 from fedcore.pipeline.record.runs import Record
 
 PARENT = "mlflow.parentRunId"
@@ -44,65 +48,46 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
 
     Also the folders of such an age in runs/, but not the history. dry_run: delete nothing.
     """
-    kind, _, path = mlflow.get_tracking_uri().partition("sqlite:///")
-    if kind or not Path(path).is_file():
+    path = database_file(mlflow.get_tracking_uri())
+    if path is None or not path.is_file():
         return None
     since = time.time() - days * DAY
     record = Record()
     with record.lock:
-        client, runs = record.client, all_runs(record)
-        versions = {name: all_versions(client, name) for name in promotion.names(client)}
+        client = record.client
+        versions = [
+            version
+            for name in promotion.names(client)
+            for version in mlflow.search_model_versions(filter_string=f"name = '{name}'")
+        ]
+        runs = {run.info.run_id: run for run in record.search()}
         old, pages = split(runs, needed(client, versions), since)
-        cleared = [*filter(None, (_remove(run.info.artifact_uri, dry_run) for run in pages))]
-        nbytes = sum(cleared)
-        for name, of_name in versions.items():
-            for version in of_name:
-                if version.run_id in old and not dry_run:
-                    seals.forget(name, client.get_model_version_download_uri(name, version.version))
-                    client.delete_model_version(name, version.version)
-        nbytes += sum(_delete(record, run, dry_run) for run in old.values())
-    folders = [path for path in RUNS.glob("*/") if path.stat().st_mtime < since]
-    nbytes += sum(map(_clear, folders)) if not dry_run else sum(map(_size, folders))
-    if old and not dry_run:
-        database = sqlite3.connect(path, timeout=10, isolation_level=None)
-        with closing(database), suppress(sqlite3.OperationalError):  # a page of MLflow reads it: the next time
-            database.execute("vacuum")
+        models = {where: record.logged(run) for where, run in old.items()}
+        places = {
+            where: [_own(uri) for uri in (run.info.artifact_uri, *(model.artifact_location for model in models[where]))]
+            for where, run in old.items()
+        }
+        old = {where: run for where, run in old.items() if None not in places[where]}
+        cleared = [path for run in pages if (path := _own(run.info.artifact_uri)) and path.is_dir()]
+        folders = [*cleared, *(path for path in RUNS.glob("*/") if path.stat().st_mtime < since)]
+        nbytes = sum(_size(path) for path in (*folders, *(path for where in old for path in places[where])) if path)
+        if not dry_run:
+            if old:
+                _delete(record, old, versions, [model for where in old for model in models[where]])
+            for path in folders:
+                shutil.rmtree(path, ignore_errors=True)
     return PruneSummary(len(old), len(cleared), nbytes)
 
 
-def all_runs(record: Record) -> dict[str, Run]:
-    """Return the runs of the record by their ids."""
-    runs: dict[str, Run] = {}
-    token = None
-    while True:
-        page = record.client.search_runs([record.experiment], max_results=1000, page_token=token)
-        runs |= {run.info.run_id: run for run in page}
-        token = page.token
-        if not token:
-            return runs
-
-
-def all_versions(client: MlflowClient, name: str) -> list[ModelVersion]:
-    """Return all versions of a registered model."""
-    versions: list[ModelVersion] = []
-    token = None
-    while True:
-        page = client.search_model_versions(f"name = '{name}'", max_results=1000, page_token=token)
-        versions += page
-        token = page.token
-        if not token:
-            return versions
-
-
-def needed(client: MlflowClient, versions: Mapping[str, Iterable[ModelVersion]]) -> set[str]:
+def needed(client: MlflowClient, versions: Iterable[ModelVersion]) -> set[str]:
     """Return the runs of all versions that have an alias, and of the studies' versions whose final fits they are."""
-    run_ids: set[str] = set()
-    for name, of_name in versions.items():
-        aliased = {str(number) for number in client.get_registered_model(name).aliases.values()}
-        for version in of_name:
-            if str(version.version) in aliased:
-                run_ids |= {version.run_id, proposals.study_run(version)}
-    return run_ids
+    aliased = {
+        (name, str(number))
+        for name in promotion.names(client)
+        for number in client.get_registered_model(name).aliases.values()
+    }
+    named = [version for version in versions if (version.name, str(version.version)) in aliased]
+    return {run for version in named for run in (version.run_id, proposals.study_run(version))}
 
 
 def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:
@@ -123,37 +108,39 @@ def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[d
     return old, pages
 
 
-def _delete(record: Record, run: Run, dry_run: bool) -> int:
-    """Delete a run for good, with its models; returns the bytes of their files."""
-    where, store = run.info.run_id, record.client._tracking_client.store
-    models = record.client.search_logged_models([record.experiment], f"source_run_id = '{where}'")
-    nbytes = sum(
-        _remove(uri, dry_run) for uri in (run.info.artifact_uri, *(model.artifact_location for model in models))
-    )
-    if not dry_run:
-        for model in models:
-            if name := run.data.tags.get(promotion.MODEL):
-                seals.forget(name, model.artifact_location)
-            record.client.delete_logged_model(model.model_id)
-            store._hard_delete_logged_model(model.model_id)  # as `mlflow gc` does, which would delete others' runs, too
+def _delete(
+    record: Record, old: Mapping[str, Run], versions: Iterable[ModelVersion], models: Sequence[LoggedModel]
+) -> None:
+    """Delete runs for good, with their versions and models, by MLflow's own command."""
+    if trash := record.client.search_experiments(ViewType.DELETED_ONLY):
+        names = ", ".join(experiment.name for experiment in trash)
+        raise Failed(f"MLflow's trash has experiments, which mlflow gc would delete: restore or delete them: {names}")
+    for version in (version for version in versions if version.run_id in old):
+        uri = record.client.get_model_version_download_uri(version.name, version.version)
+        seals.forget(version.name, uri)
+        record.client.delete_model_version(version.name, version.version)
+    for model in models:
+        if name := old[model.source_run_id].data.tags.get(promotion.MODEL):
+            seals.forget(name, model.artifact_location)
+        record.client.delete_logged_model(model.model_id)
+    for where in old:
         record.client.delete_run(where)
-        store._hard_delete_run(where)
-    return nbytes
+    from mlflow.cli import gc  # its import takes a second, for a page's and a gateway's
+
+    uri = mlflow.get_tracking_uri()
+    chosen = ["--run-ids", ",".join(old), "--logged-model-ids", ",".join(model.model_id for model in models)]
+    with redirect_stdout(StringIO()):  # a line for each run
+        gc.main(["--backend-store-uri", uri, "--tracking-uri", uri, *chosen], standalone_mode=False)
 
 
-def _remove(uri: str, dry_run: bool) -> int:
-    """Remove artifacts, if they are this user's and in this project; returns their bytes."""
+def _own(uri: str) -> Path | None:
+    """Return the folder of artifacts, which may be gone; None unless it is this user's, in this project."""
     try:
-        folder = seals.own_folder(uri, uri)
-    except (InputError, FileNotFoundError):
-        return 0
-    return _size(folder) if dry_run else _clear(folder)
-
-
-def _clear(folder: Path) -> int:
-    nbytes = _size(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return nbytes
+        return seals.own_folder(uri, uri)
+    except InputError:
+        return None
+    except FileNotFoundError:
+        return Path(urlsplit(uri).path)
 
 
 def _size(folder: Path) -> int:

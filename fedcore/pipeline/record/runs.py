@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ from fedcore.pipeline.record.contents import (
 from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
+from fedcore.pipeline.record.proposals import FINAL_FIT_OF, PROPOSAL, STUDY_RUN
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY, registered
 from fedcore.pipeline.record.result import (
     ComparedRequest,
@@ -95,9 +96,6 @@ from fedcore.pipeline.record.result import (
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
 from fedcore.types.method import Model, Report
-
-MOST_TRAINED = 8
-"""Partitions whose training rows are remembered: those of a study's seeds."""
 
 REQUEST, ROWS = "fedcore.request", "fedcore.rows"
 """Tags of a study's run: the request whose numbers it has; and if another one was the first on its data, that run."""
@@ -127,7 +125,6 @@ class Record:
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = experiment.experiment_id if experiment else self._create()
-        self._trained: dict[PreparedData, bytes] = {}
 
     def _create(self) -> str:
         uri = environment.ARTIFACTS.as_uri()
@@ -139,21 +136,18 @@ class Record:
         The run of a final fit is below the study's run whose method it repeats, and names the data of that one.
         """
         with self.lock:
-            run = self.find(result.config)
-            if run is not None and has_result(run, result.digest):
+            if (run := self.find(result.config)) and has_result(run, result.digest):
                 if result.final is None and run.data.tags.get(LATEST) != "true":
                     self._tag(run, user_tags(run.data.tags) | {LATEST: "true"})
                 if drawn is not None:
                     # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
-                    for logged in self._logged(run):
+                    for logged in self.logged(run):
                         self.share(logged, store, result)
             else:
-                self._save(store, result, title, drawn, run)
+                self._save(store, result, title, drawn)
 
-    def _save(
-        self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None, existing: Run | None
-    ) -> None:
-        """Write a method's result to its run. existing: the run, if there is one."""
+    def _save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None) -> None:
+        """Write a method's result to its run."""
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.control else "method"
         study = final.study if final else result.prepared
@@ -165,7 +159,7 @@ class Record:
             "fedcore.seed": str(result.seed), promotion.METRIC: result.metric.name,
             "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
-            **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
+            **({FINAL_FIT_OF: final.version, STUDY_RUN: final.run} if final else {}),
             **({promotion.HOLD_OUT: "stable"} if stable else {}),
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
@@ -179,7 +173,7 @@ class Record:
             setting.data_name, result.prepared.dataset.digest, profile, dataset, setting.data.get("path")
         )  # fmt: skip
         parent = final.run if final else self.parent(result.study, title, about)
-        run = self._open(existing, result.config, result.name, tags | shown, parent)
+        run = self.open(result.config, result.name, tags | shown, parent)
         model = self.model(run, store, result, schema, dataset, partition)
         if name:
             seals.seal(name, model.artifact_location)
@@ -191,20 +185,14 @@ class Record:
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
             files=origin_files(result)
-            | ({TRAINED: self._trained_rows(result.prepared, dataset, partition)} if stable else {}),
+            | ({TRAINED: trained_rows(store, result.prepared)} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
-    def _trained_rows(self, of: PreparedData, dataset: sources.Dataset, partition: Partition) -> bytes:
-        """Return the keys of the rows that a run may learn from as a file, which are the same for runs on equal data.
-
-        dataset, partition: what `of` names.
-        """
-        if of not in self._trained:
-            while len(self._trained) >= MOST_TRAINED:
-                del self._trained[next(iter(self._trained))]
-            self._trained[of] = to_npy(trained_keys(dataset, partition))
-        return self._trained[of]
+    def search(self, query: str = "") -> list[Run]:
+        """Return all runs that a query of MLflow's finds."""
+        runs: list[Run] = mlflow.search_runs([self.experiment], query, output_format="list")
+        return runs
 
     def find(self, config: str) -> Run | None:
         """Return the run of a configuration."""
@@ -212,24 +200,17 @@ class Record:
         runs = self.client.search_runs([self.experiment], query, max_results=1)
         return runs[0] if runs else None
 
-    def is_complete(self, config: str, result: str) -> bool:
-        """Tell whether a configuration's run already has this result."""
-        run = self.find(config)
-        return run is not None and has_result(run, result)
-
     def open(self, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
         """Return the run of a configuration; creates it if there is none."""
         with self.lock:
-            return self._open(self.find(config), config, name, tags, parent)
-
-    def _open(self, existing: Run | None, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
-        if existing is None:
-            lineage = {"mlflow.parentRunId": parent} if parent else {}
-            tags = {"fedcore.config": config, **tags, **lineage, **source_tags()}
-            return self.client.create_run(self.experiment, run_name=name, tags=tags)
-        if existing.info.status != "RUNNING":
-            self.client.update_run(existing.info.run_id, status="RUNNING")
-        return existing
+            existing = self.find(config)
+            if existing is None:
+                lineage = {"mlflow.parentRunId": parent} if parent else {}
+                tags = {"fedcore.config": config, **tags, **lineage, **source_tags()}
+                return self.client.create_run(self.experiment, run_name=name, tags=tags)
+            if existing.info.status != "RUNNING":
+                self.client.update_run(existing.info.run_id, status="RUNNING")
+            return existing
 
     def parent(self, of: StudyOnData, title: str, about: Dataset | None = None) -> str:
         """Return the id of a study's run on its data; on other data it has another run.
@@ -240,7 +221,7 @@ class Record:
             run = self.find(_config(of))
             if about and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
                 return str(run.info.run_id)
-            run = self._open(run, _config(of), _name(of), _tags(of) | {"mlflow.note.content": title}, None)
+            run = self.open(_config(of), _name(of), _tags(of) | {"mlflow.note.content": title}, None)
         where = str(run.info.run_id)
         if about and "rows" not in run.data.params:
             self.client.log_batch(where, params=[Param("rows", str(json.loads(about.profile)["examples"]))])
@@ -305,7 +286,7 @@ class Record:
         """
         where = run.info.run_id
         begun = None
-        for logged in self._logged(run):
+        for logged in self.logged(run):
             if str(logged.status) == "READY":
                 return logged
             begun = logged
@@ -330,7 +311,7 @@ class Record:
         self.share(logged, store, result)
         return logged
 
-    def _logged(self, run: Run) -> list[LoggedModel]:
+    def logged(self, run: Run) -> list[LoggedModel]:
         """Return the models that a run has logged or begun to log."""
         logged_models = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
         return [*logged_models]
@@ -352,17 +333,19 @@ class Record:
             models.share(store, [ref for ref, _ in distinct_models(result)[0]], folder)
 
     def register(
-        self, run: Run, logged: LoggedModel, model_name: str, tags: Mapping[str, str], description: str | None = None
-    ) -> ModelVersion:
-        """Register a run's models, once; returns their version."""
+        self, run: Run, logged: LoggedModel | str, model_name: str, tags: Mapping[str, str],
+        description: str | None = None,
+    ) -> ModelVersion:  # fmt: skip
+        """Register a run's models, once, or what is at a place of its artifacts; returns their version."""
         name = registered(model_name)
+        model_id, place = (None, logged) if isinstance(logged, str) else (logged.model_id, logged.artifact_location)
         with self.lock:
             for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return version
-            seals.seal(name, logged.artifact_location)
+            seals.seal(name, place)
             create = partial(
-                self.client.create_model_version, name, f"models:/{logged.model_id}", run.info.run_id, tags=dict(tags),
-                model_id=logged.model_id, description=description,
+                self.client.create_model_version, name, f"models:/{model_id}" if model_id else place, run.info.run_id,
+                tags=dict(tags), model_id=model_id, description=description,
             )  # fmt: skip
             try:
                 return create()
@@ -379,7 +362,7 @@ class Record:
         name = run.data.tags.get(promotion.MODEL)
         if name is None:
             return None
-        (logged,) = self._logged(run)
+        (logged,) = self.logged(run)
         seals.check(name, logged.artifact_location, f"run {run.info.run_id}")
         own = ("fedcore.config", "fedcore.result", promotion.MODEL)
         tags = {key: tag for key, tag in run.data.tags.items() if key.startswith("fedcore.") and key not in own}
@@ -396,32 +379,29 @@ class Record:
             )
         return version
 
-    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
+    def propose(self, configs: Sequence[str], rule: Rule, promote: bool) -> list[Notice]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
         """
-        with self.lock:
-            return [self._propose(version, promote, rule) for version, _ in self._versions(configs)]
+        return self.accept(configs, rule, promote, final_fit=False)[0]
 
-    def _propose(self, version: ModelVersion, promote: bool, rule: Rule) -> Notice:
-        before = promotion.alias(self.client, version.name, CHAMPION)
-        line = promotion.propose(self.client, version, promote, rule)
-        now = promotion.alias(self.client, version.name, CHAMPION)
-        same = (before and before.version) == (now and now.version)
-        return Notice(line, None if same else "promoted")
-
-    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[PromotionCandidate]]:
+    def accept(
+        self, configs: Sequence[str], rule: Rule, promote: bool = True, final_fit: bool = True
+    ) -> tuple[list[Notice], list[PromotionCandidate]]:
         """Propose versions as `propose` does; returns notices of those that stay, and those to be promoted.
 
-        Of the latter a final fit is promoted at once, if there is one.
+        Of the latter a final fit is promoted at once, if there is one; without `final_fit` the version itself is.
         """
         notices, candidates = [], []
         with self.lock:
             for version, config in self._versions(configs):
                 proposal = promotion.mark_candidate(self.client, version, rule)
-                if not proposal.accepted:
+                if not (promote and proposal.accepted):
                     notices.append(Notice(proposal.advice))
+                elif not final_fit:
+                    promotion.promote(self.client, version)
+                    notices.append(Notice(proposal.promoted, "promoted"))
                 elif final := promotion.final_fit_of(self.client, version):
                     promotion.promote(self.client, final)
                     notices.append(Notice(proposal.promoted_as(final), "promoted"))
@@ -429,7 +409,7 @@ class Record:
                     candidates.append(PromotionCandidate(config, str(version.version), version.run_id))
         return notices, candidates
 
-    def drift(self, store: Store, result: Result) -> list[Notice]:
+    def check_drift(self, store: Store, result: Result) -> list[Notice]:
         """Compare the training rows of a result with those of its model's champion; returns a line about them.
 
         There is none without a champion, without a reference of it, and if both have the same data.
@@ -459,26 +439,22 @@ class Record:
         origin = promotion.read_origin(self.client, version)
         return origin, PromotionCandidate(origin.config, str(version.version), version.run_id)
 
-    def save_final_fit(self, store: Store, result: Result) -> Notice:
-        """Write a final fit to its run and make it the champion; returns a line about it."""
+    def save_final_fit(self, store: Store, result: Result, promote: bool) -> list[Notice]:
+        """Write a final fit to its run and, if wanted, make it the champion; returns a line about that."""
         assert result.final is not None
         name = registered(result.setting.model_name)
-        version = self.client.get_model_version(name, result.final.version)
         with self.lock:
-            proposal = promotion.last_comparison(self.client, version)
-            final = self.register_final_fit(store, result)
+            version = self.client.get_model_version(name, result.final.version)
+            proposal = promotion.last_comparison(self.client, version) if promote else None
+            self.save(store, result, "", {})
+            run = self.find(result.config)
+            if proposal is None or run is None:
+                return []
+            (final,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
             line = proposal.promoted_as(final)
             promotion.promote(self.client, final)
-            self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, line)
-        return Notice(line, "promoted")
-
-    def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
-        """Write a final fit to its run; returns the version."""
-        self.save(store, result, "", {})
-        run = self.find(result.config)
-        assert run is not None
-        (version,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
-        return version
+            self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
+        return [Notice(line, "promoted")]
 
     def _versions(self, configs: Sequence[str]) -> list[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
@@ -503,7 +479,7 @@ class Record:
             self.client.set_tag(study, REQUEST, request)
             return study
         config, tags = f"{_config(of)} {request}", _tags(of) | {REQUEST: request, ROWS: study}
-        run = self._open(self.find(config), config, f"{_name(of)}, request {request[:8]}", tags, None)
+        run = self.open(config, f"{_name(of)}, request {request[:8]}", tags, None)
         self.client.set_terminated(run.info.run_id, "FINISHED")
         return str(run.info.run_id)
 
@@ -519,7 +495,8 @@ class Record:
             note = shorten_note(f"{compared.title}\n\n{compared.note}")
             pair = {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **pair, "mlflow.note.content": note, **user_tags(_tags(of))})
-            before = {run.data.tags["fedcore.config"]: run for run in self._latest(of.study)}
+            query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
+            before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
             current = {where}
             for method in compared.methods:
                 seeds = [run for config in method.configs if (run := before.get(config) or self.find(config))]
@@ -531,7 +508,7 @@ class Record:
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
                 config = f"{_config(of)} {compared.request} {method.setting} {method.label}"
-                row = self._open(self.find(config), config, method.name, {}, where)
+                row = self.open(config, method.name, {}, where)
                 self._numbers(row, method.numbers, {**tags, **user_tags(_tags(of) | own), **more})
                 self.client.set_terminated(row.info.run_id, "FINISHED")
                 current |= {row.info.run_id, *ids}
@@ -540,15 +517,6 @@ class Record:
                     self._tag(other, {LATEST: "false"})
             self._artifacts(where, {**compared.files, METHODS: method_table(compared.methods)})
             self.client.log_batch(where, tags=[tables_tag([METHODS])])
-
-    def _latest(self, study: str) -> list[Run]:
-        """Return the runs of a study's last request, and of the one that is being written."""
-        query, runs, token = f"tags.study = '{study}' and tags.{LATEST} = 'true'", list[Run](), None
-        while True:
-            page = self.client.search_runs([self.experiment], query, page_token=token)
-            runs, token = [*runs, *page], page.token
-            if not token:
-                return runs
 
     def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Write numbers without a step, as far as they are new, and tags."""
@@ -593,6 +561,12 @@ def source_tags() -> dict[str, str]:
         commit = git.stdout.strip() if git.returncode == 0 else ""
     tags = {**DefaultRunContext().tags(), MLFLOW_SOURCE_NAME: "fedcore"}
     return tags | ({MLFLOW_GIT_COMMIT: commit} if commit else {})
+
+
+@lru_cache(maxsize=8)
+def trained_rows(store: Store, of: PreparedData) -> bytes:
+    """Return the keys of the rows that a run may learn from as a file; those of a study's seeds are remembered."""
+    return to_npy(trained_keys(*store.get((of.dataset, of.partition))))
 
 
 def has_result(run: Run, result: str) -> bool:

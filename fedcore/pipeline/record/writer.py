@@ -15,7 +15,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from functools import cache
 from types import TracebackType
@@ -28,6 +28,8 @@ from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
+from fedcore.pipeline.record.pictures import draw
+from fedcore.pipeline.record.pictures import warm_up as warm_up_artist
 from fedcore.pipeline.record.result import Notice, PromotionCandidate, Result, Rule
 
 if TYPE_CHECKING:
@@ -77,37 +79,36 @@ class RecordWriter:
         computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
         """
         drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
-        self._runs.append(self._submit(save, store, result, title, *drawn))
+        self._runs.append(self._submit(write, "save", store, result, title, *drawn))
 
     def describe(self, *study: Any) -> None:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
-        self._submit(describe, *study)
+        self._submit(write, "describe", *study)
 
     def check_drift(self, store: Store, result: Result) -> None:
-        """Compare training rows with the champion's, see :meth:`fedcore.pipeline.record.runs.Record.drift`.
-
-        `proposed` has the line about them after the block.
-        """
-        self._submit(check_drift, store, result)
+        """Compare training rows with the champion's; `proposed` has the line about them after the block."""
+        self._submit(write, "check_drift", store, result)
 
     def propose(self, configs: Sequence[str], rule: Rule, promote: bool = False) -> None:
         """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
 
         `proposed` has the lines about them after the block.
         """
-        self._submit(propose, configs, promote, rule)
+        self._submit(write, "propose", configs, rule, promote)
 
     def accept(self, configs: Sequence[str], rule: Rule) -> list[PromotionCandidate]:
         """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
         self._wait()
         self._check()
-        notices, candidates = self._thread.submit(self._call, self._process, accept, configs, rule).result()
+        accepted = self._thread.submit(self._call, self._process, write, "accept", configs, rule)
+        candidates: list[PromotionCandidate]
+        notices, candidates = accepted.result()
         self.proposed += notices
         return candidates
 
     def save_final_fit(self, store: Store, result: Result, promote: bool = True) -> None:
         """Write a final fit to its run, register its models and, if wanted, make them the champion."""
-        self._submit(save_final_fit, store, result, promote)
+        self._submit(write, "save_final_fit", store, result, promote)
 
     def _submit(self, fn: Callable[..., list[Notice] | None], *args: Any) -> Future[list[Notice] | None]:
         self._check()
@@ -179,52 +180,9 @@ def warm_up() -> None:
     runs.warm_up()
 
 
-def warm_up_artist() -> None:
-    """Import what draws; the first text of all takes as long as a picture."""
-    from fedcore.pipeline.record import pictures
-
-    pictures.warm_up()
-
-
-def draw(store: Store, result: Result) -> dict[str, bytes]:
-    from fedcore.pipeline.record import pictures
-
-    return pictures.draw(store, result)
-
-
-def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
-    def write() -> None:
-        with record().lock:  # an equal flow beside this one finds the run complete
-            record().save(store, result, title, drawn)
-
-    with_patience(write)
-
-
-def describe(*study: Any) -> None:
-    with_patience(lambda: record().describe(*study))
-
-
-def check_drift(store: Store, result: Result) -> list[Notice]:
-    return with_patience(lambda: record().drift(store, result))
-
-
-def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[Notice]:
-    return with_patience(lambda: record().propose(configs, promote, rule))
-
-
-def accept(configs: Sequence[str], rule: Rule) -> tuple[list[Notice], list[PromotionCandidate]]:
-    return with_patience(lambda: record().accept(configs, rule))
-
-
-def save_final_fit(store: Store, result: Result, promote: bool) -> list[Notice]:
-    def write() -> list[Notice]:
-        if promote:
-            return [record().save_final_fit(store, result)]
-        with record().lock:
-            record().register_final_fit(store, result)
-        return []
-
-    return with_patience(write)
+def write(word: str, *args: Any) -> Any:
+    """Call a function of :class:`fedcore.pipeline.record.runs.Record`."""
+    return with_patience(lambda: getattr(record(), word)(*args))
 
 
 def with_patience(use: Callable[[], T]) -> T:

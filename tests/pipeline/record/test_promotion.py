@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +50,7 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
         client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
         client.set_terminated(run.info.run_id)
-        final = {promotion.FINAL_FIT_OF: str(of.version), promotion.STUDY_RUN: of.run_id} if of else {}
+        final = {proposals.FINAL_FIT_OF: str(of.version), proposals.STUDY_RUN: of.run_id} if of else {}
         tags = {
             "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
             "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base", **final,
@@ -64,15 +65,24 @@ def champion(client: Any, version: Any) -> str | None:
     return found and str(found.version)
 
 
+def propose(client: Any, version: Any, promote: bool) -> str:
+    """Propose a version as the record does; returns the line about it."""
+    record: Any = SimpleNamespace(client=client, lock=nullcontext(), _versions=lambda _: [(version, "")])
+    rule: Any = None
+    ((notice,), _) = runs.Record.accept(record, [], rule, promote, final_fit=False)
+    assert (notice.event == "promoted") == ("promoted" in notice.line)
+    return str(notice.line)
+
+
 def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
     first = make([0.5, 0.6])
-    said = promotion.propose(client, first, False)
+    said = propose(client, first, False)
     assert "there is no champion yet" in said
     assert f"fedcore promote {first.name.removeprefix('fedcore-')}" in said
     assert champion(client, first) is None
     candidate = promotion.alias(client, first.name, registry.CANDIDATE)
     assert candidate is not None
-    assert candidate.tags[promotion.PROPOSAL] == said.partition("; to promote")[0]
+    assert candidate.tags[proposals.PROPOSAL] == said.partition("; to promote")[0]
 
 
 def test_a_promotion_keeps_the_champion_before_as_previous(client: Any, make: Make):
@@ -102,7 +112,7 @@ def test_a_candidate_is_compared_on_the_same_data(
     promotion.promote(client, present)
     assert promotion.compare(client, candidate).better == better
     # The nightly rule promotes a better one only.
-    assert promotion.propose(client, candidate, True).endswith("; promoted") == (better == "yes")
+    assert propose(client, candidate, True).endswith("; promoted") == (better == "yes")
     assert champion(client, present) == str((candidate if better == "yes" else present).version)
 
 
@@ -131,7 +141,7 @@ def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
     assert found is not None
     assert found.version == final.version
     promotion.promote(client, final)
-    said = promotion.propose(client, first, True)
+    said = propose(client, first, True)
     assert said.endswith(f": the champion is its final fit, version {final.version}")
     assert champion(client, first) == str(final.version)
     promotion.promote(client, first)
@@ -163,7 +173,7 @@ def test_a_candidates_tags_keep_its_comparison(client: Any, make: Make):
     promotion.promote(client, present)
     found = promotion.mark_candidate(client, candidate)
     kept = client.get_model_version(candidate.name, candidate.version)
-    tags = {tag: kept.tags[tag] for tag in (promotion.BETTER, promotion.WHY, promotion.AGAINST)}
+    tags = {tag: kept.tags[tag] for tag in (proposals.BETTER, proposals.WHY, proposals.AGAINST)}
     assert tags == dict(zip(tags, ("yes", found.why, str(present.version)), strict=True))
     assert str(promotion.last_comparison(client, kept)) == str(found)
     promotion.promote(client, other)
@@ -172,9 +182,9 @@ def test_a_candidates_tags_keep_its_comparison(client: Any, make: Make):
 
 def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
     first = make([0.5])
-    assert promotion.propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
+    assert propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
     assert champion(client, first) == str(first.version)
-    assert promotion.propose(client, first, True).endswith("is the champion")
+    assert propose(client, first, True).endswith("is the champion")
 
 
 def test_what_is_not_there_is_named(client: Any, make: Make):
@@ -216,7 +226,11 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     assert advice == f"to promote one: fedcore promote {task} --version NUMBER, or --run RUN"
 
 
-VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
+def versions(numbers: str, **aliases: str) -> registry.Versions:
+    return registry.Versions({number: registry.Version("fedcore-a", number) for number in numbers}, aliases)
+
+
+VERSIONS = versions("12", champion="1"), versions("1", candidate="1")
 
 
 @pytest.mark.parametrize(
@@ -242,53 +256,53 @@ def test_the_only_model_without_a_champion_is_told_how_to_get_one():
 
 
 def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, make: Make, monkeypatch):
-    versions = [make([0.5]), make([0.6]), make([0.7])]
-    client.delete_model_version(versions[0].name, versions[0].version)
-    promotion.promote(client, versions[1])
-    promotion.promote(client, versions[2])
+    made = [make([0.5]), make([0.6]), make([0.7])]
+    client.delete_model_version(made[0].name, made[0].version)
+    promotion.promote(client, made[1])
+    promotion.promote(client, made[2])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
-    said = str(promotion.mark_candidate(client, versions[1]))
-    read = registry.read()
-    assert read is not None
-    assert read[versions[1].name.removeprefix("fedcore-")].challenge == said
-    name = versions[1].name
-    led = {name: (registry.read_led() or {})[name]}
-    assert [*status.standing(led)] == [said]
-    promotion.promote(client, versions[1])  # what was said of it is no longer how it stands
-    led = {name: (registry.read_led() or {})[name]}
-    assert [*status.standing(led)] == []
-    promotion.promote(client, versions[2])
-    client.delete_registered_model_alias(versions[1].name, registry.CANDIDATE)
+    said = str(promotion.mark_candidate(client, made[1]))
+    task = made[1].name.removeprefix("fedcore-")
+    of_task = (registry.read() or {})[task]
+    assert of_task.challenge == said
+    assert [*status.standing({task: of_task})] == [said]
+    promotion.promote(client, made[1])  # what was said of it is no longer how it stands
+    assert [*status.standing({task: (registry.read() or {})[task]})] == []
+    promotion.promote(client, made[2])
+    client.delete_registered_model_alias(made[1].name, registry.CANDIDATE)
     known = registry.read()
-    assert known is not None
     assert known == promotion.all_versions(client)
-    one = known[versions[0].name.removeprefix("fedcore-")]
-    assert one == registry.Versions({"2", "3"}, {"champion": "3", "previous": "2"})
+    assert known is not None
+    assert ({*known[task].numbers}, known[task].aliases) == ({"2", "3"}, {"champion": "3", "previous": "2"})
 
 
-def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make, monkeypatch, capsys):
+def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     first, second, third = make([0.5]), make([0.6]), make([0.7])
-    name, rule = first.name, None
+    name = first.name
+    task = name.removeprefix("fedcore-")
 
-    def led() -> dict[str, Any]:
-        found = registry.read_led()
-        assert found is not None
-        return {name: found[name]}
+    def lines() -> list[str] | None:
+        found = promote.champions({task: (registry.read() or {})[task]})
+        if found is not None:
+            assert found == promote.champions({task: promotion.all_versions(client)[task]})
+        return found
 
-    assert promote.print_champions(led())
+    assert lines() == [f"{name}: nothing was proposed; {registry.AT_THE_END}"]
     promotion.mark_candidate(client, second)  # there is no champion
-    assert promote.print_champions(led())
+    (line,) = lines() or ()
+    assert line.startswith(
+        f"{name}: champion none\n  {name} version {second.version} (a, seed 0): there is no champion"
+    )
     promotion.promote(client, first)
     promotion.mark_candidate(client, second)  # compared with the first
-    assert promote.print_champions(led())
-    expected = promote.summary(client, name, rule)
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == f"{name}: nothing was proposed; {registry.AT_THE_END}"
-    assert printed[1] == f"{name}: champion none"
-    assert printed[-2:] == expected.splitlines()
+    (line,) = lines() or ()
+    assert line.startswith(f"{name}: champion version {first.version} (a, seed 0)\n  {name} version {second.version}")
     promotion.promote(client, third)  # which nobody has compared the second with
-    assert not promote.print_champions(led())
+    assert lines() is None
+    assert promote.champions(
+        {task: promotion.all_versions(client)[task]}, lambda _: proposals.Proposal(second, third, "no", "why")
+    )
 
 
 def test_registered_files_are_found_without_mlflow(client: Any, monkeypatch):
@@ -300,21 +314,24 @@ def test_registered_files_are_found_without_mlflow(client: Any, monkeypatch):
     (place / "MLmodel").write_text("flavors:\n")
     client.create_registered_model(name)
     version = client.create_model_version(name, place.as_uri())
-    assert registry.locate("sealed", "1") == client.get_model_version_download_uri(name, version.version)
-    assert predict.own_files("sealed", "1") is None
+    known = (registry.read() or {})["sealed"]
+    found = known.find("1")
+    assert found is not None
+    assert found.location == client.get_model_version_download_uri(name, version.version)
+    assert predict.own_files(found) is None
     seals.seal(name, place.as_uri())
-    assert predict.own_files("sealed", "1") == place.resolve()
-    assert predict.own_files("sealed", "2") is None
+    assert predict.own_files(found) == place.resolve()
+    assert predict.own_files(known.find("2")) is None
     (place / "MLmodel").write_text("other\n")
-    assert predict.own_files("sealed", "1") is None
+    assert predict.own_files(found) is None
 
 
 def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     place = tmp_path / "mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}")
-    assert registry.read() == registry.read_led() == {}
+    assert registry.read() == {}
     place.write_bytes(b"not a database" * 99)
-    assert registry.read() is registry.read_led() is None
+    assert registry.read() is None
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert registry.read() is None
 
@@ -368,7 +385,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     assert record(field_run) == [said]
     assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")
-    assert (run.data.tags[promotion.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
+    assert (run.data.tags[proposals.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
     sent = sum(sum(turn.up.values()) for turn in field_run.stored.turns)
     assert run.data.metrics["traffic/up_MB"] == pytest.approx(sent / 1e6)
     about = json.loads(promotion.read_artifact(client, run.info.run_id, "field.json"))
@@ -384,22 +401,26 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     assert served.predict(new)["probability"].tolist() == pytest.approx(mine.amax(1).tolist(), rel=1e-6)
 
 
-def test_personal_models_stay_on_their_devices(client: Any, tmp_path):
+def test_personal_models_stay_on_their_devices(client: Any, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     field_run = run_in_process(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
     record(field_run)
     run, version = version_of(client, "ditto field two")
-    assert version.tags[promotion.PERSONAL] == "true"
+    assert version.tags[proposals.PERSONAL] == "true"
     assert (
         promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == field_run.stored.plan.to_json()
     )
     with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
         promotion.load(client, f"{MODEL_NAME}/{version.version}")
-    assert predict.own_files(MODEL_NAME, version.version) is None  # fedcore predict asks MLflow, and says that line
+    found = (registry.read() or {})[MODEL_NAME].find(str(version.version))
+    assert found is not None
+    assert found.location
+    assert predict.own_files(found) is None  # fedcore predict asks MLflow, and says that line
     promotion.promote(client, version)
     today = SimpleNamespace(
         setting=SimpleNamespace(model_name=MODEL_NAME), prepared=SimpleNamespace(dataset=Ref("0" * 64, 1))
     )
-    (notice,) = runs.Record().drift(Store(tmp_path), today)  # of every later run
+    (notice,) = runs.Record().check_drift(Store(tmp_path), today)  # of every later run
     assert "its models stay on their devices" in notice.line
     table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
     assert set(table["device"]) >= {"north", "south", "west"}

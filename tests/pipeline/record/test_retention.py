@@ -10,7 +10,8 @@ import mlflow
 import pytest
 
 from fedcore.pipeline import environment
-from fedcore.pipeline.record import promotion, retention, seals
+from fedcore.pipeline.command import Failed
+from fedcore.pipeline.record import proposals, retention, seals
 from fedcore.pipeline.record.registry import CHAMPION
 from fedcore.pipeline.record.runs import Record
 
@@ -66,14 +67,14 @@ def kept(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kep
             runs[f"{name} {row}"] = add(record, "method", runs[name], 100)
             versions[f"{name} {row}"] = register(record, runs[f"{name} {row}"])
     runs["fit"] = add(record, "final fit", runs["old a"], 100)
-    tags = {promotion.FINAL_FIT_OF: "1", promotion.STUDY_RUN: runs["old a"]}
+    tags = {proposals.FINAL_FIT_OF: "1", proposals.STUDY_RUN: runs["old a"]}
     versions["fit"] = register(record, runs["fit"], **tags)
     record.client.set_registered_model_alias("fedcore-state", CHAMPION, versions["fit"].version)
     return Kept(record, runs, versions)
 
 
 def names(kept: Kept) -> set[str]:
-    there = retention.all_runs(kept.record)
+    there = {run.info.run_id for run in kept.record.search()}
     return {name for name, where in kept.runs.items() if where in there}
 
 
@@ -83,6 +84,12 @@ def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: 
     dry_summary = retention.prune(30, dry_run=True)
     assert names(kept) == {*kept.runs}
     assert place.is_dir()
+    trashed = kept.record.client.create_experiment("of the user")
+    kept.record.client.delete_experiment(trashed)
+    with pytest.raises(Failed, match=r"restore or delete them: of the user$"):
+        retention.prune(30)
+    assert names(kept) == {*kept.runs}
+    kept.record.client.restore_experiment(trashed)
     assert retention.prune(30) == dry_summary
     assert dry_summary is not None
     assert (dry_summary.runs, dry_summary.pages) == (1, 1)
@@ -90,7 +97,7 @@ def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: 
     assert names(kept) == {*kept.runs} - {"old b"}
     assert not place.exists()
     assert len([*(tmp_path / "registered").iterdir()]) == sealed - 1
-    found = {str(one.version) for one in retention.all_versions(kept.record.client, "fedcore-state")}
+    found = {str(one.version) for one in mlflow.search_model_versions(filter_string="name = 'fedcore-state'")}
     assert found == {str(one.version) for name, one in kept.versions.items() if name != "old b"}
     champion = kept.versions["fit"]
     uri = kept.record.client.get_model_version_download_uri(champion.name, champion.version)

@@ -107,7 +107,7 @@ def test_a_champion_made_by_rest_runs_no_code(
     """The attack itself, by someone who even has the page's password: a version whose code lies in their own folder."""
     import mlflow
 
-    from fedcore.pipeline.record import mlflow_page, promotion, runs
+    from fedcore.pipeline.record import mlflow_page, promotion, registry, runs
 
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "TRACKING", f"sqlite:///{tmp_path / 'mlflow.db'}")
@@ -153,7 +153,7 @@ def test_a_champion_made_by_rest_runs_no_code(
         with pytest.raises(InputError, match=r"^version 1 of fedcore-digits: not loaded, since its files are not in "):
             promotion.load(record.client, None)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", environment.TRACKING)
-        assert predict.own_files("digits", "1") is None
+        assert predict.own_files((registry.read() or {})["digits"].find("1")) is None
         version = promotion.find(record.client, "digits", "champion")
         with pytest.raises(InputError, match="not loaded, since its files are not in "):
             promotion.read_origin(record.client, version)

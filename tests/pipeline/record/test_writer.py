@@ -34,7 +34,7 @@ def begun() -> None:
     pass
 
 
-def noted(place: Path, words: str, title: str) -> None:
+def noted(_: str, place: Path, words: str, title: str) -> None:
     """Note who writes what, after a while."""
     time.sleep(0.2)
     with place.open("a") as file:
@@ -49,7 +49,7 @@ def refused(*_: object) -> None:
 def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A writer that needs no record."""
     monkeypatch.setattr(writer, "warm_up", begun)
-    monkeypatch.setattr(writer, "save", noted)
+    monkeypatch.setattr(writer, "write", noted)
     return monkeypatch
 
 
@@ -101,14 +101,14 @@ def drew(place: Path, words: str) -> dict[str, bytes]:
     return {words: str(os.getpid()).encode()}
 
 
-def noted_with(place: Path, words: str, title: str, drawn: dict[str, bytes] | None = None) -> None:
-    noted(place, words, "-" if drawn is None else drawn[words].decode())
+def noted_with(_: str, place: Path, words: str, title: str, drawn: dict[str, bytes] | None = None) -> None:
+    noted(_, place, words, "-" if drawn is None else drawn[words].decode())
 
 
 @pytest.mark.slow
 def test_new_runs_are_drawn_in_a_further_process(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
-    orders.setattr(writer, "save", noted_with)
+    orders.setattr(writer, "write", noted_with)
     orders.setattr(writer, "draw", drew)
     with RecordWriter() as book:
         for word in "abc":
@@ -131,7 +131,7 @@ def test_a_picture_that_fails_ends_the_flow(lent: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.slow
 def test_the_writer_warms_up_once(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
-    lent.setattr(writer, "warm_up", partial(noted, place, "ready", "."))
+    lent.setattr(writer, "warm_up", partial(noted, "", place, "ready", "."))
     with RecordWriter() as book:
         for word in "ab":
             book.warm_up()
@@ -166,14 +166,14 @@ def test_the_writer_shows_its_progress_at_the_end(
 
 @pytest.mark.slow
 def test_a_failed_write_ends_the_flow(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lent.setattr(writer, "save", refused)
+    lent.setattr(writer, "write", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter() as book:
         book.save(tmp_path, "a", "study")
 
 
 @pytest.mark.slow
 def test_a_failed_write_ends_the_flow_at_the_next_call(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lent.setattr(writer, "save", refused)
+    lent.setattr(writer, "write", refused)
     reached = []
 
     def flow() -> None:
@@ -214,16 +214,16 @@ def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(lent: pyte
     assert 1 <= len(written) < 6
 
 
-def killed(times: int, place: Path, words: str, title: str) -> None:
+def killed(times: int, _: str, place: Path, words: str, title: str) -> None:
     """Write, and end as if killed, the first times."""
-    noted(place, words, title)
+    noted(_, place, words, title)
     if len(lines(place)) <= times:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_writes_again(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(writer, "save", partial(killed, 1))
+    orders.setattr(writer, "write", partial(killed, 1))
     place = tmp_path / "written"
     with RecordWriter() as book:
         for word in "ab":
@@ -233,7 +233,7 @@ def test_a_writer_that_is_killed_writes_again(orders: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_twice_ends_the_flow_in_one_line(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(writer, "save", partial(killed, 9))
+    orders.setattr(writer, "write", partial(killed, 9))
     with pytest.raises(Failed) as failed, RecordWriter() as book:
         book.save(tmp_path / "written", "a", "study")
     line = str(failed.value)

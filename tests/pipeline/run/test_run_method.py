@@ -30,7 +30,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.execute.workers import Inline
 from fedcore.partition import partition
 from fedcore.pipeline.cache.store import Ref
-from fedcore.pipeline.record.registry import Versions
+from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run import history
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
@@ -243,8 +243,9 @@ environment.prepare()  # Prefect reads its settings when it is imported
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(history, "HISTORY", tmp_path / "runs" / "history.jsonl")
     monkeypatch.setattr(environment, "STATE", tmp_path)
+    proposed = Version("fedcore-machines", "8", tags={"fedcore.proposal": "better? no"})
     monkeypatch.setattr(
-        history.registry, "read", lambda: {"machines": Versions(aliases={"champion": "7"}, challenge="better? no")}
+        history.registry, "read", lambda: {"machines": Versions({"8": proposed}, {"champion": "7", "candidate": "8"})}
     )
     return history.HISTORY
 
