@@ -27,8 +27,6 @@ COPIED = (
 """Files and folders of a project that are those of fedcore's own repository."""
 OPS = ("fedcore.service", "fedcore.timer", "Containerfile", "compose.yaml", "databases.sql")
 """Files for a schedule by systemd or in containers, in ops/ of a project that asks for them."""
-SECTIONS = ("run", "data", "federation", "net", "training", "methods")
-"""Sections of params.yaml that a project begins with; the other settings can be typed or added."""
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
 """Settings of devices that are drawn, for which data that name their devices have no use."""
 STUDY = "my_data"
@@ -118,7 +116,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
 
     model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
     (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model, look=LOOK))
-    versioned = start_git(folder)
+    versioned = start_git(folder, data_path)
     times = columns_of_times(frames)
     first = "preview" if empty or times else "run"
     kind = "a project and git repository" if versioned else "a project"
@@ -213,7 +211,7 @@ def bring(data: Path, folder: Path) -> Path:
 def project_settings(
     source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int, empty: bool = False
 ) -> str:
-    """Return params.yaml of a project: the first sections of fedcore's own, on the project's data.
+    """Return params.yaml of a project: fedcore's own, on the project's data.
 
     empty: whether cells are empty, so that a run needs `missing`.
     """
@@ -224,8 +222,6 @@ def project_settings(
     settings.preserve_quotes = True
     settings.width = 120
     params = settings.load(source.read_text())
-    for name in [name for name in params if name not in SECTIONS]:
-        del params[name]
     params["run"]["studies"] = [STUDY]
     if data is not None:
         params["run"]["seeds"] = [*range(next(seeds for most, seeds in SEEDS if rows <= most))]
@@ -246,7 +242,7 @@ def project_settings(
     params["net"] = {"name": "auto"}
     text = StringIO()
     settings.dump(params, text)
-    return re.sub(r"(?<=[^\n])\n(?=\w+:)", "\n\n", text.getvalue()).replace("\n\nmethods:", "\nmethods:")
+    return re.sub(r"^((?!#).+)\n(?=\w+:)", r"\1\n\n", text.getvalue(), flags=re.MULTILINE)
 
 
 def write_ops(source: Path, folder: Path) -> None:
@@ -286,10 +282,11 @@ def stages(source: Path) -> str:
     return text.getvalue()
 
 
-def start_git(folder: Path) -> bool:
+def start_git(folder: Path, data: Path | None) -> bool:
     """Make the project a git repository with a first commit, unless it is in one or there is no git.
 
-    Returns whether it is one. Without a name and address in git's settings the files stay to be committed.
+    Returns whether it is one. Without a name and address in git's settings the files stay to be committed. Data in the
+    project are tracked by DVC, and not in git.
     """
     if shutil.which("git") is None:
         return False
@@ -297,6 +294,11 @@ def start_git(folder: Path) -> bool:
     def git(*arguments: str) -> bool:
         return subprocess.run(["git", *arguments], cwd=folder, capture_output=True).returncode == 0
 
-    if git("rev-parse"):
-        return True
-    return git("init", "--quiet") and git("add", "--all") and (git("commit", "--message", "Begin a project") or True)
+    inside = git("rev-parse")
+    if not inside and not git("init", "--quiet"):
+        return False
+    if data is not None and not data.is_absolute():
+        from fedcore.pipeline.record.tracked import track
+
+        track(folder, folder / data)
+    return inside or (git("add", "--all") and (git("commit", "--message", "Begin a project") or True))

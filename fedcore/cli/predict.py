@@ -86,12 +86,18 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     MLflow, which takes two seconds to import, is asked only if its database names no files of this project: it is no
     file, or the project has moved.
     """
-    from fedcore.pipeline.record import registry
+    from fedcore.pipeline.record import registry, tracked
 
     folder = None
     if (catalogue := registry.read()) is not None:
-        model_name, word = registry.choose(catalogue, wanted)
-        folder = own_files(catalogue[model_name].find(word))
+        try:
+            model_name, word = registry.choose(catalogue, wanted)
+        except InputError:  # a clone has the files of the champion, and no record of it
+            if (kept := tracked.find_champion(wanted)) is None:
+                raise
+            model_name, folder = kept
+        else:
+            folder = own_files(catalogue[model_name].find(word))
     if folder is not None:
         from fedcore.pipeline.record import models
 

@@ -13,7 +13,7 @@ from fedcore.cli import init
 from fedcore.cli.main import main
 from fedcore.config import nightly
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:_NoneStep")]  # DVC's own
 
 
 @pytest.mark.parametrize(

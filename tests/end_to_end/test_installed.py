@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_a_project_has_what_its_commands_need(installed: Installed):
         == (params["data"])
     )
     assert params["run"]["studies"] == [USER_STUDY] == [init.STUDY]
-    assert len((folder / "params.yaml").read_text().splitlines()) < 100
+    assert len((folder / "params.yaml").read_text().splitlines()) < 125
     assert len((folder / "README.md").read_text().splitlines()) <= 20
     stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
     outs = [out if isinstance(out, str) else next(iter(out)) for stage in stages.values() for out in stage["outs"]]
@@ -99,6 +100,22 @@ def test_a_champion_is_challenged_on_data_that_have_grown(installed: Installed):
     (count,) = re.findall(r"better than the champion, .* on (\d+) rows of 4 devices that trained neither", said.out)
     assert 20 <= int(count) <= 0.2 * 400
     assert f"on {count} rows" in status.out
+
+
+def test_a_clone_predicts_the_same_by_what_dvc_brings(installed: Installed):
+    """Nothing is computed there: it has no cache and no record."""
+    assert (installed.pulled.code, installed.pulled.out) == (0, installed.predicted.out), installed.pulled.err
+    project, clone = (installed.folder / name for name in ("my-sites", "clone"))
+    assert {"data/machines.csv", "champions/machines-fault"} & tracked_by_git(project) == set()
+    assert {"data/machines.csv.dvc", "champions/machines-fault.dvc"} <= tracked_by_git(project)
+    assert (clone / "data/machines.csv").read_bytes() == (project / "data/machines.csv").read_bytes()
+    assert "data/machines.csv is not what DVC tracks" in installed.grown[0].out
+    assert "is not what DVC tracks" not in installed.answer.out
+
+
+def tracked_by_git(folder: Path) -> set[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=folder, check=True, capture_output=True, text=True)
+    return {*listed.stdout.split()}
 
 
 def test_a_restored_clone_predicts_the_same_and_computes_nothing(installed: Installed):

@@ -12,7 +12,9 @@ method has trained on the rows that tested the first one. A score on these would
 studies' runs are compared.
 """
 
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import mlflow
@@ -25,7 +27,7 @@ from fedcore.core.metrics import ACCURACY, METRICS
 from fedcore.data.drift import Reference
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
-from fedcore.pipeline.record import challenge, models, registry, seals
+from fedcore.pipeline.record import challenge, models, registry, seals, tracked
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
@@ -142,13 +144,18 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
 
 
 def promote(client: MlflowClient, version: ModelVersion) -> None:
-    """Make a version the champion; the champion before becomes `previous`."""
+    """Make a version the champion, and keep its files for DVC; the champion before becomes `previous`."""
     before = alias(client, version.name, CHAMPION)
     if before is not None and before.version == version.version:
         return
     if before is not None:
         client.set_registered_model_alias(version.name, PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)
+    with suppress(InputError):  # its models stay on their devices, or nothing is there
+        uri = client.get_model_version_download_uri(version.name, version.version)
+        files = models.folder_of(version.name, str(version.version), uri)
+        if failed := tracked.keep_champion(version.name.removeprefix(FAMILY), files):
+            sys.stderr.write(f"fedcore: {failed}\n")
 
 
 def names(client: MlflowClient) -> list[str]:

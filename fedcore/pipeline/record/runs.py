@@ -164,7 +164,7 @@ class Record:
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
-        shown = user_tags(tags) | ({} if final else {LATEST: "true"})
+        shown = {**user_tags(tags), **result.thread, **({} if final else {LATEST: "true"})}
         dataset: sources.Dataset
         dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
         schema = result.schema(dataset, partition)

@@ -22,6 +22,7 @@ from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache.prune import prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.session import Session, open_run_session
+from fedcore.pipeline.record import tracked
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import PreparedData, PromotionCandidate, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
@@ -79,6 +80,7 @@ class Run:
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
+        self._flow_run: str | None = runtime.flow_run.id
         self._cached: dict[str, bool] = {}  # for each method that was run, whether all of its steps were cached
 
     def prepare(self) -> list[ReadySetting]:
@@ -245,7 +247,9 @@ class Run:
     def record(self, ready: ReadySetting, result: Result) -> None:
         """Keep a result, write it to the record, and print it in a line."""
         title = title_for(ready.job.title, [len(ready.federation.devices)])
-        result = replace(result, criterion=ready.job.criterion)
+        md5 = tracked.data_digest(ready.setting.data.get("path"))
+        thread = {"flow_run": self._flow_run, "data_md5": md5}
+        result = replace(result, criterion=ready.job.criterion, thread={k: str(v) for k, v in thread.items() if v})
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
@@ -326,6 +330,9 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         run = Run(request, params, jobs, session, writer)
         for name in edited():
             session.print_line(f"  edited task: {name} takes part in these results")
+        for path in {setting.data.get("path") for setting in settings}:
+            if not request.prepared and tracked.has_changed(path):
+                session.print_line(f"  {path} is not what DVC tracks, so that nobody can bring it back: dvc add {path}")
         yield run
         for job in jobs:
             if not run.results[job.name]:

@@ -71,7 +71,8 @@ class Installed:
     the import of flows. made: by `fedcore init`; files: those of the project then.
 
     look, answer: of the first two runs; status: after them. promoted: the proposed model; grown: the same run on more
-    rows, and the status after it. predicted, aliases: by the project; saved: it. restored: a clone of it;
+    rows, and the status after it. predicted, aliases: by the project; pulled: by a clone of it, of which `dvc pull`
+    brought the files; saved: it. restored: the clone;
     predicted_again, aliases_again, again: by the clone. staged: by `dvc repro data`. clean: what `git status` says of
     the project after `init`, the runs, and `dvc repro`.
     """
@@ -91,6 +92,7 @@ class Installed:
     promoted: Said
     grown: tuple[Said, Said]
     predicted: Said
+    pulled: Said
     saved: Said
     restored: Said
     predicted_again: Said
@@ -149,7 +151,8 @@ def installed(place: Place) -> Installed:
         pd.read_csv(table).drop(columns="fault").to_csv(folder / "new.csv", index=False)
         predicted = there.fork("predict", "../new.csv")
         saved = there.fork("save", "../saved", "--cache")
-        there.run("git", "clone", "--quiet", "my-sites", "clone")
+        share(there)
+        pulled = there.fork("predict", "../new.csv", where="clone")
         restored = there.fork("restore", "../saved", where="clone")
         predicted_again = there.fork("predict", "../new.csv", where="clone")
         aliases = there.fork("promote"), there.fork("promote", where="clone")
@@ -160,8 +163,19 @@ def installed(place: Place) -> Installed:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
     return Installed(
         runs, tests, wheel, required, folder, imported, flows, made, files, look, answer, status, promoted, grown,
-        predicted, saved, restored, predicted_again, aliases, again, staged, (clean[0], clean[1], clean[2]),
+        predicted, pulled, saved, restored, predicted_again, aliases, again, staged, (clean[0], clean[1], clean[2]),
     )  # fmt: skip
+
+
+def share(there: Environment) -> None:
+    """Commit the champion, share what DVC tracks by a remote, and clone the project."""
+    git = ("git", "add", "--all"), ("git", "commit", "--quiet", "--message", "A champion")
+    dvc = ("dvc", "remote", "add", "--quiet", "--default", "store", "../../store"), ("dvc", "push", "--quiet")
+    for words in (*dvc, *git, ("git", "clone", "--quiet", ".", "../clone")):
+        said = there.run(*words, where="my-sites")
+        assert said.code == 0, said.all
+    said = there.run("dvc", "pull", "--quiet", "--allow-missing", where="clone")
+    assert said.code == 0, said.all
 
 
 def clone_into(folder: Path) -> None:
