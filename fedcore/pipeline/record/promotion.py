@@ -183,17 +183,16 @@ def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
 
     Then those of the last studies' runs whose models are no version.
     """
-    named: dict[str, list[str]] = {}
-    for word, number in all_versions(client)[model_name].aliases.items():
-        named.setdefault(number, []).append(word)
-    versions = client.search_model_versions(f"name = '{registered(model_name)}'")
+    of_model = all_versions(client)[model_name]
+    versions = sorted(of_model.numbers.values(), key=lambda version: int(version.version))
     rows = []
-    for version in sorted(versions, key=lambda version: int(version.version)):
+    for version in versions:
         try:
             recorded = client.get_run(version.run_id).data.metrics
         except MlflowException:  # deleted for good
             recorded = {}
-        rows.append(_cells(str(version.version), version.tags, recorded, sorted(named.get(str(version.version), []))))
+        named = sorted(word for word, number in of_model.aliases.items() if number == version.version)
+        rows.append(_cells(version.version, version.tags, recorded, named))
     experiment, known = client.get_experiment_by_name(EXPERIMENT), {version.run_id for version in versions}
     query = f"tags.`{MODEL}` = '{registered(model_name)}' and tags.latest = 'true'"
     runs = client.search_runs([experiment.experiment_id], query, max_results=1000) if experiment else []

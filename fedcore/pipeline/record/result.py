@@ -94,10 +94,6 @@ class PromotionCandidate:
     run: str
 
 
-Accepted = PromotionCandidate
-"""Its name in the tasks of projects that were made before."""
-
-
 class Notice(NamedTuple):
     """A line about a model, and the event that it reports, if any (fedcore/config/nightly.py)."""
 

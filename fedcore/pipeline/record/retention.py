@@ -19,15 +19,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import mlflow
-from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, Run, ViewType
-from mlflow.entities.model_registry import ModelVersion
 
 from fedcore.errors import InputError
 from fedcore.pipeline.cache.prune import DAY, room
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import promotion, proposals, seals
 from fedcore.pipeline.record.database import database_file
+from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.runs import Record
 
 PARENT = "mlflow.parentRunId"
@@ -55,13 +54,10 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
     record = Record()
     with record.lock:
         client = record.client
-        versions = [
-            version
-            for name in promotion.names(client)
-            for version in mlflow.search_model_versions(filter_string=f"name = '{name}'")
-        ]
+        catalogue = [*promotion.all_versions(client).values()]
+        versions = [version for of_model in catalogue for version in of_model.numbers.values()]
         runs = {run.info.run_id: run for run in record.search()}
-        old, pages = split(runs, needed(client, versions), since)
+        old, pages = split(runs, needed(catalogue), since)
         models = {where: record.logged(run) for where, run in old.items()}
         places = {
             where: [_own(uri) for uri in (run.info.artifact_uri, *(model.artifact_location for model in models[where]))]
@@ -79,14 +75,9 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
     return PruneSummary(len(old), len(cleared), nbytes)
 
 
-def needed(client: MlflowClient, versions: Iterable[ModelVersion]) -> set[str]:
+def needed(catalogue: Iterable[Versions]) -> set[str]:
     """Return the runs of all versions that have an alias, and of the studies' versions whose final fits they are."""
-    aliased = {
-        (name, str(number))
-        for name in promotion.names(client)
-        for number in client.get_registered_model(name).aliases.values()
-    }
-    named = [version for version in versions if (version.name, str(version.version)) in aliased]
+    named = [of_model.numbers[number] for of_model in catalogue for number in of_model.aliases.values()]
     return {run for version in named for run in (version.run_id, proposals.study_run(version))}
 
 
@@ -108,9 +99,7 @@ def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[d
     return old, pages
 
 
-def _delete(
-    record: Record, old: Mapping[str, Run], versions: Iterable[ModelVersion], models: Sequence[LoggedModel]
-) -> None:
+def _delete(record: Record, old: Mapping[str, Run], versions: Iterable[Version], models: Sequence[LoggedModel]) -> None:
     """Delete runs for good, with their versions and models, by MLflow's own command."""
     if trash := record.client.search_experiments(ViewType.DELETED_ONLY):
         names = ", ".join(experiment.name for experiment in trash)
