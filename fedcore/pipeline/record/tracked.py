@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import seals
@@ -39,8 +37,11 @@ def card_of(path: str | None) -> Path | None:
 
 def data_digest(path: str | None) -> str | None:
     """Return the MD5 digest of data as DVC tracks them; None if it does not."""
-    card = card_of(path)
-    return None if card is None else str(YAML(typ="safe").load(card)["outs"][0]["md5"])
+    if (card := card_of(path)) is None:
+        return None
+    from ruamel.yaml import YAML
+
+    return str(YAML(typ="safe").load(card)["outs"][0]["md5"])
 
 
 def has_changed(path: str | None) -> bool:

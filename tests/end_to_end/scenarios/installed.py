@@ -169,8 +169,9 @@ def installed(place: Place) -> Installed:
 
 def share(there: Environment) -> None:
     """Commit the champion, share what DVC tracks by a remote, and clone the project."""
+    there.run("dvc", "add", "data/machines.csv", where="my-sites")
     git = ("git", "add", "--all"), ("git", "commit", "--quiet", "--message", "A champion")
-    dvc = ("dvc", "remote", "add", "--quiet", "--default", "store", "../../store"), ("dvc", "push", "--quiet")
+    dvc = ("dvc", "remote", "add", "--quiet", "--default", "store", "../store"), ("dvc", "push", "--quiet")
     for words in (*dvc, *git, ("git", "clone", "--quiet", ".", "../clone")):
         said = there.run(*words, where="my-sites")
         assert said.code == 0, said.all
