@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedcore.pipeline import environment
-from fedcore.pipeline.orchestration.graph import Graph
+from fedcore.pipeline.orchestration.task_runs import Nodes
 
 
 class Ended:
@@ -36,10 +36,9 @@ def run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Ended]:
     monkeypatch.setattr(environment, "LOCKS", folder / "locks")
     nodes: list[Ended] = []
 
-    def submit(self: Graph, run: Callable[[], Any], kind: str, name: str, args: Any, **options: Any) -> Ended:
-        nodes.append(node := Ended(run, name, parents := self.parents(args)))
-        self._above[node] = frozenset(parents).union(*(self._above[parent] for parent in parents))  # type: ignore[index]
+    def start(self: Nodes, task: Any, parents: list[Any]) -> Ended:
+        nodes.append(node := Ended(task.fn, task.task_run_name(), parents))
         return node
 
-    monkeypatch.setattr(Graph, "_submit", submit)
+    monkeypatch.setattr(Nodes, "start", start)
     return nodes

@@ -18,6 +18,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, flatten, refs
 from fedcore.pipeline.orchestration import shards
 from fedcore.pipeline.orchestration.graph import Graph
+from fedcore.pipeline.orchestration.task_runs import Nodes
 from fedcore.types.method import Update
 
 X = {"w": torch.arange(8.0)}
@@ -146,19 +147,19 @@ def caught(fn: Callable[[], object]) -> list[str]:
 
 def again_in_one_run(probe: Probe) -> dict[str, Any]:
     """Run a step three times in one flow, with its blob deleted before the last; count the tasks."""
-    steps, submit, tasks = Graph(probe.store, probe.workers), Graph._submit, []
+    steps, start, tasks = Graph(probe.store, probe.workers), Nodes.start, []
 
-    def counted(self: Graph, run: Any, kind: str, *args: Any, **options: Any) -> Any:
-        tasks.append(kind)
-        return submit(self, run, kind, *args, **options)
+    def counted(self: Nodes, task: Any, parents: Any) -> Any:
+        tasks.append(task.name)
+        return start(self, task, parents)
 
-    Graph._submit = counted  # type: ignore[method-assign]
+    Nodes.start = counted  # type: ignore[method-assign]
     try:
         values = [steps(work.double, "again", Update(X)) for _ in range(2)]
         probe.store.path(refs(values[0])[0]).unlink()
         values.append(steps(work.double, "again", Update(X)))
     finally:
-        Graph._submit = submit  # type: ignore[method-assign]
+        Nodes.start = start  # type: ignore[method-assign]
     same = all(value == values[0] for value in values)
     return {
         "tasks": len(tasks), "cached": [step.cached for step in steps.done], "same": same, "ran": work.said("again"),

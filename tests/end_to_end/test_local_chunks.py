@@ -14,7 +14,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
-from fedcore.pipeline.orchestration.graph import InMemory
+from fedcore.pipeline.orchestration.graph import OnEngine
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
 ROUNDS = {
@@ -115,7 +115,7 @@ def test_a_chunks_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
         "dfl", nets=NETS, training=SGD, shared_init=True, rounds=3, fraction=1.0, ratio="dynamic", threshold=0.5,
         temperature=1.0, weighting="counts",
     )  # fmt: skip
-    execute = InMemory(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
+    execute = OnEngine(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
     start = begin(built, fed, 0, Inline())
     place = (*stored_parts(start), 0, 0)
     kept = store.put(compute_chunk(execute, built, fed, 0, place, 1, 3, [place]))

@@ -157,7 +157,7 @@ class Session:
         name = shorten([f"{label}, {setting}, seed {seed}"])
         flow: Any = Flow(method, flow_run_name=lambda: name, persist_result=False, validate_parameters=False)
         shown = (label, setting, seed, dict(settings), dict(data))
-        state: State[Any] = flow(*shown, wait_for=self.steps.parents(fed), return_state=True)
+        state: State[Any] = flow(*shown, wait_for=self.steps.nodes.parents(fed), return_state=True)
         if not ends and not state.is_completed():
             state.result()
         end = ends[0] if ends else run()  # a flow that is tried again may have it already

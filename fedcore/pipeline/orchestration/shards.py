@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from fedcore.core.evaluation import score
-from fedcore.core.together import accelerate_all
+from fedcore.core.together import accelerate_all, placed_on
 from fedcore.execute.accelerator import accelerate, trains
+from fedcore.pipeline.cache.calls import load_call_save, load_calls_save
 from fedcore.pipeline.cache.store import refs
 from fedcore.pipeline.work import around, word_of
 
@@ -38,14 +39,25 @@ def nested_on(fn: Callable[..., Any], accelerator: str | None, together: int) ->
     return accelerate(fn, accelerator) if together == 1 else partial(accelerate_all(fn, accelerator), together)
 
 
-def place_calls(
-    fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None, together: int
-) -> tuple[Callable[..., Any], dict[str, dict[Any, Any]]]:
-    """Return what the keys of a map's steps know as their function, and its calls in shards, see `into_shards`."""
-    shards = into_shards(fn, calls, together)
-    if len(shards) < len(calls) and is_vectorised(fn, together):
-        return accelerate_all(fn, accelerator), shards
-    return accelerate(fn, accelerator), shards
+def map_in_shards(
+    fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None, together: int,
+    run: Callable[..., dict[Any, Any]], shares_steps: bool = True,
+) -> dict[Any, Any]:  # fmt: skip
+    """Run a step on each unit's arguments, where it is worth it on the accelerator, by run(step, calls, accelerator).
+
+    Where calls share a step, it is run(step, shards' calls, accelerator, work, True), whose results are lists.
+    shares_steps: whether others do than those of devices that train together.
+    """
+    fn = evaluated(fn)
+    accelerator, together = placed_on(fn, calls, accelerator, together)
+    vectorised = is_vectorised(fn, together)
+    shards = into_shards(fn, calls, together) if shares_steps or vectorised else {}
+    if len(shards) in (0, len(calls)):
+        return run(accelerate(fn, accelerator), calls, accelerator)
+    step: Callable[..., Any] = accelerate_all(fn, accelerator) if vectorised else accelerate(fn, accelerator)
+    sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
+    values = run(step, sharded, accelerator, load_call_save if vectorised else load_calls_save, True)
+    return {unit: result for label, shard in shards.items() for unit, result in zip(shard, values[label], strict=True)}
 
 
 def is_vectorised(fn: Any, together: int) -> bool:

@@ -147,7 +147,7 @@ def compute_chunk(
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
 
-    checkpoints: the starts of the stage's chunks, `checkpoint` last. execute: InMemory of
+    checkpoints: the starts of the stage's chunks, `checkpoint` last. execute: OnEngine of
     fedcore.pipeline.orchestration.graph. The signature does not name this type: a step's key covers the source
     that its function uses, and the result does not depend on how a chunk is run.
     """

@@ -1,7 +1,7 @@
 """What a run would compute: its steps are looked up in the cache, and none is run.
 
-The loop runs on an `execute` that finds what is cached, and stands in for the rest with references to nothing, whose
-sizes are those of models or, in the first stage in which devices send, of what one sends after a single minibatch.
+The loop's walk finds what is cached, and has stand-ins for the rest: references to nothing, whose sizes are those of
+models or, in the first stage in which devices send, of what one sends after a single minibatch.
 Their keys are in no cache, so that what depends on them counts as not cached either.
 """
 
@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from statistics import median
 from typing import Any
@@ -20,23 +19,22 @@ from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section
-from fedcore.core.evaluation import score
 from fedcore.core.new_device import NEVER, trains_alone
 from fedcore.core.rounds import device_step, receive, to_memories
 from fedcore.core.threats import corrupt
-from fedcore.core.together import placed_on
+from fedcore.core.together import run_on_together
 from fedcore.errors import InputError
-from fedcore.execute.accelerator import find_accelerator
+from fedcore.execute.accelerator import find_accelerator, run_on
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets import shapes
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.journal import Step
-from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.records import look_up
 from fedcore.pipeline.cache.shared import open_store
-from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
-from fedcore.pipeline.orchestration.graph import Graph
-from fedcore.pipeline.orchestration.shards import evaluated, nested_on, place_calls
+from fedcore.pipeline.cache.store import Ref, Store, unflatten
+from fedcore.pipeline.orchestration.graph import Graph, whole
+from fedcore.pipeline.orchestration.shards import nested_on
+from fedcore.pipeline.orchestration.task_runs import Outcome
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
@@ -68,26 +66,20 @@ def typical_seconds() -> dict[str, float]:
     return {kind: median(walls) for kind, walls in by_kind.items()}
 
 
-class DryRun:
-    """Stands in for Graph (fedcore.pipeline.orchestration.graph), and runs nothing but what takes no time.
+class DryRun(Graph):
+    """Walks through steps as `Graph` does, with stand-ins for what is not cached; runs only what takes no time.
 
-    done: the steps that the method needs, as often as it asks for them; the seconds of one that is not cached are what
-    it is expected to take, a step of several devices at once that share of a worker's time.
+    count: of workers. done: the steps that the method needs, as often as it asks for them; the seconds of one that is
+    not cached are what it is expected to take, a step of several devices at once that share of a worker's time.
     """
 
-    in_parts = True
-
-    def __init__(self, store: Store, workers: int, accelerator: str | None = None, together: int = 1) -> None:
-        self.store = store
-        self.workers = workers
-        self.accelerator = accelerator
-        self.together = together if accelerator else 1
+    def __init__(self, store: Store, count: int, accelerator: str | None = None, together: int = 1) -> None:
+        super().__init__(store, Inline(), accelerator=accelerator, together=together)
+        self.count = count
         self.seconds = typical_seconds()
-        self.done: list[Step] = []
         self._method: Method | None = None
         self._model = 0
         self._sent: Mapping[int, int] = {}  # stage -> bytes of a message; models where it is not known
-        self._digest = Digest()
         self._inline: dict[str, Any] = {}
         self._sizes: dict[str, dict[int, int]] = {}
 
@@ -105,65 +97,61 @@ class DryRun:
             method = replace(method, stages=tuple(stages))
         times = turns / count_local_steps(method, len(fed.devices))
         self._method, self._model, self._sent, self.done = method, model_bytes(fed), sent or {}, []
-        results = list(rounds(method, fed, seed, self, every))  # type: ignore[arg-type]
+        results = list(rounds(method, fed, seed, self, every))
         if deploys:
-            deploy_models(self, method, fed, results[-1].state)  # type: ignore[arg-type]
+            deploy_models(self, method, fed, results[-1].state)
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
         longer = {"rounds": times}
         steps = {step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0)) for step in self.done}
         return Plan(steps, traffic * times, turns > TURNS)
 
-    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
+    def _run(
+        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None = None,
+        work: Any = None, sharded: bool = False,
+    ) -> dict[Any, Any]:  # fmt: skip
+        share = 1 / min(self.count, max(1, sum(map(len, calls.values())) if sharded else len(calls)))
 
-    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        on = placed_on(evaluated(fn), calls, self.accelerator, self.together)
-        placed, shards = place_calls(evaluated(fn), calls, *on)
-        share = 1 / min(self.workers, max(1, len(calls)))
-        if len(shards) == len(calls):
-            return {
-                unit: self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
-                for unit, args in calls.items()
-            }
-        values: dict[Any, Any] = {}
-        for label, shard in shards.items():
-            every = tuple(shard.values())
-            stand_ins = partial(self._stand_ins, fn=fn, calls=every)
-            values |= zip(shard, self._find(placed, label, every, len(every) * share, stand_ins), strict=True)
-        return values
+        def body(key: str, *args: Any) -> tuple[Any, float]:
+            if not sharded:
+                return self._stand_in(key, fn, args), share
+            return [self._stand_in(f"{key} {number}", fn, call) for number, call in enumerate(args)], share * len(args)
+
+        return self._map(fn, calls, body, sharded=sharded)
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, result: Any = None) -> Any:
-        def compute(key: str) -> Any:
+        def body(key: str, *args: Any) -> tuple[Any, float]:
             if key not in self._inline:  # settings and studies share data
                 self._inline[key] = self.store.put(Inline().call(fn, *self.store.get(args)))
-            return self._inline[key]
+            return self._inline[key], 1.0
 
-        return self._find(fn, "", args, 1.0, compute)
+        return self._map(fn, {"": args}, body)[""]
 
     def run_nested(
-        self,
-        fn: Callable[..., Any],
-        *args: Any,
-        unkeyed: tuple[Any, ...] = (),
-        needed: Callable[[Any], Any],
-        name: Any = None,
-    ) -> Any:
+        self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (),
+        needed: Callable[[Any], Any] = whole, name: Any = None,
+    ) -> Any:  # fmt: skip
         method, fed, _, checkpoint, _, left = (*args, *unkeyed)[:6]
         stage = method.stages[checkpoint[4]]
         turns, message = left * max(1, round(stage.fraction * len(fed.devices))), self._message(checkpoint[4])
 
-        def stand_in(key: str) -> dict[str, Any]:
+        def body(key: str, *args: Any) -> tuple[Any, float]:
             sent = dict.fromkeys(fed.devices, int(stage.fraction * message) if stage.combine is not None else 0)
             state: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, message)), {}, {}
-            return {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
+            chunk = {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
+            return chunk, turns
 
-        return self._find(nested_on(fn, self.accelerator, self.together), "", args, turns, stand_in, needed)
+        return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
 
     def drop(self, value: Any, keep: Any) -> None:
         pass
 
-    def release(self, value: Any, keep: Any, recompute: Any, cheap: bool) -> None:
-        pass
+    def _compute(
+        self, kind: str, keys: Mapping[Any, str], due: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any],
+        *options: Any,
+    ) -> Iterator[tuple[Any, Outcome]]:  # fmt: skip
+        for unit, args in due.items():
+            value, work = body(keys[unit], *args)
+            yield unit, Outcome(value, work * self.seconds.get(kind, 0.0), 0.0, False)
 
     def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> dict[int, int]:
         """Return the bytes of a row's messages by stage, which are as large at every learning rate."""
@@ -173,27 +161,14 @@ class DryRun:
             self._sizes[key] = message_bytes(row, fed, sizes, self.store)
         return self._sizes[key]
 
-    def _find(
-        self, fn: Any, unit: Any, args: tuple[Any, ...], work: float, stand_in: Callable[[str], Any],
-        needed: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:  # fmt: skip
-        key, kind = self._digest.of(("step", fn, args)), word_of(fn, *args)
-        record = look_up(key)
-        value = None if record is None else unflatten(record["value"], {})
-        cached = record is not None and all(self.store.holds(ref) for ref in refs(needed(value)))
-        seconds = 0.0 if cached else work * self.seconds.get(kind, 0.0)
-        self.done.append(Step(kind, str(unit), key, cached, seconds, 0.0, ()))
-        return value if cached else stand_in(key)
-
-    def _stand_ins(self, key: str, fn: Any, calls: tuple[tuple[Any, ...], ...]) -> list[Any]:
-        return [self._stand_in(f"{key} {number}", fn, args) for number, args in enumerate(calls)]
-
     def _stand_in(self, key: str, fn: Any, args: tuple[Any, ...]) -> Any:
         """Return what the step of that key returns, with references to nothing, the same whenever it is asked for.
 
         The step is known by its function: the method's own, or one that the loop calls.
         """
         assert self._method is not None
+        while getattr(fn, "func", None) in (run_on, run_on_together):
+            fn = fn.args[0]
         own, server = Ref(key, self._model), Ref(f"{key} server", self._model)
         if fn == self._method.begin:
             shared_init = getattr(fn, "keywords", {}).get("shared_init", True)
@@ -207,7 +182,7 @@ class DryRun:
             return server, dict.fromkeys(args[3].names, Ref(key, self._message(args[3].stage))), Report()
         if fn is to_memories:
             return {name: Ref(f"{key} {name}", self._model) for name in args[0]}
-        if fn is score:
+        if word_of(fn) == "evaluate":
             return {name: {} for name in args[3]}
         if fn is deploy:
             return own, server

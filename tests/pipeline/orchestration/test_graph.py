@@ -25,8 +25,9 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store, flatten, unflatten
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import graph
-from fedcore.pipeline.orchestration.graph import DRAWN, Graph, InMemory, SharedWork
+from fedcore.pipeline.orchestration.graph import Graph, OnEngine, into_parts
 from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on
+from fedcore.pipeline.orchestration.task_runs import DRAWN
 from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 from fedcore.pipeline.run.step_functions import deploy
@@ -135,7 +136,7 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
     built = method(
         "fedavg", nets=nets, training=SGD, shared_init=True, rounds=3, fraction=1.0, weights="size", upload="model"
     )
-    execute = InMemory(store, Inline(), lambda count: None, "cpu", 2)  # type: ignore[arg-type]
+    execute = OnEngine(store, Inline(), lambda count: None, "cpu", 2)  # type: ignore[arg-type]
     place = (*stored_parts(begin(built, fed, 0, Inline())), 0, 0)
     found = compute_chunk(execute, built, fed, 0, place, 1, 3, [place])
     assert sizes == [2, 2, 2]
@@ -199,38 +200,32 @@ def value(store: Store, record: dict[str, Any]) -> Any:
 
 def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
     store, engine = Store(tmp_path), Counting(2)
-    work = SharedWork(store, engine, TRAIN)
-    work.prepare(calls(store))
+    parts = into_parts(store, engine, TRAIN, calls(store))
     for name in calls(store):
-        record = work.take(name)
+        record = parts[name].take(name)
         assert bits(value(store, record)) == alone(store, name)
         assert record["cpu"] > 0
         assert 0 < record["wall"] < 60
-        assert work.take(name) is None  # a step that is tried again does it alone
+        assert parts[name].take(name) is None  # a step that is tried again does it alone
     assert engine.asked == [("load_calls_vectorised", 2)] * 2
 
 
 def test_parts_are_as_large_as_a_kill_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(graph, "SMALL", sum(args[2].data.nbytes for args in calls(Store(tmp_path)).values()) // 4)
-    work = SharedWork(Store(tmp_path), Counting(1), TRAIN)
-    work.prepare(calls(Store(tmp_path)))
-    assert [work.take(name) is None for name in calls(Store(tmp_path))] == [True] * 4
+    assert into_parts(Store(tmp_path), Counting(1), TRAIN, calls(Store(tmp_path))) == {}
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_single_step_has_nothing_to_share(tmp_path: Path, count: int):
     store, engine = Store(tmp_path), Counting(2)
-    work = SharedWork(store, engine, TRAIN)
-    work.prepare(dict([*calls(store).items()][:count]))
-    assert work.take("train-a") is None
+    assert into_parts(store, engine, TRAIN, dict([*calls(store).items()][:count])) == {}
     assert engine.asked == []
 
 
 def test_where_a_worker_dies_each_step_is_done_alone(tmp_path: Path):
     store, engine = Store(tmp_path), Counting(1, failing=1)
-    work = SharedWork(store, engine, TRAIN)
-    work.prepare(calls(store))
-    assert [work.take(name) for name in calls(store)] == [None] * 4
+    parts = into_parts(store, engine, TRAIN, calls(store))
+    assert [parts[name].take(name) for name in calls(store)] == [None] * 4
     assert len(engine.asked) == 1
 
 
@@ -250,7 +245,7 @@ def test_a_call_that_fails_leaves_the_others(tmp_path: Path):
 def test_repeated_rounds_train_side_by_side(tmp_path: Path):
     store = Store(tmp_path)
     engine = Counting(2)
-    execute = InMemory(store, engine, lambda count: None, None)
+    execute = OnEngine(store, engine, lambda count: None, None)
     found = execute.map(TRAIN, calls(store))
     assert [*found] == [*calls(store)]
     assert {name: bits(result) for name, result in found.items()} == {name: alone(store, name) for name in found}
