@@ -59,7 +59,8 @@ def headline(advice: Advice) -> str:
 
 def sentences(answer: Answer) -> list[str]:
     """Return an answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
-    return [*_sentences(answer)]
+    edited = [f"Edited tasks of this project took part: {join_words(answer.tasks)}."] if answer.tasks else []
+    return [*_sentences(answer), *edited]
 
 
 def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:

@@ -98,6 +98,7 @@ class Answer:
     why each row of `advice.at_chance` is no better than guessing. stopped: rows with fewer seeds than the others, since
     they could not win; seeds: of those, and of the others. over_all: where some devices do not count,
     the gain of that row on training alone over all that have test data, with its interval over these, its `seeds`.
+    tasks: the project's edited ones, which took part.
     """
 
     criterion: Criterion
@@ -112,6 +113,7 @@ class Answer:
     stopped: tuple[str, ...] = ()
     seeds: tuple[int, int] = (0, 0)
     over_all: Gain | None = None
+    tasks: tuple[str, ...] = ()
 
     @property
     def min_effect(self) -> float:

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,27 +139,35 @@ def read_input(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequ
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
     spent = [spreadsheet.read(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
-    return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(results))
+    runs = read_runs(results)
+    tasks = {task for run in runs for task in run.get("tasks", ())}
+    return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(runs), tasks)
 
 
 def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> ComparisonInput:
     """Return what results say that are not yet in folders."""
     listed = list(results)
-    control_labels = frozenset(result.row.label for result in listed if result.control)
-    return answer(params, [result.table for result in listed], [result.seconds for result in listed], control_labels)
+    never = frozenset(result.row.label for result in listed if result.control)
+    tasks = {task for result in listed for task in result.tasks}
+    return answer(params, [result.table for result in listed], [result.seconds for result in listed], never, tasks)
 
 
 def answer(
-    params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame], controls: frozenset[str]
-) -> ComparisonInput:
-    """Return what some tables say. seconds: of their steps, as far as they are known. controls: the labels of those."""
+    params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame],
+    controls: frozenset[str], tasks: Collection[str],
+) -> ComparisonInput:  # fmt: skip
+    """Return what some tables say.
+
+    seconds: of their steps, as far as they are known. controls: the labels of those. tasks: the edited ones.
+    """
     whole = pd.concat(tables, ignore_index=True)
     chosen = {study: find_study(params, study) for study in whole["study"].unique()}
     table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
     never = controls | tuned_controls(chosen, controls)
     criteria = criteria_of(params, chosen, table)
-    return ComparisonInput(chosen, table, summarise(table, spent, never, criteria), answers(table, never, criteria))
+    said = {key: replace(of, tasks=tuple(sorted(tasks))) for key, of in answers(table, never, criteria).items()}
+    return ComparisonInput(chosen, table, summarise(table, spent, never, criteria), said)
 
 
 def criteria_of(
@@ -200,9 +208,9 @@ def grid(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any
     return points
 
 
-def controls(results: Iterable[Path]) -> frozenset[str]:
+def controls(runs: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the labels of controls."""
-    return frozenset(run["method"] for run in read_runs(results) if run["control"])
+    return frozenset(run["method"] for run in runs if run["control"])
 
 
 def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:

@@ -197,7 +197,7 @@ def save(results: Sequence[Result], folder: Path) -> None:
             "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
             "method": r.row.label, "seed": r.seed,
             "config": r.config, "candidate": r.shared is not None and not r.control, "control": r.control,
-            "validation": r.validation,
+            "validation": r.validation, **({"tasks": r.tasks} if r.tasks else {}),
         }
         for r in results
     ]  # fmt: skip
