@@ -8,8 +8,11 @@ from fedcore.pipeline.run.requests import Run
 
 
 @task("report")
-def report(run: Run) -> list[str]:
-    """Print the answers, leave them on Prefect's page, write tables and the page; returns what to propose."""
+def report(run: Run) -> tuple[list[str], str]:
+    """Print the answers, leave them on Prefect's page, write tables and the page.
+
+    Returns what to propose, and the answer.
+    """
     return outputs.report(run.params, run.jobs, run.results, run.session.store, run.writer, run.request.prepared)
 
 

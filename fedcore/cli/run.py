@@ -49,7 +49,7 @@ def _run(settings: tuple[str, ...]) -> None:
     with alerts.watch():
         federate = flow("federate", "federate")
         with prefect_server():
-            federate(request)
+            federate(**request.to_flow())
 
 
 @click.command(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
@@ -14,6 +16,7 @@ from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
 from fedcore.data import Dataset, is_users
+from fedcore.errors import InputError
 from fedcore.partition import Partition
 from fedcore.results.criterion import Criterion
 
@@ -27,6 +30,22 @@ class ReadData:
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     partitions: dict[tuple[str, str, int], Partition] = field(default_factory=dict)
+
+
+class _Choices:
+    """The names that Prefect's form offers for a parameter: those that the project has when it is deployed."""
+
+    def __init__(self, names: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
+        self.names = names
+
+    def __get_pydantic_json_schema__(self, core: Any, schema: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        with suppress(InputError):  # a run says what is wrong with the settings
+            return {**schema(core), "enum": sorted({*self.names(read()["studies"])})}
+        return schema(core)
+
+
+StudyName = Annotated[str, _Choices(lambda studies: studies)]
+SizeName = Annotated[str, _Choices(lambda studies: (size for study in studies.values() for size in study["sizes"]))]
 
 
 class Request(BaseModel):
@@ -54,6 +73,16 @@ class Request(BaseModel):
     final_fit: bool = True
     _loaded: ReadData = PrivateAttr(default_factory=ReadData)
 
+    @classmethod
+    def of_flow(cls, **parameters: Any) -> Request:
+        """Return the request of a flow's parameters, with what only the command that calls the flow knows."""
+        return _COMMAND.get(cls()).model_copy(update=parameters)
+
+    def to_flow(self) -> dict[str, Any]:
+        """Return the parameters of a flow that this command calls next."""
+        _COMMAND.set(self)
+        return self.model_dump(exclude={"prepared"})
+
     @property
     def loaded(self) -> ReadData:
         """What this command has read and divided already; empty in a deployment."""
@@ -64,6 +93,9 @@ class Request(BaseModel):
         request = self.model_copy()
         request._loaded = ReadData({setting.source: dataset}, {(setting.source, setting.partitioning, seed): divided})
         return request
+
+
+_COMMAND: ContextVar[Request] = ContextVar("_COMMAND")
 
 
 class Job(BaseModel):

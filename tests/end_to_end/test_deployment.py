@@ -12,6 +12,17 @@ def test_a_deployment_run_completes(deployed: Deployed):
     assert deployed.first.record["runs"] == 1 + 1 + 1 + 1  # the study, its method, the seed, the final fit
 
 
+def test_a_parameter_leaves_those_of_the_file(deployed: Deployed):
+    (by_hand,) = (run for run in deployed.runs if not run["auto_scheduled"])
+    assert by_hand["parameters"] == {"promote": True, "seeds": [0]}
+
+
+def test_the_log_has_the_steps_by_name_and_the_answer_last(deployed: Deployed):
+    assert any(line.startswith("fuse: ") for line in deployed.lines)
+    assert not any("Finished in state" in line for line in deployed.lines)
+    assert deployed.lines[-1].startswith("code: Cannot say")
+
+
 def test_a_wrong_parameter_is_refused_before_a_run_exists(deployed: Deployed):
     assert deployed.wrong.code != 0
     assert "methodz" in deployed.wrong.all

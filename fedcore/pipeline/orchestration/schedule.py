@@ -3,12 +3,14 @@
 `fedcore run` needs none of it: whoever calls it sees how it ends, and it tells a failure by itself.
 """
 
+import logging
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.flows import Flow
 
 from fedcore.config import nightly
+from fedcore.errors import OneLine
 from fedcore.pipeline import alerts
 
 
@@ -17,10 +19,20 @@ def options() -> dict[str, Any]:
     if not alerts.scheduled():
         return {}
     settings = nightly.read()
+    logging.getLogger("prefect.flow_runs").addFilter(_shorten)
     return {
-        "retries": settings.retries, "retry_delay_seconds": settings.retry_delay,
+        "retries": settings.retries, "retry_delay_seconds": int(settings.retry_delay),
         "timeout_seconds": settings.time_limit, "on_failure": [notify_failure], "on_crashed": [notify_failure],
     }  # fmt: skip
+
+
+def _shorten(record: logging.LogRecord) -> bool:
+    """Let an error that says in a line what is wrong be that line on the page, and the run's last line its answer."""
+    if record.exc_info and isinstance(error := record.exc_info[1], OneLine):
+        record.msg, record.args, record.exc_info = str(error), (), None
+        again, error.logged = hasattr(error, "logged"), True  # type: ignore[attr-defined]
+        return not again
+    return not record.getMessage().startswith("Finished in state")
 
 
 def notify_failure(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:

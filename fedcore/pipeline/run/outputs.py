@@ -28,7 +28,7 @@ from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
 from fedcore.report import figures
-from fedcore.report.answers import study_answers
+from fedcore.report.answers import brief, study_answers
 from fedcore.report.history import trends
 from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
@@ -141,10 +141,10 @@ def write_run(
 def report(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], store: Store,
     writer: RecordWriter, prepared: bool,
-) -> list[str]:  # fmt: skip
+) -> tuple[list[str], str]:  # fmt: skip
     """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
 
-    Returns the configurations to propose: none of a stage of `dvc repro`, whose last one does.
+    Returns the configurations to propose, none of a stage of `dvc repro`, whose last one does; and the answer in lines.
     """
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything)
@@ -155,8 +155,8 @@ def report(
         if prepared:
             write_stage(jobs, results, store)
             writer.history += history.lines_of(everything, answered.answers, store)
-            return []
-        return write_run(params, jobs, results, answered, store, writer)
+            return [], brief(answered.answers)
+        return write_run(params, jobs, results, answered, store, writer), brief(answered.answers)
 
 
 def publish(name: str, text: str, description: str) -> None:

@@ -347,7 +347,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
 
 def name_run() -> str:
     """Return a flow run's name: its studies, size and seeds."""
-    request = Request.model_validate(runtime.flow_run.parameters["request"])
+    request = Request.model_validate(runtime.flow_run.parameters)
     section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
     seeds = sorted(request.seeds or section.seeds)
     whole = seeds == list(range(seeds[0], seeds[-1] + 1))

@@ -18,7 +18,7 @@ class Deployed:
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
     the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
     which a command of nightly.yaml was told. arrows: for each method of the first run, its task runs with those that
-    they wait for.
+    they wait for. lines: of its log.
     """
 
     first: Seen
@@ -31,6 +31,7 @@ class Deployed:
     aliases: dict[str, int]
     told: list[dict[str, Any]]
     arrows: dict[str, dict[str, set[str]]]
+    lines: list[str]
 
 
 def deployed(place: Place) -> Deployed:
@@ -46,9 +47,9 @@ def deployed(place: Place) -> Deployed:
     worker = here.start("prefect", "worker", "start", "--pool", "local", log=log, PREFECT_WORKER_QUERY_SECONDS="2")
     try:
         run = ("prefect", "deployment", "run", "federate/nightly")
-        first = here.look(here.run(*run, "--watch"))
+        first = here.look(here.run(*run, "--param", "seeds=[0]", "--watch"))
         here.run("prefect", "deployment", "schedule", "ls", "federate/nightly")
-        wrong = here.run(*run, "--params", '{"request": {"methodz": ["lmf"]}}', code=None)
+        wrong = here.run(*run, "--params", '{"methodz": ["lmf"]}', code=None)
         (plan,) = host.ask("deployments/filter", {})
         here.run("prefect", "deployment", "schedule", "create", "federate/nightly", "--interval", "60", "--accept-yes")
 
@@ -62,6 +63,7 @@ def deployed(place: Place) -> Deployed:
             aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
         done = here.look()
         (first_run,) = [run for run in runs() if not run["auto_scheduled"]]
+        lines = host.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [first_run["id"]]}}})
         told = [json.loads(line) for line in (place.folder / "told").read_text().splitlines()]
         return Deployed(
             first,
@@ -74,6 +76,7 @@ def deployed(place: Place) -> Deployed:
             aliases,
             told,
             arrows(host, first_run["id"]),
+            [line["message"] for line in lines if line["name"] == "prefect.flow_runs"],
         )
     finally:
         end(worker)
