@@ -50,7 +50,7 @@ def status() -> None:
     from fedcore import __version__
     from fedcore.pipeline import environment
     from fedcore.pipeline.cache import journal
-    from fedcore.pipeline.orchestration import retention, server
+    from fedcore.pipeline.orchestration import database, server
     from fedcore.pipeline.record import registry
     from fedcore.pipeline.run import history
 
@@ -88,7 +88,7 @@ def status() -> None:
         if registry.CHAMPION in versions.aliases
     ]
     lines = history.read(home / history.HISTORY)
-    scheduled = retention.next_run(environment.PREFECT / "prefect.db")
+    scheduled = database.next_run(environment.PREFECT / "prefect.db")
     rows = {
         "fedcore": __version__, "project": str(home), "last step": last,
         "last run": describe(lines[-1]) if lines else "none",
@@ -115,8 +115,7 @@ def status() -> None:
     "default, and without it none.",
 )
 def prune(days: float, dry_run: bool, store: str | None, record: float | None) -> None:
-    """Delete steps that no run has used for long, and their blobs; and what Prefect knows of runs that ended as long
-    ago.
+    """Delete steps that no run has used for long, and their blobs.
 
     Of MLflow's record, runs that a champion, a candidate or a previous champion is of stay, and each study's run with
     its numbers.
@@ -137,7 +136,6 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     from fedcore.pipeline.cache.prune import prune
     from fedcore.pipeline.cache.shared import SharedStore, open_store
     from fedcore.pipeline.cache.store import Store
-    from fedcore.pipeline.orchestration import retention, server
 
     record = nightly.read().keep.record if record is None else record
     shared = open_store(run_section(change(read(), {} if store is None else {"run.store": store})).store)
@@ -149,15 +147,6 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
         print(
             f"{done} {counts.steps} steps and {counts.blobs} blobs not used for {days:g} days{location}, "
             f"{counts.nbytes / 1e6:.1f} MB; blobs of {counts.left / 1e6:.1f} MB stay"
-        )
-    freed = retention.prune(days, dry_run)
-    if freed is not None:
-        shrunk = "" if dry_run else f"; its database shrank by {freed.nbytes / 1e6:.1f} MB"
-        print(f"{done} {freed.runs} flow runs and {freed.events} events of Prefect older than {days:g} days{shrunk}")
-    elif server.alive():
-        print(
-            "Prefect's database stays while its server runs; that ends five minutes after its last use, or by: "
-            "python -m fedcore.pipeline.orchestration.server stop"
         )
     if record is not None:
         from fedcore.pipeline.record.retention import prune as prune_record

@@ -46,10 +46,10 @@ DEFAULTS = {
     # Steps are recorded by the hundred, at most a second late: one by one they take the server twice the time.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    # Events are not stored: they were three quarters of the database and half of the server's work, for one page's list.
+    # Events are not stored: they were three quarters of the database, and half of the server's work, for one list.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     # Its server deletes by itself what it knows of older runs.
-    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
     # Who holds a deployment's only slot is known after a kill of the server: in its memory the slot was held for ever.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",

@@ -37,7 +37,6 @@ from filelock import FileLock
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.orchestration import database
 from fedcore.pipeline.state import write_atomic
 
 STATE = environment.STATE / "server.json"
@@ -354,7 +353,7 @@ def _serve(arguments: list[str]) -> None:
 
     refresh_global_settings_context()
     threading.Thread(target=_end_when_idle, daemon=True).start()
-    database.create(environment.PREFECT / "prefect.db")
+    os.umask(0o077)  # Prefect makes its database for whoever may read the folder
     sys.argv = arguments
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
 
