@@ -3,6 +3,7 @@
 import ast
 import json
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 from dataset_files import REAL, read_once, real
 from project_params import PARAMS, ROOT, ask, points, refusal
+from pydantic import TypeAdapter
 
 from fedcore import InputError, Net, load
 from fedcore.config.methods import MethodConfig
-from fedcore.config.request import Request, parse, plan_jobs
+from fedcore.config.request import Request, StudyName, parse, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.nets import net
@@ -188,6 +190,10 @@ def test_the_command_line_names_one_or_many():
     assert asked == Request(
         studies=["code"], seeds=[1, 2], methods=["lmf"], size="paper", prepared=True, changes={"lmf.reg": 0.5}
     )
+    back = copy_context().run(lambda: (parameters := asked.to_flow(), Request.of_flow(**parameters)))
+    assert back[1] == asked
+    assert "prepared" not in back[0]  # it is no field of a deployment's form
+    assert "code" in TypeAdapter(StudyName).json_schema()["enum"]
 
 
 # grids and claims

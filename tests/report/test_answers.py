@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -42,6 +43,8 @@ def test_the_terminal_shows_each_settings_answer_in_80_columns():
         assert f"{study}: {setting} ({dataset}): {headline(answer.advice)}" in text
         for sentence in sentences(answer):
             assert sentence in " ".join(text.split())
+        edited = replace(answer, tasks=("tasks.fuse:fuse",))
+        assert sentences(edited) == [*sentences(answer), "Edited tasks of this project took part: tasks.fuse:fuse."]
 
 
 @pytest.mark.slow
