@@ -1,5 +1,7 @@
 """A server, a work pool and a worker on loopback: the deployment of prefect.yaml, by hand and by schedule."""
 
+import json
+
 from scenarios import Deployed
 
 DEVICES = 4
@@ -55,6 +57,15 @@ def test_each_run_leaves_the_answer_and_the_table(deployed: Deployed):
         assert (one["key"], one["type"]) == ("answer-code", "markdown")
         assert "**code: base (digits): Cannot say**" in one["data"]
         assert "| 1 | lmf |" in one["data"]
+
+
+def test_a_computed_method_leaves_a_table_of_its_devices(deployed: Deployed):
+    table = deployed.tables[0]
+    rows = json.loads(table["data"])
+    assert [*rows[0]] == ["device", "shared", "test", "val", "bytes_down", "bytes_up"]
+    assert len(rows) == DEVICES
+    assert all(0 <= row["test"] <= 1 and row["bytes_up"] > 0 for row in rows)
+    assert "in MLflow: tags.`fedcore.config` = '" in table["description"]
 
 
 def test_the_nightly_run_promotes_the_final_fit_of_the_first_model(deployed: Deployed):

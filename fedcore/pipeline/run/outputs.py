@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from rich.progress import track as progress
 
@@ -32,6 +33,7 @@ from fedcore.report.answers import brief, study_answers
 from fedcore.report.history import trends
 from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
+from fedcore.results import tidy
 
 PIPELINE = Path("pipeline")
 """The outputs of the stages of `dvc repro`."""
@@ -159,12 +161,25 @@ def report(
         return write_run(params, jobs, results, answered, store, writer), brief(answered.answers)
 
 
-def publish(name: str, text: str, description: str) -> None:
-    """Leave a text in Markdown as an artifact of this flow run; artifacts of one name have one key."""
-    from prefect.artifacts import create_markdown_artifact  # loads Prefect, which a printed answer does not need
+def publish(name: str, content: str | list[dict[str, Any]], description: str) -> None:
+    """Leave a text in Markdown, or a table, as an artifact of this flow run; artifacts of one name have one key."""
+    from prefect import artifacts  # loads Prefect, which a printed answer does not need
 
     key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    create_markdown_artifact(key=key, markdown=text, description=description)
+    if isinstance(content, str):
+        artifacts.create_markdown_artifact(key=key, markdown=content, description=description)
+    else:
+        artifacts.create_table_artifact(key=key, table=content, description=description)
+
+
+def publish_devices(result: Result) -> None:
+    """Leave a method's last scores and its traffic by device as an artifact, with the filter of its run in MLflow."""
+    table = result.table[result.table["metric"].isin([result.metric.column, "bytes_up", "bytes_down"])]
+    scores, sent = tidy.final(table[table["split"] != "traffic"]), table[table["split"] == "traffic"]
+    parts = [scores.pivot_table("value", "device", "split"), sent.pivot_table("value", "device", "metric", "sum")]
+    rows = pd.concat(parts, axis=1).reset_index(names="device")
+    where = f"{result.metric.words} by split, and bytes; in MLflow: tags.`fedcore.config` = '{result.config}'"
+    publish(f"devices {result.row.label}", json.loads(rows.to_json(orient="records")), where)
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:

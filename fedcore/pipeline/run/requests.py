@@ -181,8 +181,15 @@ class Run:
         self._cached[f"{label}, {setting.name}, seed {job.seed}"] = result is not None
         if result is not None or method.control:
             return result or run()
+
+        def run_and_publish() -> Result:
+            outputs.publish_devices(result := run())
+            return result
+
         data = {"dataset": ready.data.dataset.digest, "partition": ready.data.partition.digest}
-        return self.session.run_in_flow(label, setting.name, job.seed, method.flat(), data, ready.federation, run)
+        return self.session.run_in_flow(
+            label, setting.name, job.seed, method.flat(), data, ready.federation, run_and_publish
+        )
 
     def _tune(self, ready: ReadySetting, method: MethodConfig) -> TunedResult:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""

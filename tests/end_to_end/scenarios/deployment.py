@@ -18,7 +18,7 @@ class Deployed:
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
     the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
     which a command of nightly.yaml was told. arrows: for each method of the first run, its task runs with those that
-    they wait for. lines: of its log.
+    they wait for. lines: of its log. tables: the artifacts of devices.
     """
 
     first: Seen
@@ -32,6 +32,7 @@ class Deployed:
     told: list[dict[str, Any]]
     arrows: dict[str, dict[str, set[str]]]
     lines: list[str]
+    tables: list[dict[str, Any]]
 
 
 def deployed(place: Place) -> Deployed:
@@ -77,6 +78,7 @@ def deployed(place: Place) -> Deployed:
             told,
             arrows(host, first_run["id"]),
             [line["message"] for line in lines if line["name"] == "prefect.flow_runs"],
+            host.ask("artifacts/filter", {"artifacts": {"key": {"any_": ["devices-lmf"]}}}),
         )
     finally:
         end(worker)
