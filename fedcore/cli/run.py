@@ -100,9 +100,6 @@ def stage() -> None:
 @stage.command("plan")
 def plan_stage() -> None:
     """Write all settings that the studies use -> pipeline/plan."""
-    from fedcore.pipeline.orchestration import server
-
-    server.start_early()  # beside this stage; the next one needs it
     from fedcore.pipeline.run.outputs import write_plan
 
     write_plan()

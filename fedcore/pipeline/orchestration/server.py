@@ -105,19 +105,6 @@ def _end_begun() -> None:
             unused.kill()
 
 
-def start_early() -> None:
-    """Start the server in the background unless it runs: it takes seconds.
-
-    A flow that comes meanwhile waits for it, see `ensure`.
-    """
-    if "PREFECT_API_URL" in os.environ or running():
-        return
-    subprocess.Popen(
-        [sys.executable, *COMMAND, "start"], cwd=environment.HOME, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def password() -> str:
     """Return the password of this project's server, a random one made on first use: user name, colon, secret."""
     with contextlib.suppress(OSError, UnicodeDecodeError):

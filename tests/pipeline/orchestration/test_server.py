@@ -156,20 +156,6 @@ def test_a_server_that_the_user_names_does_not_get_this_projects_password(monkey
     assert os.environ["PREFECT_API_AUTH_STRING"] == "mine"
 
 
-def test_a_server_that_does_not_run_is_started_ahead(monkeypatch: pytest.MonkeyPatch):
-    started: list[list[str]] = []
-    monkeypatch.setattr(server.subprocess, "Popen", lambda command, **_: started.append(command))
-    monkeypatch.setattr(server, "running", lambda: None)
-    monkeypatch.setenv("PREFECT_API_URL", URL)
-    server.start_early()
-    monkeypatch.delenv("PREFECT_API_URL")
-    assert started == []
-    server.start_early()
-    monkeypatch.setattr(server, "running", lambda: URL)
-    server.start_early()
-    assert [command[1:] for command in started] == [["-m", "fedcore.pipeline.orchestration.server", "start"]]
-
-
 BEGIN = """
 import json, os, sys
 from fedcore.pipeline import environment
