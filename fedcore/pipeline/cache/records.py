@@ -37,13 +37,9 @@ def _seal(key: str, record: Mapping[str, Any]) -> str:
 
 
 def parse(key: str, content: bytes) -> dict[str, Any] | None:
-    """Return the record of the step with this key, None unless it is as it was written.
-
-    Up to version 0.2 Prefect wrote it, into a file of its own with the record as a text.
-    """
+    """Return the record of the step with this key, None unless it is as it was written."""
     try:
         record = json.loads(content)
-        record = json.loads(record["result"]) if "result" in record else record
         return record if set(record) == FIELDS and bool(record["seal"] == _seal(key, record)) else None
     except (ValueError, TypeError, LookupError, RecursionError):
         return None

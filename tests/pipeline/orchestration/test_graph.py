@@ -1,6 +1,5 @@
 """Steps that the cache has."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -48,15 +47,6 @@ def test_what_the_cache_has_is_no_task_run(tmp_path: Path, monkeypatch: pytest.M
     assert steps(double, 4) == 7
     assert [(step.cached, step.wall) for step in steps.done] == [(True, 1.0)]
     assert nodes == []
-
-
-def test_a_record_that_prefect_wrote_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Up to version 0.2 it stood as a text in a file of Prefect's; a seal of another key's record is not believed."""
-    run_at_once(tmp_path, monkeypatch)
-    record = records.with_checksum("key", {"value": flatten(7, "", {}), "wall": 1.0, "cpu": 0.5})
-    for key in ("key", "other"):
-        (tmp_path / "steps" / key).write_text(json.dumps({"metadata": {}, "result": json.dumps(record)}))
-    assert (records.look_up("key"), records.look_up("other")) == (record, None)
 
 
 def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
