@@ -4,7 +4,10 @@ Departures. Soft targets are weighted by the examples of a label that a device h
 that no sampled device has keeps its soft target, one that no device ever had is one-hot. In round 1 there are none yet
 and rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
 
-`dfl_diagonal` is its control: the same with soft targets that keep their mean diagonal and tell nothing about classes.
+Its controls. `dfl_diagonal` is the same with soft targets that keep their mean diagonal and tell nothing about classes.
+`label_smoothing` is FedAvg whose hard labels are smoothed by 1 - rho: at temperature 1 DFL's loss is cross-entropy
+against rho onehot(y) + (1 - rho) soft target; here the soft target is the even one (Szegedy et al. 2016), which nobody
+has to learn or to send.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +17,15 @@ from functools import partial
 from torch import Tensor
 
 from fedcore.builders import control, needs_classes, training_defaults
-from fedcore.core.aggregation import apply_changes, by_size, subtract
-from fedcore.core.messages import begin_with_memory, received_model, require_shared_init, to_everyone, to_memory
+from fedcore.core.aggregation import apply_changes, average_models, by_size, subtract
+from fedcore.core.messages import (
+    begin_with_memory,
+    initial_messages,
+    received_model,
+    require_shared_init,
+    to_everyone,
+    to_memory,
+)
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl import soft_targets as distillation
 from fedcore.methods.dfl.soft_targets import (
@@ -28,6 +38,8 @@ from fedcore.methods.dfl.soft_targets import (
     distillation_grad,
     level_targets,
     likelihoods,
+    report_series,
+    smoothing_grad,
     summarise_logits,
     update_targets,
 )
@@ -36,7 +48,7 @@ from fedcore.types.federation import Device, Net, Params, Public
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Count, Fraction, Positive, Share
 
-__all__ = ["dfl", "dfl_diagonal"]
+__all__ = ["dfl", "dfl_diagonal", "label_smoothing"]
 
 
 @dataclass(frozen=True)
@@ -173,3 +185,49 @@ def average_with_targets(
     table = update_targets(server[SOFT], sent, soft.weighting, soft.outputs)
     report = distillation.report_targets(table, soft.temperature, rho=rho.at(round_info.round))
     return to_memory(model) | {SOFT: table}, to_everyone(round_info.names, Message(model, {SOFT: table})), report
+
+
+@needs_classes("smooths labels")
+@control
+@training_defaults(shared_init=True)
+def label_smoothing(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    ratio: Kind = "threshold",
+    threshold: Share = 0.6,
+) -> Method:
+    """Build the control.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        ratio: how rho changes from round to round, as for `dfl`: "threshold", "dynamic" or "fixed".
+        threshold: T, from 0 to 1; with 1 this is fedavg.
+    """
+    require_equal(nets)
+    require_cross_entropy("label_smoothing", training)
+    rho = distillation.ratio(ratio, threshold, rounds)
+    stage = Stage(
+        partial(train_smoothed, training=training, rho=rho), partial(average_and_report, rho=rho), rounds, fraction
+    )
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
+
+
+def train_smoothed(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, rho: Ratio
+) -> tuple[Params, Update]:
+    """Train on labels smoothed by 1 - rho; with rho 1 this is FedAvg's training, bit by bit."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    share = 1 - rho.at(step_id.round)
+    moments = fit(flat, device, step_id, training, memory, logit_grad=smoothing_grad(share) if share else None)
+    return moments, Update(flat.params(), size=len(device.data.train))
+
+
+def average_and_report(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Average the models by examples; report rho."""
+    return *average_models(server, updates, round_info), report_series(rho=rho.at(round_info.round))

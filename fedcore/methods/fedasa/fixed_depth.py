@@ -2,6 +2,8 @@
 
 With depth null nobody shares anything: local training, in rounds. With depth random it is FedASA's control: does it
 matter which depth a device is given?
+
+FedPer (Arivazhagan et al. 2019): all layers except the last, the classifier, are shared.
 """
 
 from collections.abc import Mapping
@@ -17,12 +19,17 @@ from fedcore.core.training import Training
 from fedcore.errors import InputError
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
-from fedcore.nets.parts import max_depth, names_up_to
+from fedcore.nets.parts import layers, max_depth, names_up_to
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, RoundInfo, StepId, Update, generator
 from fedcore.types.ranges import Depth, Positive
 
+__all__ = ["fedper", "fixed_depth"]
+
 Choice: TypeAlias = Depth | Literal["random"] | None
+
+Shared: TypeAlias = Choice | Literal["base"]
+"""What devices share: the stem and so many cells, or ("base") all layers but the last."""
 
 
 @training_defaults(shared_init=True)
@@ -47,53 +54,70 @@ def fixed_depth(
     Raises:
         InputError: for a depth that the net does not have, and for different initial models with a fraction below 1.
     """
-    require_equal(nets)
     for net in nets.values():
         if depth is not None and not 0 <= (0 if depth == "random" else depth) <= max_depth(net):
             raise InputError(
                 f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
             )
-    local = partial(train_upto, training=training, depth=depth, personal_lr=personal_lr)
+    return _share("fixed_depth", nets, training, averaging, depth, personal_lr)
+
+
+@training_defaults(shared_init=True)
+def fedper(
+    *, nets: Mapping[str, Net], training: Training, averaging: Averaging, personal_lr: Positive | None = None
+) -> Method:
+    """Build FedPer.
+
+    If `fraction` is below 1, all devices start from one model; its last layer is sent until a device has taken part.
+
+    Args:
+        averaging: how many rounds, with how many devices, and how the server combines what they send.
+        personal_lr: learning rate of the last layer, above 0; None: training's.
+
+    Raises:
+        InputError: for a net of one layer, and for different initial models with a fraction below 1.
+    """
+    if any(len(layers(net)) < 2 for net in nets.values()):
+        raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
+    return _share("fedper", nets, training, averaging, "base", personal_lr)
+
+
+def _share(
+    name: str, nets: Mapping[str, Net], training: Training, averaging: Averaging, part: Shared, rate: float | None
+) -> Method:
+    require_equal(nets)
+    local = partial(train_part, training=training, part=part, personal_lr=rate)
     if averaging.fraction < 1:
-        require_shared_init("fixed_depth with fraction below 1", training.shared_init)
-        combine = partial(exchange_upto, net=next(iter(nets.values())), depth=depth)
+        require_shared_init(f"{name} with fraction below 1", training.shared_init)
+        combine = partial(exchange_part, net=next(iter(nets.values())), part=part)
         return Method(begin_with_memory, (averaging.stage(local, combine),), merge_models)
-    stage = averaging.stage(local, exchange)
-    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
+    begin = partial(initial_messages, shared_init=training.shared_init)
+    return Method(begin, (averaging.stage(local, exchange),), merge_models)
 
 
-def train_upto(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
-    depth: Choice,
+def train_part(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, part: Shared,
     personal_lr: float | None,
-) -> tuple[Params, Update]:
-    """Train the whole model; send the stem and the cells up to the device's depth."""
-    shared = shared_names(device.net, depth, step_id.seed, device.name)
+) -> tuple[Params, Update]:  # fmt: skip
+    """Train the whole model; send what the device shares."""
+    shared = shared_names(device.net, part, step_id.seed, device.name)
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
-def exchange_upto(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    net: Net,
-    depth: Choice,
+def exchange_part(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, part: Shared,
     aggregator: Aggregator,
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
     """Aggregate what the sampled devices sent, and send every device what it shares."""
-    shared = {name: shared_names(net, depth, round_info.seed, name) for name in round_info.names}
+    shared = {name: shared_names(net, part, round_info.seed, name) for name in round_info.names}
     return exchange_parts(server, updates, shared, aggregator)
 
 
-def shared_names(net: Net, depth: Choice, seed: int, name: str) -> tuple[str, ...]:
+def shared_names(net: Net, part: Shared, seed: int, name: str) -> tuple[str, ...]:
     """Return the tensors that a device shares."""
-    here = draw_depth(net, seed, name) if depth == "random" else depth
+    if part == "base":
+        return tuple(name for layer in [*layers(net).values()][:-1] for name in layer)
+    here = draw_depth(net, seed, name) if part == "random" else part
     return () if here is None else names_up_to(net, here)
 
 
