@@ -7,7 +7,7 @@ from fedcore.types.federation import Params
 from fedcore.types.method import Combine, RoundInfo, Sent, Update
 
 
-@combine("fuse", "fold", "halve", "choose")
+@combine("fuse", "choose")
 def fuse(part: Combine, server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Fuse the devices' models, one after the other, layer after layer (CODE, (22) to (25))."""
     return part(server, updates, round_info)

@@ -16,7 +16,7 @@ anything.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -30,7 +30,7 @@ from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, tr
 from fedcore.data.task import label_kind_of
 from fedcore.methods.code import fusion
 from fedcore.methods.code.fusion import common_axes, fit_widths, fold_without_alignment
-from fedcore.methods.code.transport import FIGURES, Transport, report_plans
+from fedcore.methods.code.transport import FIGURES, Plan, Transport, report_plans
 from fedcore.nets import require_equal
 from fedcore.types.federation import Axes, Data, Device, Net, Params, Public
 from fedcore.types.method import Combine, HeldOut, Message, Method, Report, RoundInfo, Stage, StepId, Update, step_word
@@ -48,6 +48,9 @@ Where labels are no classes, the first is the second, by `LabelKind.score`. The 
 selects a model on the same examples that evaluate it. The second prefers a device with a single class, whose model is
 hardly ever wrong about it.
 """
+
+Folded: TypeAlias = tuple[Params, dict[str, dict[str, Plan]], list[tuple[str, str, float]]]
+"""One model of all, the plans of each fold, and each fold's device, that it is folded into, and its weight."""
 
 CLASS_HITS = "class_hits"
 """Entry of an update: for each class the device's validation examples, and how many its model gets right, (2, K)."""
@@ -78,7 +81,7 @@ def code_ot(
     """
     if fraction < 1:
         require_equal(nets)
-    combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, transport=transport)
+    combine = partial(fuse, nets=nets, axes=common_axes(nets), transport=transport, fold=in_order, order=order)
     return ranked_method(training, combine, rank_by, rounds, FIGURES, fraction)
 
 
@@ -89,18 +92,32 @@ def fuse(
     *,
     nets: Mapping[str, Net],
     axes: Axes,
-    order: Order,
     transport: Transport,
+    fold: Callable[[Mapping[str, Params], Axes, Transport], Folded],
+    order: Order = "ascending",
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Sort the models and fold them into one; report the transport plans."""
     names = rank_ascending(server, updates, nets)
     if order == "descending":
         names.reverse()
     models = {name: updates[name].params for name in names}
-    fused, plans = fusion.code(list(models.values()), axes, transport)
-    messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
+    fused, plans, of = fold(models, axes, transport)
+    return server, fit_widths(fused, models, nets, round_info.names, axes, transport), report_plans(plans, of)
+
+
+def in_order(models: Mapping[str, Params], axes: Axes, transport: Transport) -> Folded:
+    """Fold the models as CODE does."""
+    names = [*models]
+    fused, plans = fusion.code([*models.values()], axes, transport)
     of = [(name, names[i + 1], 0.5 ** (len(names) - max(i, 1))) for i, name in enumerate(names[:-1])]
-    return server, messages, report_plans(dict(zip(names[1:], plans, strict=True)), of)
+    return fused, dict(zip(names[1:], plans, strict=True)), of
+
+
+def to_best(models: Mapping[str, Params], axes: Axes, transport: Transport) -> Folded:
+    """Fold the models as LMF does."""
+    *others, best = names = [*models]
+    fused, plans = fusion.lmf([*models.values()], axes, transport, reference=len(others))
+    return fused, dict(zip(names, plans, strict=True)), [(name, best, 1 / len(names)) for name in others]
 
 
 def lmf(
@@ -125,26 +142,8 @@ def lmf(
     """
     if fraction < 1:
         require_equal(nets)
-    combine = partial(fuse_evenly, nets=nets, axes=common_axes(nets), transport=transport)
+    combine = partial(fuse, nets=nets, axes=common_axes(nets), transport=transport, fold=to_best)
     return ranked_method(training, combine, rank_by, rounds, FIGURES, fraction)
-
-
-def fuse_evenly(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    nets: Mapping[str, Net],
-    axes: Axes,
-    transport: Transport,
-) -> tuple[Params, Mapping[str, Message], Report]:
-    """Fuse the models; report the transport plans."""
-    names = rank_ascending(server, updates, nets)
-    models = {name: updates[name].params for name in names}
-    fused, plans = fusion.lmf(list(models.values()), axes, transport, reference=len(names) - 1)
-    messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
-    of = [(name, names[-1], 1 / len(names)) for name in names[:-1]]
-    return server, messages, report_plans(dict(zip(names, plans, strict=True)), of)
 
 
 @control
@@ -155,7 +154,7 @@ def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy =
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
-    return ranked_method(training, partial(choose_best, nets=nets), rank_by)
+    return ranked_method(training, partial(choose, nets=nets, how=best), rank_by)
 
 
 @control
@@ -166,7 +165,7 @@ def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = 
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
-    return ranked_method(training, partial(halve_best, nets=nets), rank_by)
+    return ranked_method(training, partial(choose, nets=nets, how=half_of_best), rank_by)
 
 
 @control
@@ -177,33 +176,30 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
-    return ranked_method(training, partial(fold_models, nets=nets), rank_by)
+    return ranked_method(training, partial(choose, nets=nets, how=fold_without_alignment), rank_by)
 
 
-def choose_best(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
+def choose(
+    server: Params,
+    updates: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    nets: Mapping[str, Net],
+    how: Callable[[Sequence[Params]], Params],
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the best model."""
-    return server, to_everyone(round_info.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))
+    """Send everyone one model. how: makes it of the devices' models, the most accurate one last."""
+    models = [updates[name].params for name in rank_ascending(server, updates, nets)]
+    return server, to_everyone(round_info.names, Message(how(models)))
 
 
-def halve_best(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
-) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the best model, every number in it halved (counters are kept)."""
-    best = updates[rank_ascending(server, updates, nets)[-1]].params
-    half = {name: x / 2 if x.is_floating_point() else x for name, x in best.items()}
-    return server, to_everyone(round_info.names, Message(half))
+def best(models: Sequence[Params]) -> Params:
+    """Return the last model."""
+    return models[-1]
 
 
-def fold_models(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
-) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the weighted mean of the models, in CODE's order."""
-    names = rank_ascending(server, updates, nets)
-    return server, to_everyone(
-        round_info.names, Message(fold_without_alignment([updates[name].params for name in names]))
-    )
+def half_of_best(models: Sequence[Params]) -> Params:
+    """Return the last model, every number in it halved (counters are kept)."""
+    return {name: x / 2 if x.is_floating_point() else x for name, x in models[-1].items()}
 
 
 def begin_ranking(
