@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import needs_classes, training_defaults
-from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
+from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init, to_sampled
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl.soft_targets import (
     COUNTS,
@@ -33,9 +33,6 @@ from fedcore.nets import require_equal
 from fedcore.types.federation import Device, Net, Params, Public
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Count, Fraction
-
-CHOSEN = "chosen/"
-"""Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
 
 
 @needs_classes("averages outputs by label")
@@ -98,12 +95,9 @@ def exchange_targets(
     others = {
         name: divide_rows(sum_of_means - means[name], holders - has[name].long(), server[SOFT]) for name in updates
     }
-    chosen = {name: tensor for name, tensor in server.items() if name.startswith(CHOSEN)}
-    chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
-    later, start = Message(extra={SOFT: everyones}), Message(from_memory(server), {SOFT: everyones})
-    messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in round_info.names}
+    server, messages = to_sampled(server, updates, round_info.names, Message(extra={SOFT: everyones}))
     messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
-    return server | chosen | {SOFT: everyones}, messages, report_targets(everyones, 1.0)
+    return server | {SOFT: everyones}, messages, report_targets(everyones, 1.0)
 
 
 def divide_rows(total: Tensor, count: Tensor, table: Tensor) -> Tensor:

@@ -40,14 +40,13 @@ from fedcore.core.messages import (
     merge_models,
     received_model,
     require_shared_init,
-    to_everyone,
     to_sampled,
 )
 from fedcore.core.training import Training, features, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.method import Begin, Message, Method, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
 __all__ = ["fedproto", "moon"]
@@ -122,13 +121,13 @@ def fedproto(
     require_cross_entropy("fedproto", training)
     if len({width(net) for net in nets.values()}) > 1:
         raise InputError("net.variants: fedproto averages features, the last layers must have equally many inputs")
-    local = partial(train_near_prototypes, training=training, strength=strength)
+    begin: Begin = partial(initial_messages, shared_init=training.shared_init)
     if fraction < 1:
         require_equal(nets)
         require_shared_init("fedproto with fraction below 1", training.shared_init)
-        return Method(begin_with_memory, (Stage(local, average_sampled, rounds, fraction),), merge_models)
-    begin = partial(initial_messages, shared_init=training.shared_init)
-    return Method(begin, (Stage(local, average_prototypes, rounds),), merge_models)
+        begin = begin_with_memory
+    local = partial(train_near_prototypes, training=training, strength=strength)
+    return Method(begin, (Stage(local, average_prototypes, rounds, fraction),), merge_models)
 
 
 def width(net: Net) -> int:
@@ -160,23 +159,15 @@ def prototype_loss(batch: Batch, *, strength: float) -> Tensor:
     return cross_entropy(batch.logits, batch.y) + strength * distance
 
 
-def mean_prototypes(updates: Mapping[str, Update]) -> Message:
-    """Return the prototypes of all devices' examples, and the counts."""
-    counts = torch.stack([update.extra[COUNTS] for update in updates.values()])  # (C, K)
-    shares = counts / counts.sum(0).clamp(min=1)
-    means = torch.stack([update.extra[PROTOTYPES] for update in updates.values()])
-    return Message(extra={PROTOTYPES: (shares[:, :, None] * means).sum(0), COUNTS: counts.sum(0)})
-
-
 def average_prototypes(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the mean prototypes."""
-    return server, to_everyone(round_info.names, mean_prototypes(updates))
+    """Send every device the prototypes of all devices' examples, and the counts.
 
-
-def average_sampled(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the mean prototypes, and the initial model to those that never took part."""
-    return to_sampled(server, updates, round_info.names, mean_prototypes(updates))
+    Those that never took part also get the initial model, if the server has it.
+    """
+    counts = torch.stack([update.extra[COUNTS] for update in updates.values()])  # (C, K)
+    shares = counts / counts.sum(0).clamp(min=1)
+    means = torch.stack([update.extra[PROTOTYPES] for update in updates.values()])
+    message = Message(extra={PROTOTYPES: (shares[:, :, None] * means).sum(0), COUNTS: counts.sum(0)})
+    return to_sampled(server, updates, round_info.names, message)

@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from fedcore.core.aggregation import by_size, mean
-from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone, unpack_models
+from fedcore.core.aggregation import average_models
+from fedcore.core.messages import WEIGHTS, initial_messages, unpack_models
 from fedcore.core.training import Training, accuracy, predict, train
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, both_errors, estimate, estimate_side
@@ -40,7 +40,7 @@ from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
 from fedcore.nets.inputs import with_integers
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Model, PairStage, RoundInfo, Sides, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, Model, PairStage, Sides, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Depth
 
 Disagreement: TypeAlias = Literal["omitted", "measured"]
@@ -135,7 +135,7 @@ def protocol_method(
             raise InputError(f"training.shared_init = false: {name}.pretrain averages models; use true, or pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps, patience=None)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
-        first = (*[Stage(partial(train, training=short), average_labelled)] * pretraining.pretrain, *first)
+        first = (*[Stage(partial(train, training=short), average_models)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))
     begin = partial(initial_messages, shared_init=training.shared_init)
     return Method(begin, stages, deploy_received, review, FIGURES, held_out=("val",))
@@ -206,14 +206,3 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
     x = torch.cat(parts)
     predictions = torch.stack([predict(member, device.net, x, SCORING_BATCH).argmax(1) for member in members])
     return memory, Update(extra={DIFFER: (predictions[:, None] != predictions).double().mean(2)})
-
-
-# step of the server
-
-
-def average_labelled(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the mean of the models, weighted by the devices' labelled examples."""
-    model = mean([update.params for update in updates.values()], by_size([update.size for update in updates.values()]))
-    return server, to_everyone(round_info.names, Message(model))
