@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedcore.errors import InputError
 from fedcore.report.terminal import standard
+from fedcore.results.summary import format_bytes
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,5 @@ def _cells(rows: list[CostEstimate], bound: bool) -> list[str]:
     seconds = "not known" if unknown and not seconds_known else f"{seconds_known:,.1f}{'+' * unknown}"
     return [
         f"{sum(row.steps for row in rows):,}", *([] if bound else [f"{sum(row.cached for row in rows):,}"]),
-        seconds, _size(sum(row.traffic for row in rows)),
+        seconds, format_bytes(sum(row.traffic for row in rows)),
     ]  # fmt: skip
-
-
-def _size(nbytes: float) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:,.1f} {unit}"
-    return f"{nbytes:.0f} B"

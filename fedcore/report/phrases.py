@@ -112,11 +112,6 @@ def tally(answers: Iterable[Answer]) -> str:
     return f"{first} in {number} of {counts.total()} settings{rest}."
 
 
-def points(difference: float) -> str:
-    """Return a difference of accuracies in percentage points, with its sign: +4.3."""
-    return f"{round(100 * difference, 1) + 0.0:+.1f}"
-
-
 def _change(metric: Metric, gain: Gain) -> str:
     """Return a gain and half of its interval: +4.3 ± 1.2."""
     return f"{metric.difference(gain.mean)} ± {metric.width(gain.margin)}"

@@ -11,7 +11,7 @@ from project_params import PARAMS, ROOT, refusal
 
 from fedcore.config.papers import Condition, Figure, Paper, Statement, Value, read_papers
 from fedcore.core.metrics import METRICS
-from fedcore.report.phrases import AnswerInWords, headline, points, sentences, tally
+from fedcore.report.phrases import AnswerInWords, headline, sentences, tally
 from fedcore.results.answer import answer
 from fedcore.results.criterion import Criterion
 
@@ -199,4 +199,4 @@ def test_an_answer_in_words_has_the_same_numbers_and_prints_its_sentences():
 
 @pytest.mark.parametrize(("difference", "text"), [(0.043, "+4.3"), (-0.0, "+0.0"), (-0.0004, "+0.0"), (-0.5, "-50.0")])
 def test_a_difference_is_in_points_with_its_sign(difference: float, text: str):
-    assert points(difference) == text
+    assert METRICS["accuracy"].difference(difference) == text
