@@ -7,8 +7,7 @@ import pandas as pd
 from PIL import Image
 from tables import NO_SECONDS, drawn
 
-from fedcore.report.page import Comparison, html
-from fedcore.report.plots import draw
+from fedcore.report.page import Comparison, draw, html
 from fedcore.results.answer import answers
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SETTING_KEY, summarise

@@ -24,7 +24,6 @@ from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from fedcore.report.phrases import facts, headline, sentences, tally
-from fedcore.report.plots import Plots
 from fedcore.report.tables import (
     FEW,
     Cell,
@@ -38,8 +37,9 @@ from fedcore.report.tables import (
     where_it_holds,
 )
 from fedcore.results.advice import Answer
-from fedcore.results.criterion import SettingKey
+from fedcore.results.criterion import Criterion, SettingKey
 from fedcore.results.outcomes import Outcomes
+from fedcore.results.summary import curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,6 @@ TITLE = "Which way of combining serves the devices best?"
 COMPARISON = "Scores on own test data and on the shared test set."
 ALONG = "Scores over the study's settings; hollow: controls."
 ROUNDS = "Scores over rounds, mean over devices and seeds, band ± 95 %; dotted: methods that are evaluated once."
-TRAFFIC = "Scores against what a device sends and receives; hollow: controls."
 CALIBRATION = "Share of own test rows that is right by confidence, in ten bins of a disc each; dashed: calibrated."
 DEVICES = "Scores of every device, one seed."
 TREND = "The best row that combines, and training alone, by the date of the run; dotted: other data than before."
@@ -188,7 +187,7 @@ def html(result: Comparison) -> str:
             drawn |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
             drawn |= {DEVICES: figures.per_device(tidy[key], METRICS[rows["metric"].iloc[0]], split=split)}
-            plain = {COMPARISON: plots.comparisons[study, setting], TRAFFIC: figures.accuracy_by_traffic(rows)}
+            plain = {COMPARISON: plots.comparisons[study, setting]}
         studies[study].sections.append(
             Section(
                 anchor,
@@ -251,3 +250,57 @@ def few_colours(png: bytes) -> bytes:
     with Image.open(io.BytesIO(png)) as image:
         image.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(small, "png")
     return small.getvalue()
+
+
+PANELS = 12
+"""A study with more settings has no picture of accuracy over rounds."""
+
+
+@dataclass(frozen=True)
+class Plots:
+    """PNG files by (study, setting). comparisons: accuracies of all methods. courses: accuracy over rounds."""
+
+    comparisons: dict[tuple[str, str], bytes]
+    courses: dict[tuple[str, str], bytes]
+
+
+def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion) -> Plots:
+    """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds.
+
+    criteria: which devices count.
+    """
+    count = summary.groupby("study")["setting"].nunique()
+    return Plots(
+        {
+            (study, setting): figures.png(figures.comparison(rows))
+            for (study, _, setting), rows in split_by_setting(summary)
+            if count[study] <= FEW
+        },
+        courses(curves(table, criteria), summary),
+    )
+
+
+def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
+    """Draw accuracy over rounds: (study, setting) -> a picture, for each setting in which a method has several rounds.
+
+    A study with more than FEW settings, at most PANELS, has one picture of them all: (study, ""). course: see `curves`.
+    """
+    pictures = {}
+    for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
+        of_study = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
+        metrics = dict(zip(rows["setting"].astype(str), rows["metric"], strict=True))
+        count = summary[summary["study"] == study]["setting"].nunique()
+        if count <= FEW:
+            for setting in dict.fromkeys(rows["setting"]):
+                pictures[str(study), str(setting)] = figures.png(
+                    figures.curves(of_study[of_study["setting"] == setting], METRICS[metrics[str(setting)]])
+                )
+        elif count <= PANELS:
+            order = {name: position for position, name in enumerate(dict.fromkeys(summary["setting"]))}
+            pictures[str(study), ""] = figures.png(
+                figures.curves(
+                    of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
+                    METRICS[rows["metric"].iloc[0]],
+                )
+            )
+    return pictures

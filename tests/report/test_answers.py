@@ -12,8 +12,8 @@ from tables import frame, rows
 
 from fedcore.core.metrics import METRICS
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
+from fedcore.report.page import Plots
 from fedcore.report.phrases import facts, headline, sentences
-from fedcore.report.plots import Plots
 from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
 from fedcore.results.advice import Answer

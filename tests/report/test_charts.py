@@ -18,8 +18,8 @@ from tables import NO_SECONDS, drawn, frame, rows
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
 from fedcore.report.history import HEADS, history_cells, print_history, trends
 from fedcore.report.names import GAP, shorten, shorten_one
+from fedcore.report.page import courses, draw
 from fedcore.report.phrases import sentences
-from fedcore.report.plots import courses, draw
 from fedcore.results.answer import answer, answers_by_budget
 from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.summary import curves, front, summarise

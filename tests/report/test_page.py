@@ -17,7 +17,7 @@ from tables import frame, grouped, rows
 from fedcore.config.papers import Condition, Figure, Paper, Value
 from fedcore.report import figures
 from fedcore.report import page as module
-from fedcore.report.plots import Plots, draw
+from fedcore.report.page import Plots, draw
 from fedcore.results.criterion import Criterion
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import by_group
@@ -103,7 +103,7 @@ def test_the_page_shows_every_setting_method_and_picture(page: str):
     for name in [*METHODS, "Who is best?", "alpha=1", "alpha=1 more", "Who holds what", "Again", "How to read this"]:
         assert name in seen.words
     pictures = [attributes for tag, attributes in seen.tags if tag == "img"]
-    assert len(pictures) == (4 + 2) + 3  # the second setting has neither several rounds nor given pictures
+    assert len(pictures) == (3 + 2) + 2  # the second setting has neither several rounds nor given pictures
     assert all(picture["alt"] for picture in pictures)
     assert seen.tags.count(("tr", {"class": "control"})) == 2
 

@@ -33,8 +33,7 @@ from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Resu
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
-from fedcore.report.page import TREND, Comparison, html
-from fedcore.report.plots import draw
+from fedcore.report.page import TREND, Comparison, draw, html
 from fedcore.report.tables import FEW, Table, csv, score_table, split_by_setting
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers

@@ -13,21 +13,19 @@ if TYPE_CHECKING:
     from fedcore.report.figures.drawing import drawings as drawings
     from fedcore.report.figures.drawing import heat_map as heat_map
     from fedcore.report.figures.drawing import png as png
-    from fedcore.report.figures.insides import features as features
-    from fedcore.report.figures.insides import similarity as similarity
     from fedcore.report.figures.results import accuracy_along as accuracy_along
-    from fedcore.report.figures.results import accuracy_by_traffic as accuracy_by_traffic
     from fedcore.report.figures.results import calibration as calibration
     from fedcore.report.figures.results import class_counts as class_counts
     from fedcore.report.figures.results import comparison as comparison
     from fedcore.report.figures.results import curves as curves
+    from fedcore.report.figures.results import features as features
     from fedcore.report.figures.results import per_device as per_device
+    from fedcore.report.figures.results import similarity as similarity
 
 _NAMES = {
     "drawing": ["Reports", "drawings", "heat_map", "png"],
-    "insides": ["features", "similarity"],
     "results": [
-        "accuracy_along", "accuracy_by_traffic", "calibration", "class_counts", "comparison", "curves", "per_device",
+        "accuracy_along", "calibration", "class_counts", "comparison", "curves", "features", "per_device", "similarity",
     ],
 }  # fmt: skip
 _PLACE = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

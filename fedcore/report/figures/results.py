@@ -1,11 +1,12 @@
 """Figures of class counts, and of accuracy: final, over rounds, along a grid, and of each device."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
@@ -13,7 +14,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from fedcore.core.metrics import ACCURACY, METRICS, Metric
 from fedcore.report.figures.drawing import (
     BLUE,
+    FEW_CELLS,
     GREY,
+    MARKERS,
     bare,
     labels,
     legend,
@@ -25,7 +28,7 @@ from fedcore.report.figures.drawing import (
     write_cells,
 )
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SPLITS, format_bytes, last_round
+from fedcore.results.summary import SPLITS, last_round
 
 EVEN = 1e6
 """An alpha from which on the classes' shares on devices differ by less than a thousandth."""
@@ -116,8 +119,13 @@ def comparison(summary: pd.DataFrame) -> Figure:
     control = summary["control"].to_numpy(bool)
     metric = METRICS[summary["metric"].iloc[0]]
     at = np.arange(len(summary)) + 0.9 * control
-    figure, panels = _panels(summary, 3.8, 1.9 + 0.34 * float(at.max() + 1.4), sharey=True)
-    for panel, split in panels.items():
+    splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()] or list(SPLITS)
+    figure = Figure(figsize=(1.6 + 3.8 * len(splits), 1.9 + 0.34 * float(at.max() + 1.4)))
+    figure.set_layout_engine("constrained", w_pad=0.12)
+    panels = figure.subplots(1, len(splits), sharex=True, sharey=True, squeeze=False)[0]
+    for panel, split in zip(panels, splits, strict=True):
+        panel.set_title(SPLITS[split], loc="left", fontsize=10)
+        bare(panel)
         table = summary[[f"{split}_{part}" for part in ("mean", "margin", "worst")]]
         rows = table.astype(float).to_numpy()
         for y, (mean, margin, worst), hollow in zip(at, rows, control, strict=True):
@@ -141,7 +149,7 @@ def comparison(summary: pd.DataFrame) -> Figure:
         panel.set_ylim(at.max() + 0.7, -0.7)
         if control.any() and not control.all():
             panel.axhline(at[control].min() - 0.95, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-    first = next(iter(panels))
+    first = panels[0]
     first.set_yticks(at, labels(summary["method"]))
     if control.any():
         first.annotate(
@@ -153,33 +161,6 @@ def comparison(summary: pd.DataFrame) -> Figure:
     handles: list[Any] = [band, tick]
     texts = ["mean ± 95 %", "worst device"]
     figure.legend(handles, texts, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
-    return figure
-
-
-def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
-    """Draw the accuracy of every method of one setting over the bytes that a device sends and receives (mean).
-
-    The axis is logarithmic above its first power of ten and linear below it, so that methods that send nothing are at
-    0. Controls are hollow.
-    """
-    sent = ((summary["bytes_up"] + summary["bytes_down"]) / summary["n_devices"]).fillna(0.0).to_numpy(float)
-    low = 10 ** np.floor(np.log10(sent[sent > 0].min(initial=np.inf))) if sent.any() else 1.0
-    metric = METRICS[summary["metric"].iloc[0]]
-    figure, panels = _panels(summary, 3.6, 3.4)
-    styles = method_styles(summary["method"], summary["control"])
-    styles = {method: style | {"linestyle": ""} for method, style in styles.items()}
-    for panel, split in panels.items():
-        for x, (_, row) in zip(sent, summary.iterrows(), strict=True):
-            mean, margin = float(row[f"{split}_mean"]), float(np.nan_to_num(row[f"{split}_margin"]))
-            panel.errorbar(x, mean, margin, elinewidth=1.2, **styles[row["method"]])
-        panel.set_xscale("symlog", linthresh=low)
-        panel.set_xlim(0.8 * low if sent.all() else -0.25 * low, 10 ** np.ceil(np.log10(max(sent.max() * 1.2, low))))
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.yaxis.set_major_formatter(_formatter(metric))
-        panel.set_xlabel("bytes up and down per device")
-    next(iter(panels)).set_ylabel(metric.words)
-    legend(figure, styles)
     return figure
 
 
@@ -370,13 +351,53 @@ def _formatter(metric: Metric) -> Any:
     return percent if metric.per == 100 else lambda value, _=None: f"{metric.per * value:.3g}"
 
 
-def _panels(summary: pd.DataFrame, wide: float, high: float, sharey: bool = False) -> tuple[Figure, dict[Axes, str]]:
-    """Return a figure with a panel for each split with values."""
-    splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()] or list(SPLITS)
-    figure = Figure(figsize=(1.6 + wide * len(splits), high))
-    figure.set_layout_engine("constrained", w_pad=0.12)
-    panels = figure.subplots(1, len(splits), sharex=True, sharey=sharey, squeeze=False)[0]
-    for panel, split in zip(panels, splits, strict=True):
-        panel.set_title(SPLITS[split], loc="left", fontsize=10)
-        bare(panel)
-    return figure, dict(zip(panels, splits, strict=True))
+def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
+    """Draw the cosine similarity of the devices' data (FedASA, Fig. 1), with the values for at most 16 devices.
+
+    cosine: (C, C) with the devices' names. groups: device -> group; devices are sorted by group, with lines between.
+    """
+    order = sorted(cosine.index, key=lambda name: (groups.get(name, "~"), name))
+    values = cosine.loc[order, order].to_numpy(float)
+    cell = float(np.clip(9 / len(order), 0.22, 0.46))  # inches
+    figure = Figure(figsize=(2.4 + cell * len(order), 1.0 + cell * len(order)), layout="constrained")
+    panel = figure.subplots()
+    show(figure, panel, values, "cosine", None)
+    name_cells(panel, order, order)
+    panel.tick_params(axis="x", rotation=90)
+    if len(order) <= FEW_CELLS:
+        write_cells(panel, values, lambda value: f"{value:.2f}".replace("0.", ".", 1))
+    for at, (first, second) in enumerate(itertools.pairwise(order)):
+        if groups.get(first) != groups.get(second):
+            panel.axhline(at + 0.5, color="white", linewidth=2)
+            panel.axvline(at + 0.5, color="white", linewidth=2)
+    return figure
+
+
+def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figure:
+    """Draw embedded examples, a panel for each method: the colour is the class, the marker the group (FedASA, Fig. 13).
+
+    plane: method -> columns x, y, label (class number), group (a name, "" for none).
+    """
+    columns = min(len(plane), 4)
+    lines = -(-len(plane) // columns)
+    figure = Figure(figsize=(1.7 + 2.7 * columns, 0.3 + 2.75 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    groups = sorted({group for points in plane.values() for group in points["group"].unique()})
+    colours = [colormaps["tab10" if len(classes) <= 10 else "tab20"](k % 20) for k in range(len(classes))]
+    for panel, (method, points) in zip(panels, plane.items(), strict=False):
+        for (label, group), some in points.groupby(["label", "group"]):
+            marker = MARKERS[groups.index(str(group)) % len(MARKERS)]
+            panel.scatter(some["x"], some["y"], s=11, color=colours[int(str(label))], marker=marker, linewidths=0)
+        panel.set_title(plain(method), loc="left", fontsize=10)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.spines[:].set_color("0.85")
+    for panel in panels[len(plane) :]:
+        panel.set_axis_off()
+    dots = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in colours]
+    marks = [Line2D([], [], color=GREY, marker=marker, linestyle="") for marker in MARKERS[: len(groups)]]
+    figure.legend(
+        dots + (marks if len(groups) > 1 else []), labels([*classes, *(groups if len(groups) > 1 else [])]),
+        loc="outside right center", frameon=False, fontsize=8,
+    )  # fmt: skip
+    return figure

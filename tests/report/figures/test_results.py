@@ -9,8 +9,7 @@ from fedcore.report.figures.code import shares_of_mass
 from fedcore.report.figures.dfl import tables_over_rounds
 from fedcore.report.figures.drawing import png
 from fedcore.report.figures.fedasa import cell_distances
-from fedcore.report.figures.insides import similarity
-from fedcore.report.figures.results import class_counts, class_shares
+from fedcore.report.figures.results import class_counts, class_shares, similarity
 from fedcore.results.summary import curves, summarise
 
 TWO = ["alone", "together"]
@@ -32,7 +31,6 @@ def test_every_picture_names_every_method_and_is_drawn(methods: list[str], devic
     summary = summary_of(table, methods[-1])
     pictures = [
         figures.comparison(summary),
-        figures.accuracy_by_traffic(summary),
         figures.curves(curves(table)),
         figures.per_device(table),
     ]
@@ -57,19 +55,6 @@ def test_comparison_is_sorted_by_rank_with_the_controls_below():
 def test_comparison_without_own_test_data_has_one_panel():
     table = frame(rows({"a": [[np.nan]], "b": [[np.nan]]}))
     assert [panel.get_title(loc="left") for panel in figures.comparison(summary_of(table)).axes] == ["shared test"]
-
-
-@pytest.mark.slow
-def test_a_method_that_sends_nothing_stands_at_zero_on_a_logarithmic_axis():
-    summary = summary_of(drawn(TWO, 4))
-    panel = figures.accuracy_by_traffic(summary).axes[0]
-    assert [float(line.get_xdata()[0]) for line in panel.lines] == [0.0, 3000.0]
-    left, right = panel.get_xlim()
-    assert left < 0 < 3000 < right
-    to_axis = panel.transData.transform([(x, 0.5) for x in (0, 1000, 10_000)])[:, 0]
-    assert (np.diff(to_axis) > 0).all()
-    for silent in (summary[:1], summary[1:]):
-        figures.png(figures.accuracy_by_traffic(silent))
 
 
 def test_curves_draw_what_was_measured():
