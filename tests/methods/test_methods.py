@@ -19,8 +19,7 @@ from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.core.training import predict, train
 from fedcore.execute.workers import Inline, one_thread
-from fedcore.methods import METHODS, method
-from fedcore.methods.registry import builder, needs_sums_alone, require_real
+from fedcore.methods import METHODS, builder, method, needs_sums_alone, require_real
 from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 MODULES = sorted({*METHODS.values()})
