@@ -26,7 +26,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedcore.methods.st_lf.bound import source_bound, target_bound
 from fedcore.methods.st_lf.energy import draw_energy
-from fedcore.methods.st_lf.problem import Array, Problem, energy_of_links
+from fedcore.methods.st_lf.problem import Array, Problem
 from fedcore.methods.st_lf.programs import SolverSettings, solve_program
 from fedcore.report.figures import png
 from fedcore.report.figures.st_lf import descent
@@ -112,7 +112,7 @@ def figure_6() -> Figure:
     base = problem(list(labelled), symmetric(0), 0.0)
     for solver, label in (("successive", "Algorithm 2"), ("exact", "optimum")):
         answers = [solve_program(replace(base, phi_e=phi_e), SolverSettings(solver)) for phi_e in PHI_E]
-        joules = [energy_of_links(base.energy, answer.alpha) for answer in answers]
+        joules = [float(base.energy[answer.alpha > 0].sum()) for answer in answers]
         counts = [int((answer.alpha > 0).sum()) for answer in answers]
         print(f"Fig. 6, {label}: joules {[round(x, 1) for x in joules]}, links {counts}")
         for panel, values in ((energy, joules), (links, counts)):

@@ -78,8 +78,8 @@ class Solution:
 
     psi: (N,), 0 for a source and 1 for a target. alpha: (N, N), columns of targets on the simplex over the sources,
     columns of sources and rows of targets zero. objective: (11) at this point. gap: relative excess over the optimum
-    (nan if unknown). trace: the penalised objective after each iteration of Algorithm 2. seconds: time of the program
-    itself, without the computation of the gap. status: the solver's status; after a failure, also the fallback used.
+    (nan if unknown). trace: the penalised objective after each iteration of Algorithm 2. status: the solver's status;
+    after a failure, also the fallback used.
     """
 
     psi: Array
@@ -87,7 +87,6 @@ class Solution:
     objective: float
     gap: float
     iterations: int
-    seconds: float
     status: str
     trace: tuple[float, ...] = ()
 
@@ -101,11 +100,6 @@ def objective(problem: Problem, psi: Array, alpha: Array) -> float:
     energy = problem.energy * alpha / (alpha + EPS_E)
     errors = problem.phi_s * ((1 - psi) * problem.source).sum() + problem.phi_t * (sent * bound).sum()
     return float(errors + problem.phi_e * energy.sum())
-
-
-def energy_of_links(energy: Array, alpha: Array) -> float:
-    """Return the cost of the links in use: the sum of K_ij over alpha_ij > 0, in the unit of K."""
-    return float(energy[alpha > 0].sum())
 
 
 def best_links(problem: Problem, psi: Array) -> Array:

@@ -13,7 +13,6 @@ with c_ij = phi_T T_ij + phi_E K_ij / (1 + eps_E). x is integral if y is. If the
 chooses.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,10 +76,9 @@ def solve_successively(
     point is worse than the previous one, ends the iteration; if the first step fails, the result is that of
     `local_search`. trace: the penalised objective (83) of every iterate.
     """
-    began = time.perf_counter()
     n = len(problem)
     if n == 1:
-        return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, began, "Solved")
+        return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, "Solved")
     form = solve_step.__name__
     at, status = begin or initial_point(n), f"{form}: max_iterations"
     trace: list[float] = []
@@ -90,7 +88,7 @@ def solve_successively(
         if step.point is None or (trace and value > trace[-1] * (1 + RISE)):
             status = f"{form}: {step.status} at iteration {iteration}"
             if not trace:
-                return _fallback(problem, began, status)
+                return _fallback(problem, status)
             status += f"; fallback: iteration {iteration - 1}"
             break
         moved = max(abs(step.point.psi - at.psi).max(), abs(step.point.alpha - at.alpha).max())
@@ -100,7 +98,7 @@ def solve_successively(
             status = f"{form}: {step.status}"
             break
     psi, alpha = round_point(at)
-    return replace(_solution(problem, psi, alpha, len(trace), began, status), trace=tuple(trace))
+    return replace(_solution(problem, psi, alpha, len(trace), status), trace=tuple(trace))
 
 
 def round_point(at: Point) -> tuple[Array, Array]:
@@ -119,11 +117,8 @@ def round_point(at: Point) -> tuple[Array, Array]:
 
 def repair_links(problem: Problem, settings: SolverSettings) -> Solution:
     """Return Algorithm 2's sources with every target's best link (`best_links`)."""
-    began = time.perf_counter()
     relaxed = solve_successively(problem, settings)
-    answer = _solution(
-        problem, relaxed.psi, best_links(problem, relaxed.psi), relaxed.iterations, began, relaxed.status
-    )
+    answer = _solution(problem, relaxed.psi, best_links(problem, relaxed.psi), relaxed.iterations, relaxed.status)
     return replace(answer, trace=relaxed.trace)
 
 
@@ -134,10 +129,9 @@ def solve_exactly(problem: Problem, settings: SolverSettings | None = None, *, t
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second
 
-    began = time.perf_counter()
     n = len(problem)
     if n == 1:
-        return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, began, OPTIMAL)
+        return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, OPTIMAL)
     i, j = np.nonzero(~np.eye(n, dtype=bool))
     pairs = np.arange(len(i))
     ones = np.ones(len(i))
@@ -154,9 +148,9 @@ def solve_exactly(problem: Problem, settings: SolverSettings | None = None, *, t
         options={"mip_rel_gap": 0.0, "time_limit": time_limit},
     )
     if result.status != 0:
-        return _fallback(problem, began, f"HiGHS: {result.message.split('.')[0].strip()}")
+        return _fallback(problem, f"HiGHS: {result.message.split('.')[0].strip()}")
     psi = np.asarray(result.x[:n] < 0.5, dtype=np.float64)
-    return _solution(problem, psi, best_links(problem, psi), int(result.mip_node_count), began, OPTIMAL)
+    return _solution(problem, psi, best_links(problem, psi), int(result.mip_node_count), OPTIMAL)
 
 
 OPTIMAL = "HiGHS: optimal"
@@ -178,14 +172,13 @@ def local_search(problem: Problem) -> Array:
         psi[device], now = 1 - psi[device], flips[device]
 
 
-def _solution(problem: Problem, psi: Array, alpha: Array, iterations: int, began: float, status: str) -> Solution:
-    seconds = time.perf_counter() - began
-    return Solution(psi, alpha, objective(problem, psi, alpha), np.nan, iterations, seconds, status)
+def _solution(problem: Problem, psi: Array, alpha: Array, iterations: int, status: str) -> Solution:
+    return Solution(psi, alpha, objective(problem, psi, alpha), np.nan, iterations, status)
 
 
-def _fallback(problem: Problem, began: float, status: str) -> Solution:
+def _fallback(problem: Problem, status: str) -> Solution:
     psi = local_search(problem)
-    return _solution(problem, psi, best_links(problem, psi), 0, began, f"{status}; fallback: local search")
+    return _solution(problem, psi, best_links(problem, psi), 0, f"{status}; fallback: local search")
 
 
 SOLVERS: dict[str, Callable[[Problem, SolverSettings], Solution]] = {
