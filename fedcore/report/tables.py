@@ -119,24 +119,20 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
             for part in parts:
                 value = row[f"{split}_{part}"]
                 line[f"{split}_{part}"] = quantity(metric.scaled(value), value)
-    for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
-        heads[way] = f"{word} per\ndevice"
-        for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
-            line[way] = quantity(format_bytes(sent), sent)
+    up, down = (rows[f"bytes_{way}"] / rows["n_devices"] for way in ("up", "down"))
+    further = {"bytes_up": ("up per\ndevice", up, format_bytes), "bytes_down": ("down per\ndevice", down, format_bytes)}
     if rows["rounds"].max() > 1:
-        heads["bytes_round"] = "up per\ndevice,\nround"
-        for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
-            line["bytes_round"] = quantity(format_bytes(sent), sent)
+        further["bytes_round"] = "up per\ndevice,\nround", up / rows["rounds"], format_bytes
     if rows["macs"].max() > rows["macs"].min():
-        for cost, word in {"nets_run": "nets\nrun", "macs": "multiplications\nper example"}.items():
-            heads[cost] = word
-            for line, value in zip(lines, rows[cost], strict=True):
-                line[cost] = quantity("-" if pd.isna(value) else f"{value:,.0f}", value)
+        further["nets_run"] = "nets\nrun", rows["nets_run"], "{:,.0f}".format
+        further["macs"] = "multiplications\nper example", rows["macs"], "{:,.0f}".format
     for clock, word in {"wall": "seconds", "cpu": "seconds\nof CPU"}.items():
         if rows[clock].notna().any():
-            heads[clock] = word
-            for line, value in zip(lines, rows[clock], strict=True):
-                line[clock] = quantity(number(value), value)
+            further[clock] = word, rows[clock], "{:.1f}".format
+    for name, (head, values, form) in further.items():
+        heads[name] = head
+        for line, value in zip(lines, values, strict=True):
+            line[name] = quantity("-" if pd.isna(value) else form(value), value)
     return heads, lines
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, plain
+from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, grid, plain
 from fedcore.results.reports import matrices
 from fedcore.types.federation import Params
 
@@ -35,19 +35,15 @@ def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
     plans: name -> (n, m), non-negative. Of large plans each drawn cell is the largest of a block, so that a lone match
     (a plan that is nearly a permutation) stays visible.
     """
-    columns = min(len(plans), 6)
-    lines = -(-len(plans) // columns)
-    figure = Figure(figsize=(0.9 + 1.7 * columns, 0.5 + 1.9 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel, (name, plan) in zip(panels, plans.items(), strict=False):
+    figure, panels = grid(len(plans), 6, (0.9, 0.5), (1.7, 1.9))
+    for panel, (name, plan) in zip(panels, plans.items(), strict=True):
         mass = np.asarray(plan, float)
         image = panel.imshow(_coarse(_shares(mass), 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
         panel.set_title(f"{plain(name)}\n{mass.shape[0]} by {mass.shape[1]}", fontsize=7)
         panel.set_xticks([])
         panel.set_yticks([])
-    for panel in panels[len(plans) :]:
-        panel.set_axis_off()
-    figure.colorbar(image, ax=panels.tolist(), label="share of a unit's mass", shrink=1 / lines, aspect=16)
+    shrink = 1 / -(-len(plans) // 6)
+    figure.colorbar(image, ax=figure.axes, label="share of a unit's mass", shrink=shrink, aspect=16)
     return figure
 
 

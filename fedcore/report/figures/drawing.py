@@ -40,6 +40,22 @@ Drawing: TypeAlias = tuple[str, str, Callable[[], Figure]]
 """A picture's name, its caption, and the call that draws it. The name of one method's picture ends in -<label>."""
 
 
+def grid(
+    count: int, most: int, margins: tuple[float, float], size: tuple[float, float], shared: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of so many panels, at most `most` side by side.
+
+    margins: beside and above them, size: of each, in inches. shared: whether they have their axes in common.
+    """
+    columns = min(count, most)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(margins[0] + size[0] * columns, margins[1] + size[1] * lines), layout="constrained")
+    panels = [*figure.subplots(lines, columns, sharex=shared, sharey=shared, squeeze=False).ravel()]
+    for panel in panels[count:]:
+        panel.set_axis_off()
+    return figure, panels[:count]
+
+
 def show(
     figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
 ) -> None:

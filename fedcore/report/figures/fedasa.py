@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedcore.report.figures.drawing import FEW_CELLS, Drawing, Reports, name_cells, plain, show, write_cells
+from fedcore.report.figures.drawing import FEW_CELLS, Drawing, Reports, grid, name_cells, plain, show, write_cells
 from fedcore.results import reports as read
 
 CHOSEN = "#d55e00"
@@ -30,14 +30,11 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
     numbers: method -> device -> depth and distance_0, distance_1, ..., see
     :func:`fedcore.methods.fedasa.fedasa.report_distances`.
     """
-    columns = min(len(numbers), 4)
-    lines = -(-len(numbers) // columns)
     cells = max(int(name.rpartition("_")[2]) for devices in numbers.values() for names in devices.values()
                 for name in names if name != "depth") + 1  # fmt: skip
     high = 0.9 + 0.27 * max(map(len, numbers.values()))
-    figure = Figure(figsize=(0.7 + (1.8 + 0.46 * cells) * columns, high * lines + 0.2), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel, (method, devices) in zip(panels, numbers.items(), strict=False):
+    figure, panels = grid(len(numbers), 4, (0.7, 0.2), (1.8 + 0.46 * cells, high))
+    for panel, (method, devices) in zip(panels, numbers.items(), strict=True):
         values = np.array([[named.get(f"distance_{m}", np.nan) for m in range(cells)] for named in devices.values()])
         finite = values[np.isfinite(values)]
         wide = bool(finite.min() > 0) and bool(finite.max() > 10 * finite.min())
@@ -51,6 +48,4 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         for y, named in enumerate(devices.values()):
             corner = named["depth"] - 0.46, y - 0.44
             panel.add_patch(Rectangle(corner, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
-    for panel in panels[len(numbers) :]:
-        panel.set_axis_off()
     return figure

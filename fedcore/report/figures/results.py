@@ -18,6 +18,7 @@ from fedcore.report.figures.drawing import (
     GREY,
     MARKERS,
     bare,
+    grid,
     labels,
     legend,
     method_styles,
@@ -180,11 +181,8 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
         pairs = [(names[0], split) for split in splits]
     last = course[course["split"] == pairs[0][1]].sort_values("step").groupby("method")["mean"].last()
     styles = method_styles(last.sort_values(ascending=False, kind="stable").index)
-    columns = min(len(pairs), 3)
-    lines = -(-len(pairs) // columns)
-    figure = Figure(figsize=(1.6 + 3.6 * columns, 0.6 + 2.8 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for panel, (name, split) in zip(panels, pairs, strict=False):
+    figure, panels = grid(len(pairs), 3, (1.6, 0.6), (3.6, 2.8), shared=True)
+    for panel, (name, split) in zip(panels, pairs, strict=True):
         here = course[(course["setting"] == name) & (course["split"] == split)]
         for method, line in here.groupby("method"):
             step, mean, margin = line.sort_values("step")[["step", "mean", "margin"]].to_numpy(float).T
@@ -199,8 +197,6 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel)
-    for panel in panels[len(pairs) :]:
-        panel.set_axis_off()
     figure.supxlabel("round", fontsize=10)
     figure.supylabel(metric.words if len(names) == 1 else f"{metric.words} on {SPLITS[pairs[0][1]]} data", fontsize=10)
     legend(figure, styles)
@@ -251,17 +247,14 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         for name, point in point_of.items()
     }
     panels = list(dict.fromkeys(title_of.values()))
-    columns = min(len(panels), 3)
-    lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(1.8 + 3.2 * columns, 0.6 + 2.7 * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    figure, axes = grid(len(panels), 3, (1.8, 0.6), (3.2, 2.7), shared=True)
     values = list(dict.fromkeys(point[key] for point in point_of.values()))
     if numbers := all(isinstance(value, int | float) for value in values):
         values = sorted(values)
         least = min((value for value in values if value > 0), default=values[-1])
         numbers = values[-1] <= (1e6 if values[0] > 0 else 1e2) * least
     styles = method_styles(summary["method"], summary["control"])
-    for panel, word in zip(axes, panels, strict=False):
+    for panel, word in zip(axes, panels, strict=True):
         rows = summary[summary["setting"].isin([name for name in point_of if title_of[name] == word])]
         for method, line in rows.groupby("method", sort=False):
             x = [point_of[name][key] if numbers else values.index(point_of[name][key]) for name in line["setting"]]
@@ -271,8 +264,6 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         panel.set_title(word, loc="left", fontsize=10)
         panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel)
-    for panel in axes[len(panels) :]:
-        panel.set_axis_off()
     first = axes[0]
     if numbers and min(values) > 0 and max(values) >= 8 * min(values):
         first.set_xscale("log")
@@ -378,13 +369,10 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
 
     plane: method -> columns x, y, label (class number), group (a name, "" for none).
     """
-    columns = min(len(plane), 4)
-    lines = -(-len(plane) // columns)
-    figure = Figure(figsize=(1.7 + 2.7 * columns, 0.3 + 2.75 * lines), layout="constrained")
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    figure, panels = grid(len(plane), 4, (1.7, 0.3), (2.7, 2.75))
     groups = sorted({group for points in plane.values() for group in points["group"].unique()})
     colours = [colormaps["tab10" if len(classes) <= 10 else "tab20"](k % 20) for k in range(len(classes))]
-    for panel, (method, points) in zip(panels, plane.items(), strict=False):
+    for panel, (method, points) in zip(panels, plane.items(), strict=True):
         for (label, group), some in points.groupby(["label", "group"]):
             marker = MARKERS[groups.index(str(group)) % len(MARKERS)]
             panel.scatter(some["x"], some["y"], s=11, color=colours[int(str(label))], marker=marker, linewidths=0)
@@ -392,8 +380,6 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
         panel.set_xticks([])
         panel.set_yticks([])
         panel.spines[:].set_color("0.85")
-    for panel in panels[len(plane) :]:
-        panel.set_axis_off()
     dots = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in colours]
     marks = [Line2D([], [], color=GREY, marker=marker, linestyle="") for marker in MARKERS[: len(groups)]]
     figure.legend(
