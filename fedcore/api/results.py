@@ -35,7 +35,7 @@ from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
-from fedcore.types.federation import Data, Device, Federation, LabelScale, Net
+from fedcore.types.federation import Data, Federation, LabelScale, Net
 from fedcore.types.method import Method, Model
 
 if TYPE_CHECKING:
@@ -166,33 +166,22 @@ class Result:
         groups = deployments(self.method, fed, self.rounds[-1].state)
         with one_thread():
             models = {name: deploy(*inputs) for names, (deploy, *inputs) in groups for name in names}
+        divided = self.fed if isinstance(self.fed, DividedDataset) else None
+        table = divided.schema(self.seed) if divided and schema_of(divided.dataset).columns else None
         return {
             name: DeployedModel(
                 models[name],
                 device.net,
                 tuple(device.data.train.x.shape[1:]),
-                self._scale(name),
-                self._encode(name),
+                partial(divided.scale_like, device=name, seed=self.seed) if divided else _as_given,
+                partial(encode, schema=table, device=name) if table else None,
                 LABEL_KINDS[fed.task],
                 fed.scoring.label_scale,
-                schema_of(self.fed.dataset).several if isinstance(self.fed, DividedDataset) else (),
-                self._learnt(device).dtype == torch.uint8,
+                schema_of(divided.dataset).several if divided else (),
+                (divided.dataset if divided else device.data).train.x.dtype == torch.uint8,
             )
             for name, device in fed.devices.items()
         }
-
-    def _scale(self, device: str) -> Callable[[Data], Data]:
-        if isinstance(self.fed, DividedDataset):
-            return partial(self.fed.scale_like, device=device, seed=self.seed)
-        return _as_given
-
-    def _learnt(self, device: Device) -> Tensor:
-        return (self.fed.dataset if isinstance(self.fed, DividedDataset) else device.data).train.x
-
-    def _encode(self, device: str) -> Callable[[pd.DataFrame], Tensor] | None:
-        if not isinstance(self.fed, DividedDataset) or not schema_of(self.fed.dataset).columns:
-            return None
-        return partial(encode, schema=self.fed.schema(self.seed), device=device)
 
 
 def _as_given(data: Data) -> Data:
