@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from fedcore import nets
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import HYPER, MEAN, Aggregator, exchange_parts, hyper_model, sample_submodels
-from fedcore.core.messages import initial_messages, merge_models, to_chosen
+from fedcore.core.aggregation import HYPER, MEAN, Aggregator, exchange_parts
+from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.core.training import (
     Training,
@@ -45,7 +45,7 @@ from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, max_depth, names_up_to, require_comparable
 from fedcore.types.federation import Data, Device, Net, Params, Public, nbytes
-from fedcore.types.method import Combine, Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
 
 Distance: TypeAlias = Literal["printed", "unit_norm"]
@@ -107,8 +107,7 @@ Start: TypeAlias = Literal["own", "devices"]
 """Where the auxiliary model starts: from weights of its own, or from the devices' common initial model."""
 
 AUXILIARY, DEPTH = "auxiliary/", "depth/"
-"""Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; if not all devices take part,
-their depths."""
+"""Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; the devices' depths."""
 
 SHORTER = tuple(eighths / 8 for eighths in range(1, 8))
 """Lengths of the auxiliary model's last step that are tried, as fractions of it."""
@@ -171,10 +170,7 @@ def fedasa(
     memory = net if cells == max_depth(net) else shorten(net, cells)
     middle = cells // 2 if cell is None else cell
     find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, aggregator=aggregator)
-    combine: Combine = partial(mix, aggregator=aggregator)
-    if fraction < 1:
-        find = partial(find, remember=True)
-        combine = partial(mix_sampled, net=net, aggregator=aggregator)
+    combine = partial(mix, net=net, aggregator=aggregator)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, combine, rounds - aligning, fraction))
@@ -334,14 +330,11 @@ def align(
     auxiliary: Net,
     cell: int,
     distance: Distance,
-    aggregator: Aggregator = MEAN,
-    remember: bool = False,
+    aggregator: Aggregator,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
     Report m*_k and the distances of every device, and for topic "auxiliary" the auxiliary model's accuracy and steps.
-
-    remember: whether the server keeps the depths, for rounds in which not all devices take part.
     """
     model = {name: server[f"{AUXILIARY}{name}"] for name in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
@@ -352,34 +345,28 @@ def align(
         name: replace(update, params={part: update.params[part] for part in names_up_to(net, depths[name])})
         for name, update in updates.items()
     }
-    if remember:
-        server = server | to_chosen(updates) | {f"{DEPTH}{name}": torch.tensor(m) for name, m in depths.items()}
+    server = server | {f"{DEPTH}{name}": torch.tensor(m) for name, m in depths.items()}
     report = report_distances(depths, distance_of)
     numbers = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
-    return *aggregate(server, used, aggregator), replace(
+    return *share(server, used, round_info, net, aggregator), replace(
         report, devices={**report.devices, "auxiliary": dict.fromkeys(depths, numbers)}
     )
 
 
 def mix(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, aggregator: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate and sample; alignment is over, so drop the auxiliary model."""
-    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, aggregator)
-
-
-def mix_sampled(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, aggregator: Aggregator = MEAN
-) -> tuple[Params, Mapping[str, Message]]:
-    """Aggregate what the sampled devices sent, and send every device its part of the hyper-model."""
     server = {name: x for name, x in server.items() if not name.startswith(AUXILIARY)}
-    shared = {name: names_up_to(net, int(server[f"{DEPTH}{name}"])) for name in round_info.names}
-    return exchange_parts(server, updates, shared, aggregator)
+    return share(server, updates, round_info, net, aggregator)
 
 
-def aggregate(
-    server: Params, updates: Mapping[str, Update], aggregator: Aggregator
+def share(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, net: Net, aggregator: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
-    hyper = hyper_model(updates, aggregator)
-    return server | {f"{HYPER}{name}": x for name, x in hyper.items()}, sample_submodels(hyper, updates)
+    """Replace the operators of the updates in the hyper-model (9), keep the others, and send every device its part.
+
+    A device whose updates never came in the alignment rounds has the stem.
+    """
+    depths = {name: int(server.get(f"{DEPTH}{name}", 0)) for name in round_info.names}
+    return exchange_parts(server, updates, {name: names_up_to(net, m) for name, m in depths.items()}, aggregator)

@@ -15,7 +15,7 @@ from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 
 from fedcore import Data, InputError, nets
-from fedcore.core.aggregation import by_size, exchange, mean
+from fedcore.core.aggregation import MEAN, by_size, exchange, mean
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import Training, accuracy, train
 from fedcore.data import load as load_data
@@ -25,6 +25,7 @@ from fedcore.methods.fedasa.fedasa import depths_within, distances, mix, report_
 from fedcore.nets.copies import load
 from fedcore.nets.parts import features, max_depth, names_up_to, parts
 from fedcore.results.reports import devices
+from fedcore.types.federation import Threats
 from fedcore.types.method import Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
@@ -69,7 +70,8 @@ def test_three_devices_with_unequal_depths_by_hand():
         name: Update(filled(names_up_to(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)
     }
     before = {f"hyper/{key}": x for key, x in filled(NAMES, -1).items()}
-    server, messages = mix(before, updates, round_info())
+    before |= {f"depth/{name}": torch.tensor(m) for m, name in enumerate(numbers)}
+    server, messages = mix(before, updates, round_info(), net=NET, aggregator=MEAN)
     expected = {"stem": (1 * 6 + 2 * 12 + 3 * 18) / 6, "cell1": (2 * 12 + 3 * 18) / 5, "cell2": 18, "cell3": -1}
     for part, names in parts(NET).items():
         for key, x in filled(names, expected.get(part, -1)).items():
@@ -82,6 +84,17 @@ def test_three_devices_with_unequal_depths_by_hand():
     assert {name: [*message.params] for name, message in messages.items()} == {
         name: [*update.params] for name, update in updates.items()
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_a_device_whose_updates_were_lost_in_alignment_shares_the_stem(fraction):
+    fed = signals("abcd")
+    rounds = play(fedasa(nets=fed.public.nets, fraction=fraction), replace(fed, threats=Threats(drop=0.6)), 1)
+    depths = dict.fromkeys("abcd", 0) | alignment(rounds)
+    assert len(alignment(rounds)) < 4
+    for name, message in rounds[-1].state.messages.items():
+        assert [*message.params] == [*names_up_to(NET, depths[name])]
 
 
 def everyone_at_full_depth(**changes):
@@ -222,7 +235,8 @@ def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     assert [one.up for one in rounds[2:]] == 2 * [{name: COSTS[m] for name, m in depths.items()}]
     assert rounds[2].report == rounds[3].report == Report()
     kept = [{key.partition("/")[0] for key in one.state.server} for one in rounds]
-    assert kept == 2 * [{"auxiliary", "hyper"}] + 2 * [{"hyper"}]
+    stays = {"chosen", "depth", "hyper"}
+    assert kept == 2 * [stays | {"auxiliary"}] + 2 * [stays]
     assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).round_info.stage == 0
 
 
