@@ -169,10 +169,6 @@ class DividedDataset:
         """Return the examples of each device and class, see :func:`fedcore.partition.tables.counts`."""
         return counts(self.dataset, self.partition(seed))
 
-    def scale_like(self, data: Data, device: str, seed: int = 0) -> Data:
-        """Return examples as they were loaded, prepared as a device prepares its own."""
-        return prepare(data, self.schema(seed).devices[device])
-
     def schema(self, seed: int = 0) -> Schema:
         """Return how examples are prepared, see :mod:`fedcore.data.schema`."""
         trains = training(self.partition(seed))

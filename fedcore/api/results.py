@@ -19,10 +19,9 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import outputs
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
-from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.data.inputs import Input, as_mapping, side_by_side
-from fedcore.data.prepare import in_unit
+from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
@@ -167,17 +166,17 @@ class Result:
         with one_thread():
             models = {name: deploy(*inputs) for names, (deploy, *inputs) in groups for name in names}
         divided = self.fed if isinstance(self.fed, DividedDataset) else None
-        table = divided.schema(self.seed) if divided and schema_of(divided.dataset).columns else None
+        schema = divided.schema(self.seed) if divided else None
         return {
             name: DeployedModel(
                 models[name],
                 device.net,
                 tuple(device.data.train.x.shape[1:]),
-                partial(divided.scale_like, device=name, seed=self.seed) if divided else _as_given,
-                partial(encode, schema=table, device=name) if table else None,
+                partial(prepare, fit=schema.devices[name]) if schema else _as_given,
+                partial(encode, schema=schema, device=name) if schema and schema.columns else None,
                 LABEL_KINDS[fed.task],
                 fed.scoring.label_scale,
-                schema_of(divided.dataset).several if divided else (),
+                schema.several if schema else (),
                 (divided.dataset if divided else device.data).train.x.dtype == torch.uint8,
             )
             for name, device in fed.devices.items()
