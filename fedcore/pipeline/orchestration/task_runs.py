@@ -221,20 +221,13 @@ def in_order_of_completion(ends: Mapping[Any, Future[Any]]) -> Iterator[Any]:
     yield from units.values()
 
 
-def _should_retry(state: State[Any]) -> bool:
+def _should_retry(task: Any, run: Any, state: State[Any]) -> bool:
     """Tell whether to try a step again: if its worker was killed, but not after an error of the step.
 
     Dask has tried a step again already when it says that several workers died.
     """
-    try:
-        state.result()
-    except WorkerDied as died:
-        return died.times == 1
-    except Exception:
-        return False
-    return False
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, WorkerDied) and error.times == 1
 
 
-RETRIED: dict[str, Any] = {
-    "retries": RETRIES, "retry_condition_fn": lambda task, run, state: _should_retry(state)
-}  # fmt: skip
+RETRIED: dict[str, Any] = {"retries": RETRIES, "retry_condition_fn": _should_retry}
