@@ -1,6 +1,8 @@
 """What a run would cost, beside what it then computes."""
 
+import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -52,10 +54,29 @@ def sizes_of(fed: Federation) -> dict[str, int]:
     return {name: len(device.data.train) for name, device in fed.devices.items()}
 
 
+def word(node: Any) -> str:
+    return str(re.split("[ :]", node.name)[0])
+
+
+ARROWS = {
+    "code_ot": "partition > begin > train > rank > fuse > deploy, fuse > evaluate, fuse > train",  # of two rounds
+    "dfl": "partition > begin > rounds > deploy",  # which score, too
+    "fedasa": "partition > begin > train > align > train > mix > deploy, align > evaluate, mix > evaluate",
+    "st_lf": "partition > begin > train > keep > report > gather > link > offer > send > deploy, "
+    "keep > compare > link, keep > evaluate, link > evaluate, send > evaluate",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "threats"), [*((name, None) for name in ROWS), *HOSTILE])
-def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(name: str, threats: Threats | None, project: Path):
-    """Before the run none is cached, and the kinds are known; after it all are, and so is each key."""
+def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(
+    name: str, threats: Threats | None, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Before the run none is cached, and the kinds are known; after it all are, and so is each key.
+
+    The run is drawn as the papers draw it: an arrow for each kind of step that reads what another has returned.
+    """
+    nodes = run_at_once(project, monkeypatch)
     store = Store(project / "blobs")
     whole = replace(federation("abcd"), threats=threats)
     fed = stored(whole, store)
@@ -63,8 +84,12 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(name: str, thre
     dry_run = DryRun(store, 1)
     before = dry_run.play(method, fed, 0, 1, dry_run.message_bytes(ROWS[name], fed, sizes_of(whole)))
     steps = Graph(store, Inline())
-    results = list(rounds(method, fed, 0, steps, 1))
-    deploy_models(steps, method, fed, results[-1].state)
+    with steps.drawing(fed):
+        results = list(rounds(method, fed, 0, steps, 1))
+        deploy_models(steps, method, fed, results[-1].state)
+    arrows = {(word(parent), word(node)) for node in nodes for parent in node.parents}
+    if threats is None and name in ARROWS:
+        assert arrows == {pair for line in ARROWS[name].split(", ") for pair in pairwise(line.split(" > "))}
     after = DryRun(store, 1).play(method, fed, 0, 1)
     computed = {step.key: step.kind for step in steps.done}
     assert {key: step.kind for key, step in after.steps.items()} == computed
