@@ -1,12 +1,12 @@
 """The project in the current folder, and what its commands need."""
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedcore.errors import InputError, require_extra
+from fedcore.pipeline.state import find_home
 
 
 def enter_project() -> Path:
@@ -14,7 +14,7 @@ def enter_project() -> Path:
 
     Raises InputError outside of a project, and where the extra is not installed; nothing is created then.
     """
-    home = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
+    home = find_home()
     if not (home / "params.yaml").is_file() and not (Path.cwd() / "params.yaml").is_file():
         raise InputError(f"{home}: no project here (no params.yaml); make one with: fedcore init FOLDER")
     require_extra("pipeline")

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.state import quarantine
+from fedcore.pipeline.state import find_home, quarantine
 
-HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
+HOME = find_home()
 STATE = HOME / ".fedcore"
 BLOBS = STATE / "blobs"
 STEPS = STATE / "steps"

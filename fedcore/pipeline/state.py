@@ -17,6 +17,15 @@ PART = re.compile(r"\.[0-9a-f]{16}\.part")
 """The names of files that :func:`write_atomic` has not finished; what a killed process leaves of them is nobody's."""
 
 
+EXPERIMENT = re.compile(r"/[.]dvc/tmp/exps/.*$")
+"""Where DVC runs an experiment of its queue, below the project's folder: a copy without cache and record."""
+
+
+def find_home() -> Path:
+    """Return the folder of the state: FEDCORE_HOME, or the current one; in a copy for an experiment the original."""
+    return Path(os.environ.get("FEDCORE_HOME") or EXPERIMENT.sub("", str(Path.cwd()))).resolve()
+
+
 def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
     """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist.
 

@@ -105,6 +105,7 @@ def test_a_run_has_tags_that_describe_it(runs: dict[str, Any], repro: Repro):
         assert tags["data"] == f"digits {tags['fedcore.data'][:8]}"
         assert tags["mlflow.source.name"] == "fedcore"
         assert tags["mlflow.user"]
+        assert re.fullmatch("[0-9a-f-]{36}", tags["flow_run"])
         assert re.fullmatch("[0-9a-f]{40}", tags["fedcore.partition"])
     assert len({one["config"] for one in found}) == len(METHODS)
 

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from fedcore.errors import InputError, shorten_traceback
 from fedcore.pipeline.cache.store import DamagedBlob, Store
 from fedcore.pipeline.command import CONTINUE, Failed, Stopped, cause, naming, report_bad_input
-from fedcore.pipeline.state import quarantine, write_atomic
+from fedcore.pipeline.state import find_home, quarantine, write_atomic
 
 
 @pytest.mark.parametrize(
@@ -388,3 +388,15 @@ def test_a_store_on_a_full_disk_fails_in_a_line_and_goes_on_later(small_disk: Pa
     ref = store.put({"tensor": torch.ones(16)})
     assert torch.equal(store.get(ref)["tensor"], torch.ones(16))
     assert len([path for path in small_disk.rglob("*") if path.is_file()]) == 1
+
+
+def test_an_experiment_of_dvcs_queue_uses_the_projects_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """DVC runs it in a copy, which it deletes."""
+    monkeypatch.delenv("FEDCORE_HOME")
+    for copy in (".", ".dvc/tmp/exps/tmp1", ".dvc/tmp/exps/standalone/tmp2"):
+        (tmp_path / copy).mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(tmp_path / copy)
+        assert find_home() == tmp_path.resolve()
+    (tmp_path / ".dvc" / "own").mkdir()
+    monkeypatch.chdir(tmp_path / ".dvc" / "own")
+    assert find_home() == tmp_path.resolve() / ".dvc" / "own"
