@@ -20,6 +20,9 @@ from fedcore.results.summary import format_bytes, join_words
 MANY = 6
 """The most devices that a sentence names."""
 
+MORE = "More seeds or more test data would tell."
+"""What would decide where nothing can be said."""
+
 
 @dataclass(frozen=True)
 class AnswerInWords(Answer):
@@ -123,12 +126,15 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
-        yield _decision(first, criterion, "training alone" if own else "one device's model")
+        more = "" if answer.misses_rare else MORE
+        yield _decision(first, criterion, "training alone" if own else "one device's model", more=more).strip()
     if own is not None:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
             size = f"{_change(criterion.metric, gain)} {criterion.metric.unit}".strip()
             yield f"Over all {gain.seeds} devices that have test rows it is {size} ({gain.seeds} devices; ± 95 %)."
+    if answer.misses_rare:
+        yield RARE_CLASS.format(first.method if first.action is Action.USE else first.best)
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
@@ -173,10 +179,7 @@ def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
         yield f"{join_words(new.without)} {have} no model for a device that took no part."
 
 
-def _decision(
-    advice: Advice, criterion: Criterion, alone: str, over: str = "seeds",
-    more: str = "More seeds or more test data would tell.",
-) -> str:  # fmt: skip
+def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "seeds", more: str = MORE) -> str:
     """Return the advice with the numbers that decide.
 
     alone: what is compared with, in words. over: what the interval is over. more: what would tell where nothing can be
@@ -216,6 +219,8 @@ def _decision(
                 f"needs no traffic, unless devices without data of their own need a model."
             )
         case _:
+            if gain.seeds == 2:
+                more = f"Two {over} say nothing; {'run a third' if over == 'seeds' else 'more devices would tell'}."
             return (
                 f"Cannot say: the best combining method{by}, {advice.best}, {be} {right}, {size} against "
                 f"{alone} ({seeds}), and {matter} would matter. {more}"
@@ -273,6 +278,12 @@ def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
 def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> Iterator[str]:
     """Name the rows that are as good or not told apart, and controls that are better. Stopped rows are named so."""
     use = advice.action is Action.USE
+    if advice.ahead is not None:
+        name, value = advice.ahead
+        yield (
+            f"{name} is ahead on the test rows, with {_named(criterion, value)}, but {advice.best} is on validation "
+            f"rows, which choose: the first of many on test rows is partly luck."
+        )
     rest = [name for name in advice.equal if name != advice.best]
     if use and rest:
         be = "is" if len(rest) == 1 else "are"
@@ -285,6 +296,8 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
+    Cause.NO_TRAINING: "it is solved in closed form, without a learning rate: the columns may tell nothing of the "
+    "label, or analytic.features does not fit",
     Cause.DIFFERENT_STARTS: "devices start from different models, which an average spoils (training.shared_init)",
     Cause.TOO_FAR: "a learning rate that is too high is likely, rows so few that they are learnt by heart, or columns "
     "that tell nothing of the label",
@@ -294,6 +307,12 @@ CAUSES = {
     "learning rate is too low (or so high that units die), steps are too few, or the net does not fit",
 }
 """The likely cause why a row is no better than guessing, and what to do."""
+
+RARE_CLASS = (
+    "{} mostly predicts the common class: training.class_weights=balanced weighs the rare one; for two classes "
+    "run.threshold=validation also moves the threshold of promoted models."
+)
+"""What helps a row that misses a rare class."""
 
 RARE = (
     "the probabilities tell something, but those of rare labels stay below 1/2; "

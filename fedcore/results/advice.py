@@ -29,7 +29,8 @@ class Advice:
     recommended one; indistinguishable: those that may differ by what matters, though the interval includes 0.
     at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
     row was chosen on validation data. reason: why nothing can be said. best_by_seed: the best row's mean over devices,
-    the greater the better. ratio: test examples for each training example.
+    the greater the better. ratio: test examples for each training example. ahead: a combining row that is ahead of the
+    best one on the test data by more than what matters, and its value there; None without.
     """
 
     action: Action
@@ -49,6 +50,7 @@ class Advice:
     reason: str = ""
     best_by_seed: Mapping[object, float] = field(default_factory=dict)
     ratio: float = RATIO
+    ahead: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Answer:
     they could not win; seeds: of those, and of the others. over_all: where some devices do not count,
     the gain of that row on training alone over all that have test data, with its interval over these, its `seeds`.
     tasks: the project's edited ones, which took part.
+    misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
     """
 
     criterion: Criterion
@@ -114,6 +117,7 @@ class Answer:
     seeds: tuple[int, int] = (0, 0)
     over_all: Gain | None = None
     tasks: tuple[str, ...] = ()
+    misses_rare: bool = False
 
     @property
     def min_effect(self) -> float:

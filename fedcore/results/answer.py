@@ -45,15 +45,19 @@ import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.chance import AtChance, likely_causes
-from fedcore.results.criterion import Criterion, SettingKey
+from fedcore.results.criterion import Criterion, SettingKey, largest_class
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
-from fedcore.results.summary import SETTING_KEY, mean_over_devices
+from fedcore.results.summary import SETTING_KEY, last_round, mean_over_devices
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
 
 FEW_SEEDS = "at least two seeds are needed"
+
+MISSES = 0.05
+"""A row whose accuracy is at most so much below the commonest class's share, and whose balanced accuracy is at least so
+much below its accuracy, misses a rare class."""
 
 STOPPED_AFTER = 3
 """The seeds that every row is run with, see :mod:`fedcore.results.stopping`."""
@@ -164,6 +168,7 @@ def _answer(scores: Scores, budget: float) -> Answer:
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
         over_all=_over_all(scores, row) if own is not None and alone and row is not None else None,
+        misses_rare=row is not None and _misses_rare(scores, row, "test" if own else "shared"),
     )  # fmt: skip
 
 
@@ -172,6 +177,16 @@ def _over_all(scores: Scores, row: str) -> Gain | None:
     alone = scores.own.best(scores.alone & {*scores.own.tested})
     gains = (scores.all_tested[row] - scores.all_tested[alone]).mean().dropna()
     return gain_over_devices(gains) if len(gains) > max(2, len(scores.own.weights)) else None
+
+
+def _misses_rare(scores: Scores, row: str, split: str) -> bool:
+    """Return whether balanced accuracy was chosen, as one class is rare, and a row is right as if it knew no other."""
+    if not (scores.criterion.reason and scores.criterion.metric.name == "balanced_accuracy"):
+        return False
+    last = last_round(scores.table)
+    of_row = last[(last["method"] == row) & (last["split"] == split)].groupby("metric")["value"].mean()
+    right, balanced = of_row.get("accuracy", math.nan), of_row.get("balanced_accuracy", math.nan)
+    return bool(right >= largest_class(scores.table) - MISSES and balanced < right - MISSES)
 
 
 def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
@@ -228,7 +243,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     by_seed = dict(zip(means.index, map(float, means), strict=True))
     advice = Advice(
         Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value, best_by_seed=by_seed,
-        ratio=sets.ratio,
+        ratio=sets.ratio, ahead=_ahead(sets, combining, best, scores.criterion) if validated else None,
     )  # fmt: skip
     if not alone:
         return replace(advice, reason="no row trains alone; add one, such as local_only")
@@ -263,8 +278,16 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
             name for name in sets.tested
             if name in scores.controls and (above := sets.gain(name, method)) is not None and above.sure
         ),
-        validated, best_value, alone_value, reason, by_seed, sets.ratio,
+        validated, best_value, alone_value, reason, by_seed, sets.ratio, advice.ahead,
     )  # fmt: skip
+
+
+def _ahead(sets: SetScores, names: Iterable[str], best: str, criterion: Criterion) -> tuple[str, float] | None:
+    """Return the row with the highest mean on the test data, if it is above the best by more than what matters."""
+    full = [name for name in names if len(sets.tested[name]) == len(sets.tested[best])]
+    first = max(full, key=lambda name: (sets.mean(name), name))
+    value = sets.mean(first)
+    return (first, criterion.metric.sign * value) if value > sets.mean(best) + criterion.min_effect else None
 
 
 def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
@@ -300,7 +323,8 @@ def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tupl
 def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -> str:
     if over_guess.high < min_effect or over_guess.mean <= 0:
         return f"{method} is not above always guessing, so the models have learnt nothing"
-    return f"these seeds do not tell {method} from always guessing"
+    few = "two seeds" if over_guess.seeds == 2 else "these seeds"
+    return f"{few} do not tell {method} from always guessing"
 
 
 def decide(gain: Gain | None, min_effect: float) -> Action:

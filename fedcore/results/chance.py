@@ -4,6 +4,7 @@ L is the loss of the row and G that of the guess, in nats, after the last round,
 over seeds; with K classes the loss of an untrained net is about ln K, with several labels ln 2 (of a number, whose loss
 is the squared error, G alone tells). The first that applies is the likely cause:
 
+0. NO_TRAINING: the row has no training to tune: it is solved in closed form (UNTRAINED).
 1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
    trains alone, is better than guessing: averages of models that start from different values are spoilt.
 2. TOO_FAR: L > 1.5 max(G, ln K), or L is not finite: the learning rate is too high, or the rows are so few that they
@@ -26,9 +27,14 @@ from fedcore.results.summary import last_round, mean_over_devices, runs_of
 FAR, CLOSE = 1.5, 0.9
 
 
+UNTRAINED = "analytic"
+"""What the labels of rows begin with that are solved in closed form, so that no learning rate is to blame."""
+
+
 class Cause(StrEnum):
     """The likely cause."""
 
+    NO_TRAINING = "no training"
     DIFFERENT_STARTS = "different starts"
     TOO_FAR = "too far"
     COMMONEST = "commonest class"
@@ -65,7 +71,9 @@ def likely_causes(
     causes = {}
     for name in names:
         loss = float(losses.get(name, math.nan))
-        if one_learns and starts_apart(table, name):
+        if name.startswith(UNTRAINED):
+            cause = Cause.NO_TRAINING
+        elif one_learns and starts_apart(table, name):
             cause = Cause.DIFFERENT_STARTS
         elif not loss <= FAR * start:
             cause = Cause.TOO_FAR

@@ -43,6 +43,23 @@ def test_validation_data_choose_the_row_whose_gain_is_tested():
     assert (found.best, found.validated) == ("chosen", True)
 
 
+def test_the_row_that_is_ahead_on_test_data_alone_is_named_with_the_reason():
+    made = table({"local_only": ALONE, "lucky": plus(0.2), "chosen": plus(0.1)})
+    on = (made["method"] == "lucky") & (made["split"] == "val")
+    found = answer(made.assign(value=made["value"].where(~on, made["value"] - 0.3)), CONTROLS)
+    assert found.advice.ahead == ("lucky", pytest.approx(0.85))
+    assert "lucky is ahead on the test rows, with 85.0% right, but chosen is on validation rows" in str(
+        sentences(found)
+    )
+    assert answer(made, CONTROLS).advice.ahead is None
+
+
+def test_two_seeds_are_said_to_tell_nothing():
+    made = table({"local_only": ALONE, "code": [[0.9, 0.8], [0.75, 0.6], [0.7, 0.6]]})
+    found = sentences(answer(made[made["seed"] < 2], CONTROLS))
+    assert found[0].endswith("Two seeds say nothing; run a third.")
+
+
 def test_without_validation_data_several_rows_share_the_5_per_cent():
     """Gains of .1, .2 and .15; of three rows the best is taken, so that each has a third of the 5 %."""
     runs = [[value + gain for value in devices] for gain, devices in zip((0.1, 0.2, 0.15), ALONE, strict=True)]
@@ -249,6 +266,28 @@ def test_balanced_accuracy_decides_where_one_class_is_rare():
     )  # fmt: skip
     assert found.advice.value == pytest.approx(0.75 / 2)
     assert answer(made, CONTROLS).criterion.metric.name == "accuracy"
+
+
+def test_a_row_that_misses_a_rare_class_is_told_what_weighs_it():
+    """Right in 94 of 100 rows, of which 94 are of one class, and in half of each class on average."""
+    guess = [[0.94, 0.94]] * 3
+    made = table({"local_only": guess, "code": guess})
+    rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
+    balanced = made[made["metric"] == "accuracy"].assign(metric="balanced_accuracy", value=0.5)
+    found = answer(pd.concat([made, rare, balanced], ignore_index=True), CONTROLS, Criterion(auto=True))
+    assert found.misses_rare
+    assert "training.class_weights=balanced" in str(sentences(found))
+    assert "More seeds" not in str(sentences(found))
+    seen = pd.concat([made, rare, balanced.assign(value=0.93)], ignore_index=True)
+    assert not answer(seen, CONTROLS, Criterion(auto=True)).misses_rare
+
+
+def test_no_learning_rate_is_blamed_for_a_row_in_closed_form():
+    chance = [[0.3, 0.3]] * 3
+    made = table({"local_only": ALONE, "analytic_60": chance, "majority": chance})
+    found = answer(made, CONTROLS)
+    assert found.causes["analytic_60"].cause is Cause.NO_TRAINING
+    assert "learning rate" not in str(sentences(found)).replace("without a learning rate", "")
 
 
 def test_of_rows_as_good_the_one_with_least_traffic_is_recommended():
