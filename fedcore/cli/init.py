@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,6 +35,9 @@ SEEDS = ((5_000, 10), (50_000, 5), (float("inf"), 3))
 BATCHES = ((50_000, 16), (500_000, 64), (float("inf"), 256))
 """The most rows of the data -> the examples of a minibatch. On made tables of 10 sites, 100,000 rows take a fifth of
 the time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2 points lower."""
+FEW_VALUES, BY_CHANCE = 20, 1e-9
+"""The most values of a label with a rare class, and of a column that may tell it alone; and the chance, if it did not,
+that all rows of one of its values have that class, below which the column is left out."""
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
@@ -96,7 +99,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     """
     require_extra("pipeline")
     source = template()
-    frames = check(folder, data, labels, device)
+    frames, training = check(folder, data, labels, device)
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         copy(source / name, folder / name)
@@ -106,7 +109,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     data_path = bring(data, folder) if data else None
     rows = sum(map(len, frames.values())) or len(pictures_in(data))
     empty = any(frame.isna().any(axis=None) for frame in frames.values())
-    settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty)
+    changes = suggest(training, labels[0], device) if len(labels) == 1 and training else []
+    settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty, changes)
     (folder / "params.yaml").write_text(settings)
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
     (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
@@ -121,6 +125,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     first = "preview" if empty or times else "run"
     kind = "a project and git repository" if versioned else "a project"
     print(f"{folder}: {kind}; go on with: cd {folder} && fedcore {first}")
+    for key, value, why in changes:
+        print(f"params.yaml: {key} = {value}, since {why}")
     if empty:
         print("some cells are empty: set data.missing in params.yaml before a run: common_median, median or drop")
     if times:
@@ -146,17 +152,22 @@ def template() -> Path:
     return package / "template" if (package / "template").is_dir() else package.parent
 
 
-def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | None) -> dict[Path, pd.DataFrame]:
-    """Refuse what no project can be made of, before anything is written; returns the rows of each file."""
+def check(
+    folder: Path, data: Path | None, labels: Sequence[str], device: str | None
+) -> tuple[dict[Path, pd.DataFrame], list[pd.DataFrame]]:
+    """Refuse what no project can be made of, before anything is written.
+
+    Returns the rows of each file, and those of files that are not for tests.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is not empty; give a new folder")
     named = [*(("--label", label) for label in labels), *([] if device is None else [("--device", device)])]
     if data is None:
         for option, value in named:
             raise InputError(f"{option} = {value!r}: names a column of --data, which is not given")
-        return {}
+        return {}, []
     if not labels and pictures_in(data):
-        return {}
+        return {}, []
     if not labels:
         raise InputError("--label: must name the column to predict")
     if pictures_in(data):
@@ -165,7 +176,7 @@ def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | 
     from fedcore.data.tables import read_sources  # takes pandas
 
     try:
-        _, _, frames = read_sources(data, MISSING_VALUES, labels[0], device, None, (), (), "written")
+        sources, _, frames = read_sources(data, MISSING_VALUES, labels[0], device, None, (), (labels[0],), "written")
     except InputError as refused:
         raise InputError(str(refused).replace("data.path", "--data", 1)) from None
     for option, value in named:
@@ -173,7 +184,50 @@ def check(folder: Path, data: Path | None, labels: Sequence[str], device: str | 
             if value not in frame:
                 columns = ", ".join(map(str, frame))
                 raise InputError(f"{option} = {value!r}: {file} has no such column; it has {columns}")
-    return frames
+    return frames, [frames[source.file] for source in sources if source.part != "test"]
+
+
+def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) -> list[tuple[str, Any, str]]:
+    """Return what training rows ask for: a setting, its value and why.
+
+    Columns of numbers are scaled where their spans differ much. Where one class has most of the rows, rare ones count
+    more in training, and of two classes a threshold is chosen; columns of few values, of which one has rows of a rare
+    class alone, more than by chance, are left out, as they may be known only with the label.
+    """
+    import pandas as pd
+
+    from fedcore.data.encoding import column_texts
+    from fedcore.data.overview import SPREAD
+    from fedcore.results.criterion import LARGEST
+
+    rows = pd.concat(training).reset_index(drop=True)
+    inputs = rows.drop(columns=[name for name in (label, device) if name is not None])
+    numbers = inputs.select_dtypes("number")
+    spans = (numbers.max() - numbers.min()).loc[lambda span: span > 0]
+    changes: list[tuple[str, Any, str]] = []
+    if len(spans) > 1 and spans.max() > SPREAD * spans.min():
+        changes.append(("federation.scale", "common", f"columns span {spans.min():.4g} to {spans.max():,.0f}"))
+    y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
+    shares = y.value_counts(normalize=True)
+    if not (1 < len(shares) <= FEW_VALUES and shares.iloc[0] > LARGEST):
+        return changes
+    rare, share = str(shares.index[-1]), shares.iloc[-1]
+    why = f"{rare!r} has {share:.1%} of the rows"
+    changes.append(("training.class_weights", "balanced", why))
+    if len(shares) == 2:
+        changes += [("run.positive", rare, why), ("run.threshold", "validation", why)]
+    telling = []
+    for name in inputs:
+        if inputs[name].nunique() <= FEW_VALUES:
+            classes = y.groupby(inputs[name]).agg(["nunique", "size", "first"])
+            alone = classes[(classes["nunique"] == 1) & (classes["first"] != shares.index[0])]
+            chance = alone["first"].map(shares).astype(float) ** alone["size"]
+            telling += [str(name)] * bool((chance < BY_CHANCE).any())
+    if telling:
+        changes.append(
+            ("data.ignore", telling, "a value has rows of one rare class alone; keep what is known before it")
+        )
+    return changes
 
 
 def pictures_in(data: Path | None) -> list[Path]:
@@ -209,11 +263,12 @@ def bring(data: Path, folder: Path) -> Path:
 
 
 def project_settings(
-    source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int, empty: bool = False
-) -> str:
+    source: Path, data: Path | None, labels: Sequence[str], device: str | None, rows: int, empty: bool = False,
+    changes: Sequence[tuple[str, Any, str]] = (),
+) -> str:  # fmt: skip
     """Return params.yaml of a project: fedcore's own, on the project's data.
 
-    empty: whether cells are empty, so that a run needs `missing`.
+    empty: whether cells are empty, so that a run needs `missing`. changes: settings, their values and why.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedSeq
@@ -239,6 +294,10 @@ def project_settings(
             params["federation"]["partition"] = "by_device"
             for name in DRAWN:
                 del params["federation"][name]
+    for key, value, why in changes:
+        section, name = key.split(".")
+        params[section][name] = value
+        params[section].yaml_add_eol_comment(why, name)
     params["net"] = {"name": "auto"}
     text = StringIO()
     settings.dump(params, text)

@@ -150,6 +150,31 @@ def test_seeds_and_batch_are_by_the_number_of_rows(tmp_path: Path, rows: int, se
     assert (params["run"]["seeds"], params["training"]["batch"]) == ([*range(seeds)], batch)
 
 
+def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """One row in 20 fails; heat spans 50 times what load does, `alarm` is 1 in failed rows alone, `odd` by chance."""
+    rows = pd.DataFrame({"load": [i % 7 / 7 for i in range(200)], "heat": [i % 50 for i in range(200)]})
+    rows["fault"] = ["yes" if i % 20 == 0 else "no" for i in range(200)]
+    rows["alarm"] = (rows["fault"] == "yes") & (rows.index > 20)
+    rows["odd"] = rows.index == 40
+    (tmp_path / "own").mkdir()
+    rows.to_csv(tmp_path / "own" / "train.csv", index=False)
+    rows.assign(heat=1e9).to_csv(tmp_path / "own" / "test.csv", index=False)
+    main(["init", str(tmp_path / "new"), "--data", str(tmp_path / "own"), "--label", "fault"])
+    text = (tmp_path / "new" / "params.yaml").read_text()
+    params = YAML(typ="safe").load(text)
+    assert (params["federation"]["scale"], params["training"]["class_weights"]) == ("common", "balanced")
+    assert (params["run"]["positive"], params["run"]["threshold"]) == ("yes", "validation")
+    assert params["data"]["ignore"] == ["alarm"]
+    assert re.search(r"^  scale: common +# columns span 0.8571 to 49$", text, re.M)
+    assert "params.yaml: training.class_weights = balanced, since 'yes' has 5.0% of the rows" in capsys.readouterr().out
+    even = tmp_path / "even.csv"
+    rows.assign(fault=[*["yes", "no"] * 100], heat=0.0).to_csv(even, index=False)
+    main(["init", str(tmp_path / "other"), "--data", str(even), "--label", "fault"])
+    params = YAML(typ="safe").load(tmp_path / "other" / "params.yaml")
+    assert (params["federation"]["scale"], params["run"]["threshold"]) == ("none", "half")
+    assert "ignore" not in params["data"]
+
+
 def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text('"load, kN",y\n1,2\n')
