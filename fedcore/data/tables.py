@@ -64,7 +64,7 @@ def table(
     features: Sequence[str] | None = None, ignore: Sequence[str] = (), categorical: Sequence[str] = (),
     categories: Count = 20, missing: Missing = "refuse", missing_values: Sequence[str | int | float] = MISSING_VALUES,
     exclude: Sequence[str | int] = (), id: str | None = None, task: LabelKindName | Literal["auto"] = "auto",
-    join_names: bool = False,
+    join_names: bool = False, drop_unlabelled: bool = False, drop_without_device: bool = False,
 ) -> Dataset:  # fmt: skip
     """Read a table, x (N, F) float64.
 
@@ -94,6 +94,8 @@ def table(
             fewer than ten rows for each on average; else classes.
         join_names: whether names of devices, classes and categories are one if they are equal as numbers, or but for
             case, blanks or Unicode form.
+        drop_unlabelled: whether to leave out rows with a missing label.
+        drop_without_device: whether to leave out rows whose device is missing.
 
     Raises:
         InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
@@ -116,11 +118,25 @@ def table(
     columns_of_names = {device, split, id, *categorical, named if task != "regression" else None}
     spelling: Spelling = "joined" if join_names else "written"
     sources, rows, frames = read_sources(path, markers, named, device, split, excluded, columns_of_names, spelling)
+    if drop_without_device and device is None:
+        raise InputError("data.drop_without_device = True: the data have no column of devices; set data.device")
+    dropped = []
+    for drops, columns_of, what in (
+        (drop_unlabelled, [*targets], "label"),
+        (drop_without_device, [str(device)], "device"),
+    ):
+        if drops:
+            before = sum(map(len, frames.values()))
+            frames = {
+                file: frame.dropna(subset=[*frame.columns.intersection(columns_of)]) for file, frame in frames.items()
+            }
+            dropped.append(f"{before - sum(map(len, frames.values())):,} rows without a {what} are left out")
     special = [name for name in (*targets, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
     def all_rows(name: str) -> NDArray[np.str_]:
-        return np.concatenate([texts(file, frame, name, rows[file]) for file, frame in frames.items()])
+        setting = {device: "drop_without_device"} | dict.fromkeys(targets, "drop_unlabelled")
+        return np.concatenate([texts(file, of, name, rows[file], setting.get(name)) for file, of in frames.items()])
 
     labels = np.stack([all_rows(name) for name in targets], axis=1)
     found_task = task
@@ -173,6 +189,7 @@ def table(
             *form_notes(rows),
             *describe(sources),
             *exclude_note(excluded),
+            *dropped,
             *marker_notes(rows, schema),
             *task_note(targets, labels, found_task),
             *spelling_notes(rows, in_use, join_names),
@@ -533,15 +550,22 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
         raise InputError(f"data.path = {file}: {error}{advice}") from None
 
 
-def texts(file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None) -> NDArray[np.str_]:
-    """Return a column of names as strings, none of which may be missing. rows: how the file wrote its cells."""
+def texts(
+    file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None, setting: str | None = None
+) -> NDArray[np.str_]:
+    """Return a column of names as strings, none of which may be missing.
+
+    rows: how the file wrote its cells. setting: what leaves out rows without one.
+    """
     values = column_texts(frame, name)
     written = {} if rows is None else rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
             where = row_number(frame, row)
-            raise InputError(f"column {name!r}, row {where}: the cell is missing{also}; fill it in or remove the row")
+            drop = f", or set data.{setting}=true" if setting else ""
+            mend = f"fill it in or remove the row{drop}"
+            raise InputError(f"column {name!r}, row {where}: the cell is missing{also}; {mend}")
         for row in np.flatnonzero(np.isin(values, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return values

@@ -218,3 +218,16 @@ def test_a_model_of_an_earlier_version_reads_names_as_it_was_trained(tmp_path: P
     frame = read(tmp_path / "t.csv", schema.missing_values, schema.label, schema.names, schema.spelling).frame
     assert encode(frame, schema).tolist() == [[1, 0, 1, 0], [0, 1, 1, 0]]
     assert frame["site"].tolist() == [1, 1]
+
+
+def test_rows_without_a_label_or_device_are_left_out_where_that_is_asked(tmp_path: Path):
+    rows = "site,u,y\na,1,0\n,2,1\nb,3,\nb,4,1\n"
+    with pytest.raises(InputError, match=r"column 'y', row 3: .* or set data.drop_unlabelled=true"):
+        table(tmp_path / "t.csv", rows, device="site")
+    with pytest.raises(InputError, match=r"column 'site', row 2: .* or set data.drop_without_device=true"):
+        table(tmp_path / "t.csv", rows, device="site", drop_unlabelled=True)
+    data = table(tmp_path / "t.csv", rows, device="site", drop_unlabelled=True, drop_without_device=True)
+    assert (data.device, data.train.x.flatten().tolist(), data.train.y.tolist()) == (("a", "b"), [1, 4], [0, 1])
+    assert {"1 rows without a label are left out", "1 rows without a device are left out"} <= {*data.notes}
+    with pytest.raises(InputError, match=r"data.drop_without_device = True: the data have no column of devices"):
+        table(tmp_path / "t.csv", "u,y\n1,0\n2,1\n", drop_without_device=True)
