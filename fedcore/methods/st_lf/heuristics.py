@@ -7,7 +7,9 @@ targets on the simplex and columns of sources zero.
 import numpy as np
 import torch
 
+from fedcore.methods.st_lf.planning import LinkInputs
 from fedcore.methods.st_lf.problem import Array
+from fedcore.types.method import RoundInfo
 
 DEMOTED = 0.25
 """Probability that a labelled device becomes a target in the authors' public code."""
@@ -37,23 +39,25 @@ def random_halves(may: Array, generator: torch.Generator) -> Array:
     return psi
 
 
-def random_weights(psi: Array, generator: torch.Generator) -> Array:
+def random_weights(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     """Link every source to every target, with a target's weights drawn from Dir(1, ..., 1) (Rnd-alpha)."""
-    return _columns(_draws(len(psi), generator) * (psi == 0)[:, None] * psi)
+    psi = inputs.psi
+    return _columns(_draws(len(psi), round_info.generator("alpha")) * (psi == 0)[:, None] * psi)
 
 
-def size_weights(psi: Array, sizes: Array) -> Array:
+def size_weights(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     """Link every source to every target, with weights proportional to the sources' example counts (FedAvg)."""
-    return _columns(sizes[:, None] * (psi == 0)[:, None] * psi)
+    return _columns(inputs.size[:, None] * (inputs.psi == 0)[:, None] * inputs.psi)
 
 
-def even_weights(psi: Array) -> Array:
+def even_weights(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     """Link every source to every target with equal weights."""
-    return size_weights(psi, np.ones(len(psi)))
+    return _columns((inputs.psi == 0)[:, None] * inputs.psi)
 
 
-def one_source(psi: Array, error: Array) -> Array:
+def one_source(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     """Link the source of least error (the first, if tied) to every target, with weight one."""
+    psi, error = inputs.psi, inputs.error
     sources, alpha = np.flatnonzero(psi == 0), np.zeros((len(psi), len(psi)))
     alpha[sources[error[sources].argmin()]] = psi
     return alpha
@@ -70,11 +74,13 @@ def nearest_source(psi: Array, divergence: Array) -> Array:
     return alpha
 
 
-def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Array:
-    """Give every source alpha's average number of links, to random targets with random weights (AvgD).
+def average_degree(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    """Give every source the program's average number of links, to random targets with random weights (AvgD).
 
     The average is rounded, at least one. The paper does not treat targets without any link: here each draws one source.
     """
+    assert inputs.alpha is not None
+    psi, alpha, generator = inputs.psi, inputs.alpha, round_info.generator("alpha")
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
     if not len(targets):
         return np.zeros_like(alpha)
@@ -89,13 +95,14 @@ def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Arra
     return _columns(_draws(len(psi), generator) * links)
 
 
-def match_sources(psi: Array, energy: Array) -> Array:
+def match_sources(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     """Match every target with a different source at the least total energy (SM).
 
     If there are fewer sources than targets, each source is matched at most ceil(targets / sources) times.
     """
     from scipy.optimize import linear_sum_assignment
 
+    psi, energy = inputs.psi, inputs.energy
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
     alpha = np.zeros_like(energy)
     repeated = np.tile(sources, -(-len(targets) // len(sources)))

@@ -65,10 +65,6 @@ def of_program(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     return inputs.alpha
 
 
-def of_least_error(inputs: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.one_source(inputs.psi, inputs.error)
-
-
 def of_least_divergence(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     assert inputs.divergence is not None
     return heuristics.nearest_source(inputs.psi, inputs.divergence)
@@ -77,26 +73,6 @@ def of_least_divergence(inputs: LinkInputs, round_info: RoundInfo) -> Array:
 def of_least_bound(inputs: LinkInputs, round_info: RoundInfo) -> Array:
     assert inputs.divergence is not None
     return heuristics.nearest_source(inputs.psi, inputs.error[:, None] + inputs.divergence / 2)
-
-
-def at_random(inputs: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.random_weights(inputs.psi, round_info.generator("alpha"))
-
-
-def by_size(inputs: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.size_weights(inputs.psi, inputs.size)
-
-
-def of_equal_degree(inputs: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.average_degree(inputs.psi, of_program(inputs, round_info), round_info.generator("alpha"))
-
-
-def evenly(inputs: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.even_weights(inputs.psi)
-
-
-def one_to_one(inputs: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.match_sources(inputs.psi, inputs.energy)
 
 
 # builders
@@ -161,15 +137,15 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
 
 
 st_lf = _with_program("st_lf", of_program)
-least_error = control(_with_program("least_error", of_least_error))
+least_error = control(_with_program("least_error", heuristics.one_source))
 most_similar = control(_with_program("most_similar", of_least_divergence))
 least_bound = control(_with_program("least_bound", of_least_bound))
-rnd_alpha = _with_program("rnd_alpha", at_random)
-fedavg_alpha = _with_program("fedavg_alpha", by_size)
-avg_degree = _with_program("avg_degree", of_equal_degree)
-rnd_psi = _with_drawn_roles("rnd_psi", heuristics.random_roles, at_random)
-psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, by_size)
-single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_to_one)
+rnd_alpha = _with_program("rnd_alpha", heuristics.random_weights)
+fedavg_alpha = _with_program("fedavg_alpha", heuristics.size_weights)
+avg_degree = _with_program("avg_degree", heuristics.average_degree)
+rnd_psi = _with_drawn_roles("rnd_psi", heuristics.random_roles, heuristics.random_weights)
+psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, heuristics.size_weights)
+single_match = _with_drawn_roles("single_match", heuristics.random_halves, heuristics.match_sources)
 
 
 @needs_classes(BY_WRONG_LABELS)
@@ -187,7 +163,9 @@ def fada(
     Raises:
         InputError: for devices without a common initial model, and for a net whose last layer is not linear.
     """
-    return adversaries.method("fada", nets, training, links, links.stages(nets, evenly), rounds, alignment)
+    return adversaries.method(
+        "fada", nets, training, links, links.stages(nets, heuristics.even_weights), rounds, alignment
+    )
 
 
 @needs_classes(BY_WRONG_LABELS)
@@ -205,7 +183,7 @@ def psi_fada(
     Raises:
         InputError: for devices without a common initial model, and for a net whose last layer is not linear.
     """
-    stages = links.stages(heuristics.random_roles, evenly)
+    stages = links.stages(heuristics.random_roles, heuristics.even_weights)
     return adversaries.method("psi_fada", nets, training, links, stages, rounds, alignment)
 
 
@@ -224,7 +202,9 @@ def best_source(*, nets: Mapping[str, Net], training: Training, links: ProgramLi
     Args:
         links: how sources and targets are chosen, as for `st_lf`.
     """
-    built = protocol_method("best_source", nets, training, links, links.stages(nets, evenly), "outputs")
+    built = protocol_method(
+        "best_source", nets, training, links, links.stages(nets, heuristics.even_weights), "outputs"
+    )
     return replace(built, stages=(*built.stages, Stage(measure_accuracies, choose_sources)))
 
 

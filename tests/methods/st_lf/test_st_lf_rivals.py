@@ -26,16 +26,7 @@ from fedcore.methods.st_lf.heuristics import (
 )
 from fedcore.methods.st_lf.planning import LinkInputs, draw_links, plan_links
 from fedcore.methods.st_lf.programs import SolverSettings
-from fedcore.methods.st_lf.st_lf import (
-    at_random,
-    by_size,
-    of_equal_degree,
-    of_least_bound,
-    of_least_divergence,
-    of_least_error,
-    of_program,
-    one_to_one,
-)
+from fedcore.methods.st_lf.st_lf import of_least_bound, of_least_divergence, of_program
 from fedcore.results.reports import matrices
 from fedcore.types.method import Model, PairStage, Update, generator
 
@@ -46,6 +37,12 @@ WITHOUT_CHOICE = {name: GIVEN[name] for name in GIVEN if name != "combine"}
 WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error", "most_similar", "least_bound")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])
+
+
+def given(psi, **known):
+    """The inputs of a rule for weights; what is not told is even."""
+    n = len(psi)
+    return LinkInputs(psi, **{"error": np.ones(n), "size": np.ones(n), "energy": np.ones((n, n)), **known})
 
 
 def feasible(psi, alpha):
@@ -59,7 +56,7 @@ def draws(*words):
 
 
 def test_random_weights_use_every_link_and_are_dirichlet():
-    drawn = np.stack([random_weights(PSI, draws(seed)) for seed in range(400)])
+    drawn = np.stack([random_weights(given(PSI), replace(ROUND_INFO, seed=seed)) for seed in range(400)])
     for alpha in drawn:
         feasible(PSI, alpha)
         assert (alpha > 0).sum() == 9
@@ -69,17 +66,17 @@ def test_random_weights_use_every_link_and_are_dirichlet():
 
 
 def test_size_weights_are_the_sources_shares():
-    alpha = size_weights(PSI, np.array([1.0, 50, 2, 50, 50, 5]))
+    alpha = size_weights(given(PSI, size=np.array([1.0, 50, 2, 50, 50, 5])), ROUND_INFO)
     feasible(PSI, alpha)
     for j in (1, 3, 4):
         np.testing.assert_allclose(alpha[:, j], [1 / 8, 0, 2 / 8, 0, 0, 5 / 8])
 
 
 def test_the_source_of_least_error_is_linked_to_every_target():
-    alpha = one_source(PSI, np.array([0.3, 0.0, 0.2, 0.1, 0.0, 0.2]))
+    alpha = one_source(given(PSI, error=np.array([0.3, 0.0, 0.2, 0.1, 0.0, 0.2])), ROUND_INFO)
     feasible(PSI, alpha)
     assert alpha[2].tolist() == PSI.tolist()
-    assert not one_source(np.zeros(3), np.ones(3)).any()
+    assert not one_source(given(np.zeros(3)), ROUND_INFO).any()
 
 
 def test_the_most_similar_source_is_linked_to_each_target():
@@ -122,36 +119,36 @@ def test_the_least_bound_is_the_least_of_theorem_2_over_all_single_sources():
     for n in [*range(2, 8)] * 20:
         psi, error, divergence = rng.integers(0, 2, n).astype(float), rng.random(n), 2 * rng.random((n, n))
         psi[rng.integers(n)] = 0
-        inputs = LinkInputs(psi, error, np.ones(n), np.ones((n, n)), None, divergence)
+        inputs = given(psi, error=error, divergence=divergence)
         alpha = of_least_bound(inputs, ROUND_INFO)
         feasible(psi, alpha)
         each = np.stack([theorem_2(np.eye(n)[i][:, None] * psi, error, divergence) for i in np.flatnonzero(psi == 0)])
         np.testing.assert_allclose(theorem_2(alpha, error, divergence), each.min(0))
         even, alone = replace(inputs, error=np.full(n, 0.3)), replace(inputs, divergence=np.zeros((n, n)))
         assert of_least_bound(even, ROUND_INFO).tolist() == of_least_divergence(inputs, ROUND_INFO).tolist()
-        assert of_least_bound(alone, ROUND_INFO).tolist() == of_least_error(inputs, ROUND_INFO).tolist()
+        assert of_least_bound(alone, ROUND_INFO).tolist() == one_source(inputs, ROUND_INFO).tolist()
         differ += alpha.tolist() != of_least_divergence(inputs, ROUND_INFO).tolist()
     assert differ > 20
 
 
 @pytest.mark.parametrize("count", [3, 6, 9])
 def test_average_degree_has_as_many_links_as_it_should_and_serves_everyone(count):
-    given = np.zeros((6, 6))
+    links = np.zeros((6, 6))
     pairs = [(i, j) for j in (1, 3, 4) for i in (0, 2, 5)]
     for i, j in pairs[:count]:
-        given[i, j] = 1
+        links[i, j] = 1
     for seed in range(20):
-        alpha = average_degree(PSI, given, draws(seed))
+        alpha = average_degree(given(PSI, alpha=links), replace(ROUND_INFO, seed=seed))
         feasible(PSI, alpha)
         out = (alpha > 0).sum(1)[PSI == 0]
         assert (out >= count // 3).all()
         assert out.sum() - count <= 2  # links of targets that nobody drew
-    assert not average_degree(np.zeros(6), np.zeros((6, 6)), draws(0)).any()
+    assert not average_degree(given(np.zeros(6), alpha=np.zeros((6, 6))), ROUND_INFO).any()
 
 
 def test_single_matching_is_the_cheapest_of_all_matchings():
     psi, energy = np.array([0.0, 1, 0, 1, 0, 1]), torch.rand(6, 6, generator=draws(0), dtype=torch.float64).numpy()
-    alpha = match_sources(psi, energy)
+    alpha = match_sources(given(psi, energy=energy), ROUND_INFO)
     feasible(psi, alpha)
     assert set((alpha > 0).sum(1)[psi == 0]) == {1}
     best = min(sum(energy[i, j] for i, j in zip(order, (1, 3, 5), strict=True)) for order in permutations((0, 2, 4)))
@@ -185,7 +182,7 @@ def test_devices_without_labels_are_targets_unless_all_may_send():
 
 def test_a_source_serves_more_targets_only_if_sources_are_few():
     psi, energy = np.array([0.0, 1, 0, 1, 1, 1]), torch.rand(6, 6, generator=draws(1), dtype=torch.float64).numpy()
-    alpha = match_sources(psi, energy)
+    alpha = match_sources(given(psi, energy=energy), ROUND_INFO)
     feasible(psi, alpha)
     assert sorted((alpha > 0).sum(1)[psi == 0]) == [2, 2]
 
@@ -193,28 +190,33 @@ def test_a_source_serves_more_targets_only_if_sources_are_few():
 def test_each_rival_weighs_as_its_name_says():
     """On ST-LF's sources a and b, and on drawn ones; devices have 600, 500, 700 and 800 examples."""
     sizes, psi = np.array([600.0, 500, 700, 800]), np.array([0.0, 0, 1, 1])
-    given = np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]])
-    known = LinkInputs(psi, np.zeros(4), sizes, np.ones((4, 4)), given)
-    np.testing.assert_allclose(by_size(known, ROUND_INFO)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
-    assert len({*at_random(known, ROUND_INFO)[:2, 2:].ravel().tolist()}) == 4
-    one_each = (of_equal_degree(known, ROUND_INFO) > 0).sum(1)
+    links = np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]])
+    known = given(psi, size=sizes, alpha=links)
+    np.testing.assert_allclose(size_weights(known, ROUND_INFO)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
+    assert len({*random_weights(known, ROUND_INFO)[:2, 2:].ravel().tolist()}) == 4
+    one_each = (average_degree(known, ROUND_INFO) > 0).sum(1)
     assert one_each[:2].min() == 1
     assert one_each.sum() <= 3  # a target that nobody drew draws one
-    others = [of_equal_degree(known, replace(ROUND_INFO, seed=seed)) for seed in range(20)]
+    others = [average_degree(known, replace(ROUND_INFO, seed=seed)) for seed in range(20)]
     assert len({alpha.tobytes() for alpha in others}) > 4  # drawn, not ST-LF's own
     sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
     for seed in range(20):
         round_info = replace(ROUND_INFO, seed=seed)
-        server, *_ = draw_links({}, sent, round_info, costs=COSTS, rule=random_roles, sources="all", weights=by_size)
+        server, *_ = draw_links(
+            {}, sent, round_info, costs=COSTS, rule=random_roles, sources="all", weights=size_weights
+        )
         drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
         feasible(drawn, alpha)
         sources = np.where(drawn == 0, sizes, 0)
         np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
         server, *_ = draw_links(
-            {}, sent, round_info, costs=COSTS, rule=random_halves, sources="all", weights=one_to_one
+            {}, sent, round_info, costs=COSTS, rule=random_halves, sources="all", weights=match_sources
         )
         paired = server["psi"].numpy()
-        assert server["alpha"].tolist() == match_sources(paired, server["energy"].numpy()).tolist()
+        assert (
+            server["alpha"].tolist()
+            == match_sources(given(paired, energy=server["energy"].numpy()), ROUND_INFO).tolist()
+        )
         assert paired.sum() == 2
 
 
@@ -281,7 +283,7 @@ def test_without_divergence_and_energy_the_optimum_is_the_control():
     near, far = np.zeros((4, 4)), 2 * (1 - np.eye(4))
     far[2, 3] = far[3, 2] = 0
     found = {}
-    for name, weigh in (("st_lf", of_program), ("least_error", of_least_error)):
+    for name, weigh in (("st_lf", of_program), ("least_error", one_source)):
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
             bounds = replace(BOUNDS, phi_e=phi_e)
             settings = {"bounds": bounds, "costs": COSTS, "solver": solver, "weights": weigh}
