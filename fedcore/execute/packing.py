@@ -1,8 +1,7 @@
 """Sending values between processes: a pickle, with the tensors in a block of shared memory.
 
 Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` goes
-into shared memory once, for all workers. A model of many tensors is sent as one flat vector with a table of their
-shapes.
+into shared memory once, for all workers.
 """
 
 from __future__ import annotations
@@ -19,23 +18,20 @@ import struct
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedcore.pickling import Pickler, dumps
+from fedcore.pickling import Pickler
 from fedcore.types.federation import Data
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-
-Place: TypeAlias = tuple[int, torch.dtype, tuple[int, ...]]
-"""A tensor's offset in a block, in bytes, its type and its shape."""
 
 LARGE = 1 << 20
 """Minimum bytes of `Data` kept in shared memory, each an open file; smaller data is sent with each call."""
@@ -43,8 +39,8 @@ LARGE = 1 << 20
 ALIGNMENT = 64
 """Alignment of tensors in a block, bytes."""
 
-MANY = 16
-"""Minimum tensors of a dict sent as one vector. A reference to one tensor then keeps the memory of all."""
+KEPT: dict[int, Data] = {}
+"""Large data that this process, a worker, was sent, by token."""
 
 
 class Block:
@@ -67,11 +63,14 @@ def map_bytes(descriptor: int, length: int, access: int = mmap.ACCESS_WRITE) -> 
 
 
 class Packed:
-    """payload: the pickle. length: bytes of its tensors. tokens: the stored data that the payload refers to."""
+    """payload: the pickle. length: bytes of its tensors. tokens: the stored data that the payload refers to.
 
-    def __init__(self, value: object, keep: Callable[[Data], int] | None = None) -> None:
+    owned: whether the receiver's tensors are to be the bytes of the block; otherwise they are copies.
+    """
+
+    def __init__(self, value: object, keep: Callable[[Data], int] | None = None, owned: bool = False) -> None:
         stream = io.BytesIO()
-        pickler = _Pickler(stream, keep)
+        pickler = _Pickler(stream, keep, owned)
         pickler.dump(value)
         self.payload = stream.getbuffer()
         self.length, self.tokens, self._tensors = pickler.length, pickler.tokens, pickler.tensors
@@ -87,93 +86,60 @@ class Packed:
 class _Pickler(Pickler):
     """Pickles all values but tensors, which get places in a block, and large data, replaced by tokens."""
 
-    def __init__(self, stream: io.BytesIO, keep: Callable[[Data], int] | None) -> None:
-        super().__init__(stream, protocol=5)
-        self.keep = keep
+    def __init__(self, stream: io.BytesIO, keep: Callable[[Data], int] | None, owned: bool) -> None:
+        self.block = block = pickle.PickleBuffer(bytearray())  # stands for the receiver's; no callback may hold `self`
+        super().__init__(stream, protocol=5, buffer_callback=lambda buffer: buffer is not block)
+        self.keep, self.make = keep, tensor_at if owned else copy_at
         self.tensors: list[tuple[int, Tensor]] = []
         self.length = 0
         self.tokens: set[int] = set()
-        self._tables: dict[int, object] = {}
 
-    def persistent_id(self, value: Any) -> object:
-        kind = type(value)  # checked first: most values are names and numbers
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Tensor and _plain(value):
+            start = -(-self.length // ALIGNMENT) * ALIGNMENT
+            self.tensors.append((start, value))
+            self.length = start + value.nbytes
+            return self.make, (self.block, start, value.dtype, tuple(value.shape))
         if kind is Data and self.keep is not None and value.x.nbytes >= LARGE:
             token = self.keep(value)
             self.tokens.add(token)
-            return token
-        if kind is Tensor and _plain(value):
-            start, *form = self._place(value)
-            return start, value.nbytes, tuple(form)
-        if kind is dict and len(value) >= MANY and all(map(_plain, value.values())):
-            if id(value) not in self._tables:  # a dict with two references is sent once
-                table = {name: self._place(tensor) for name, tensor in value.items()}
-                start = next(iter(table.values()))[0]
-                self._tables[id(value)] = start, self.length - start, dumps(table)
-            return self._tables[id(value)]
-        return None
-
-    def _place(self, tensor: Tensor) -> Place:
-        start = -(-self.length // ALIGNMENT) * ALIGNMENT
-        self.tensors.append((start, tensor))
-        self.length = start + tensor.nbytes
-        return start, tensor.dtype, tuple(tensor.shape)
+            return kept, (token,)
+        return super().reducer_override(value)
 
 
-def _plain(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a CPU tensor that its elements' bytes define."""
-    return (
-        type(value) is Tensor
-        and value.is_cpu
-        and value.layout is torch.strided
-        and not (value.is_conj() or value.is_neg())
-    )
+def _plain(value: Tensor) -> bool:
+    """Return whether a tensor is one of the CPU that its elements' bytes define."""
+    return value.is_cpu and value.layout is torch.strided and not (value.is_conj() or value.is_neg())
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, parcel: Parcel, data_of: Mapping[int, Data]) -> None:
-        super().__init__(io.BytesIO(parcel.payload))
-        self.parcel, self.data_of = parcel, data_of
-        self._tables: dict[int, dict[object, Tensor]] = {}
-
-    def persistent_load(self, name: Any) -> object:
-        if isinstance(name, int):
-            return self.data_of[name]
-        start, length, form = name
-        if isinstance(form, tuple):
-            return _tensor(self._memory(start, length), 0, *form)
-        if start not in self._tables:
-            memory, table = self._memory(start, length), pickle.loads(form)
-            self._tables[start] = {key: _tensor(memory, at - start, *rest) for key, (at, *rest) in table.items()}
-        return self._tables[start]
-
-    def _memory(self, start: int, length: int) -> Bytes:
-        """Return bytes of the block in memory that the receiver owns."""
-        part = self.parcel.block[start : start + length]
-        if self.parcel.owned:
-            return part
-        memory: Bytes = torch.empty(length, dtype=torch.uint8).numpy()
-        memory[:] = part
-        return memory
+def kept(token: int) -> Data:
+    """Return data that this process was sent before."""
+    return KEPT[token]
 
 
-def _tensor(memory: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return the tensor at an offset. Tensors of the same memory have separate storages."""
+def tensor_at(block: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return the tensor that lies in a block at an offset."""
     count = math.prod(shape)
     if not count:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
+    return torch.frombuffer(block, dtype=dtype, count=count, offset=start).view(shape)
+
+
+def copy_at(block: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return a copy of the tensor that lies there."""
+    return tensor_at(block, start, dtype, shape).clone()
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A received value. owned: whether it owns its tensors' bytes; otherwise the channel reuses them."""
+    """A received value: its pickle, and the block with its tensors."""
 
     payload: bytes
     block: Bytes
-    owned: bool
 
-    def open(self, data_of: Mapping[int, Data] | None = None) -> Any:
-        return _Unpickler(self, data_of or {}).load()
+    def open(self) -> Any:
+        return pickle.loads(self.payload, buffers=itertools.repeat(self.block))
 
 
 class Channel:
@@ -228,7 +194,7 @@ class Channel:
             if got == 0:
                 raise EOFError
             rest = rest[got:]
-        return Parcel(bytes(payload), block, owned)
+        return Parcel(bytes(payload), block)
 
 
 class PackedData:
@@ -258,7 +224,7 @@ class PackedData:
         with self._lock:
             if id(data) not in self._token_of:
                 token = next(self._tokens)
-                packed = Packed(("keep", token, data))
+                packed = Packed(("keep", token, data), owned=True)
                 block = Block(packed.length)
                 packed.write(map_bytes(block.descriptor, block.length))
                 reference = weakref.ref(data, partial(self._evict, id(data), token))

@@ -43,7 +43,7 @@ def unpack(packet: Packet) -> Any:
     """Undo `pack`."""
     from fedcore.execute.packing import Parcel
 
-    return Parcel(*packet, owned=False).open()
+    return Parcel(*packet).open()
 
 
 def size(packet: Packet) -> int:

@@ -17,7 +17,6 @@ import json
 import os
 import pickle
 import queue
-import select
 import signal
 import socket
 import subprocess
@@ -25,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from types import TracebackType
@@ -35,12 +34,12 @@ import torch
 
 from fedcore.builders import name_of
 from fedcore.errors import InputError, shorten_traceback
-from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
+from fedcore.execute.packing import KEPT, Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
-from fedcore.types.federation import Data, Device, is_handle
+from fedcore.types.federation import Device, is_handle
 from fedcore.types.method import RoundInfo, StepId, seed_all
 
 Key = TypeVar("Key")
@@ -61,7 +60,10 @@ class WorkersClosed(RuntimeError):
 
 
 class Engine:
-    """Runs steps: `Inline`, `Workers` or a cluster (fedcore.execute.cluster). All give the same bits."""
+    """Runs steps, in this process, one after another; `Workers` and a cluster (fedcore.execute.cluster) do elsewhere.
+
+    All give the same bits.
+    """
 
     def capacity(self) -> int:
         """Return how many steps run at a time."""
@@ -73,16 +75,12 @@ class Engine:
         name: the step's, which a cluster shows. accelerator: if not None, a cluster runs the step on a worker that has
         one.
         """
-        raise NotImplementedError
+        return self(fn, *args)
 
     def map(
-        self,
-        fn: Callable[..., Result],
-        calls: Mapping[Key, tuple[Any, ...]],
-        *,
-        name: str = "",
+        self, fn: Callable[..., Result], calls: Mapping[Key, tuple[Any, ...]], *, name: str = "",
         accelerator: str | None = None,
-    ) -> dict[Key, Result]:
+    ) -> dict[Key, Result]:  # fmt: skip
         """Run a step on each key's arguments; results are in the order of the keys. name, accelerator: as for `call`.
 
         Raises the error of a call that fails.
@@ -90,7 +88,7 @@ class Engine:
         return {key: self.call(fn, *args) for key, args in calls.items()}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run a function that is no device's step, in this process."""
+        """Run a function in this process, such as the server's, with a worker's settings of PyTorch."""
         with one_thread():
             return run_step(fn, *args)
 
@@ -125,12 +123,8 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
         raise
 
 
-class Inline(Engine):
-    """Runs steps in this process, one after another, with a worker's settings of PyTorch."""
-
-    def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
-        """Run one step."""
-        return self(fn, *args)
+Inline = Engine
+"""Runs steps in this process."""
 
 
 class Workers(Engine):
@@ -178,13 +172,9 @@ class Workers(Engine):
         return result
 
     def map(
-        self,
-        fn: Callable[..., Result],
-        calls: Mapping[Key, tuple[Any, ...]],
-        *,
-        name: str = "",
+        self, fn: Callable[..., Result], calls: Mapping[Key, tuple[Any, ...]], *, name: str = "",
         accelerator: str | None = None,
-    ) -> dict[Key, Result]:
+    ) -> dict[Key, Result]:  # fmt: skip
         """Run a step on each key's arguments, the largest devices first; results are in the order of the keys.
 
         Raises the error of the first call that fails and cancels those not yet started.
@@ -229,13 +219,17 @@ class Workers(Engine):
         self._shelf.clear()
 
 
-def examples(value: object) -> int:
-    """Return the training examples in a step's arguments, to estimate its time."""
+def devices_in(value: object) -> Iterator[Device]:
+    """Yield the devices among a step's arguments."""
     if isinstance(value, Device):
-        return value.data.nbytes if is_handle(value.data) else len(value.data.train)
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    return sum(map(examples, value)) if isinstance(value, tuple) else 0
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ():
+        yield from devices_in(part)
+
+
+def examples(value: object) -> int:
+    """Return the training examples in a step's arguments, of stored ones their bytes, to estimate its time."""
+    return sum(of.data.nbytes if is_handle(of.data) else len(of.data.train) for of in devices_in(value))
 
 
 def shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
@@ -328,40 +322,31 @@ def serve(descriptor: int) -> None:
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    data_of: dict[int, Data] = {}
     with suppress(EOFError, ConnectionError):
         while True:
-            answer = _answer(line.receive(), data_of)
+            answer = _answer(line.receive())
             if answer is not None:
                 line.send(answer)
             del answer
 
 
 def _leave_with(channel: socket.socket) -> None:
-    """End this process, even during a step, when the other end closes.
-
-    On macOS poll() needs an event mask to report a hang-up, so that incoming data wake this thread, too; the main one
-    reads them.
-    """
-    ending = select.poll()
-    ending.register(channel, select.POLLIN)
-    while not any(event & ~select.POLLIN for _, event in ending.poll()):
-        with suppress(BlockingIOError):
-            if not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                break
-        time.sleep(GLANCE)
+    """End this process, even during a step, when the other end closes; what comes otherwise the main thread reads."""
+    with suppress(OSError):
+        while channel.recv(1, socket.MSG_PEEK):
+            time.sleep(GLANCE)
     os._exit(0)
 
 
-def _answer(parcel: Parcel, data_of: dict[int, Data]) -> Packed | None:
+def _answer(parcel: Parcel) -> Packed | None:
     try:
-        match parcel.open(data_of):
+        match parcel.open():
             case ("keep", token, data):
-                data_of[token] = data
+                KEPT[token] = data
                 return None
             case ("forget", tokens):
                 for token in tokens:
-                    del data_of[token]
+                    del KEPT[token]
                 return None
             case ("call", fn, args):
                 return Packed((True, run_step(fn, *args)))

@@ -25,8 +25,7 @@ from distributed.comm.core import CommClosedError
 from fedcore import Data, Device, InputError, Message, Splits, StepId, Training, errors, nets, train
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
-from fedcore.execute.cluster import Cluster, ClusterLost
-from fedcore.execute.dask_workers import differences
+from fedcore.execute.cluster import Cluster, ClusterLost, differences
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=16, epochs=1)
