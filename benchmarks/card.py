@@ -146,7 +146,9 @@ def limit(precision: str) -> float:
 def measure(case: Case, precision: str, rounds: int) -> dict[str, tuple[float, float]]:
     """Return seconds a round and peak bytes, by way; with fewer bits that of all together."""
     parts = images(case)
-    ways: dict[str, Iterator[Any]] = {"together": fedcore_rounds(case, parts, Together("cuda"), rounds + 2, precision)}
+    ways: dict[str, Iterator[Any]] = {
+        "together": fedcore_rounds(case, parts, Together(Inline(), "cuda", 128), rounds + 2, precision)
+    }
     if precision == "float32":
         ways |= {
             "plain": plain_rounds(case, parts),
@@ -171,7 +173,7 @@ def differences(case: Case) -> dict[str, float]:
     few = replace(case, devices=min(case.devices, 20), examples=min(case.examples, 300))
     ends = {}
     for way in ("one by one", "one by one again", "together", "together again"):
-        execute: Any = OneByOne() if way.startswith("one") else Together("cuda")
+        execute: Any = OneByOne() if way.startswith("one") else Together(Inline(), "cuda", 128)
         *_, last = fedcore_rounds(few, images(few), execute, 3, "float32")
         ends[way] = last.state.messages["device-000"].params
     pairs = {

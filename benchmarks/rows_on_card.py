@@ -70,7 +70,7 @@ def play(row: Row, dataset: Dataset, card: bool, file: Path) -> None:
     federation = divided.federation(row.seed)
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = row.method.build(federation.public.nets, sizes, federation.task)
-    execute: Execute = Together("cuda") if card else Inline()
+    execute: Execute = Together(Inline(), "cuda", 128) if card else Inline()
     begun, line = time.perf_counter(), dict[int, float]()
     for result in run(method, federation, row.seed, execute, every=row.setting.every):
         if result.scores is not None:

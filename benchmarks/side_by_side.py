@@ -21,7 +21,7 @@ import torch
 
 from fedcore import nets
 from fedcore.core.rounds import run
-from fedcore.core.together import SideBySide
+from fedcore.core.together import Together
 from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
@@ -72,7 +72,7 @@ def measure(case: Case, repetitions: int) -> list[float]:
     of = {name: device.net for name, device in fed.devices.items()}
     training = Training(case.optimiser, 0.001, batch=case.batch, epochs=1)  # type: ignore[arg-type]
     built = method("fedavg", nets=of, training=training, shared_init=True, rounds=ROUNDS)
-    ways: list[Any] = [Inline(), SideBySide(Inline())]
+    ways: list[Any] = [Inline(), Together(Inline())]
     found: list[list[float]] = [[] for _ in ways]
     models: list[Message] = []
     for _ in range(repetitions + 1):  # the first warms up

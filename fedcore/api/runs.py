@@ -2,12 +2,12 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import pandas as pd
 import torch
@@ -22,12 +22,12 @@ from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, RoundResult, State, require_state
 from fedcore.core.rounds import run as rounds
-from fedcore.core.together import SideBySide, Together, placed_on
+from fedcore.core.together import Together
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, count_different
 from fedcore.errors import Diverged, InputError, naming
-from fedcore.execute.accelerator import accelerate, find_accelerator
+from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets.randomness import keep_generators
 from fedcore.partition import final_splits
@@ -454,22 +454,6 @@ def _show_progress(results: Iterator[RoundResult], what: str, method: Method) ->
     return iter(track(results, description=what, total=sum(stage.rounds for stage in method.stages)))
 
 
-@dataclass(frozen=True)
-class OnAccelerator:
-    """Runs the server's steps as another executor does, and those of devices on an accelerator of that kind."""
-
-    execute: Execute
-    kind: str
-    always: bool = True
-
-    def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
-        return self.execute(fn, *args)
-
-    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
-        kind = self.kind if self.always else placed_on(fn, calls, self.kind, 1)[0]
-        return self.execute.map(accelerate(fn, kind), calls)
-
-
 @contextmanager
 def executor(
     workers: int | None, accelerator: Accelerator = "none", together: int = 1, where: str = "run"
@@ -485,8 +469,4 @@ def executor(
     if together > 1 and workers is not None:
         raise InputError(f"{where}.together = {together}: devices train together in this process; leave workers out")
     with keep_generators(), Workers(workers) if workers is not None else Inline() as execute:
-        if kind is None:
-            yield SideBySide(execute)
-        else:
-            always = accelerator != "auto"
-            yield OnAccelerator(execute, kind, always) if together == 1 else Together(kind, together, always)
+        yield Together(execute, kind, together, always=accelerator != "auto")

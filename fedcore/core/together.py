@@ -1,9 +1,8 @@
 """Steps of several devices at a time, whose models of one net are trained together.
 
 Each device's step runs in a thread of its own, one at a time, up to where it trains its model
-(:func:`fedcore.core.training.fit`); when all have come so far, those that can be are trained together: on an
-accelerator (:mod:`fedcore.core.stacked`), or on the processor with the bits of one after another
-(:mod:`fedcore.core.side_by_side`). Then the threads go on. A method's code does not know of it.
+(:func:`fedcore.core.training.fit`); when all have come so far, those that can be are trained together
+(:mod:`fedcore.core.rows`). Then the threads go on. A method's code does not know of it.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from fedcore.core import side_by_side, stacked
+from fedcore.core import rows
 from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.core.training import DESCEND, Descent
 from fedcore.core.training_settings import Training
 from fedcore.execute.accelerator import accelerate, deterministic, move, trains
 from fedcore.execute.threads import compute_alone, one_thread
-from fedcore.execute.workers import Engine, Inline, run_step, shares
+from fedcore.execute.workers import Engine, devices_in, run_step, shares
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
 from fedcore.nets.randomness import holds_generator
@@ -36,32 +35,63 @@ Result = TypeVar("Result")
 T = TypeVar("T")
 
 
-class Together(Inline):
-    """Runs steps in this process, those of a map together.
+class Together:
+    """Runs steps as an engine does; devices train together where that may be faster.
 
-    kind: of accelerator, None for the CPU. most: devices trained together; more of them go in groups, one after
+    kind: of accelerator. most: devices trained together there, in this process; more of them go in groups, one after
     another, in the order of the map. A group's bits depend on who is in it. always: whether steps run there that are
     not worth it, see `placed_on`.
+
+    On the processor (kind None), devices of small perceptrons that one process has anyway train side by side, with the
+    bits of one after another. These are steps of fedcore itself: what a method of one's own does in its step, such as
+    drawing random numbers, may depend on which step comes after which.
     """
 
-    def __init__(self, kind: str | None = None, most: int = 128, always: bool = True) -> None:
+    def __init__(self, engine: Engine, kind: str | None = None, most: int = 1, always: bool = True) -> None:
+        self.engine = engine
         self.kind = kind
         self.most = most
         self.always = always
         self._resident: dict[int, tuple[Splits, Splits]] = {}
 
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self.engine(fn, *args)
+
     def map(
-        self, fn: Callable[..., Result], calls: Mapping[Key, tuple[Any, ...]], *, name: str = "",
-        accelerator: str | None = None,
-    ) -> dict[Key, Result]:  # fmt: skip
-        """Run a step on each key's arguments."""
-        if not trains(fn) or not (self.always or placed_on(fn, calls, self.kind, self.most)[0]):
-            return super().map(fn, calls)
-        every = [tuple(map(self._with_data_there, args)) for args in calls.values()]
-        results: list[Result] = []
-        for first in range(0, len(every), self.most):
-            results += run_on_together(fn, self.kind, *every[first : first + self.most])
-        return dict(zip(calls, results, strict=True))
+        self, fn: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]], /, *, name: str = "",
+        step: Callable[..., Any] | None = None,
+    ) -> dict[Key, Any]:  # fmt: skip
+        """Run a step on each key's arguments: those of a process in one call, if that may be faster.
+
+        Raises the error of a call that fails. name: as for `Engine.map`. step: what `fn` calls, if not `fn` itself.
+        """
+        if self.kind and trains(fn) and (self.always or placed_on(fn, calls, self.kind, self.most)[0]):
+            if self.most == 1:
+                return self.engine.map(accelerate(fn, self.kind), calls, name=name)
+            every = [tuple(map(self._with_data_there, args)) for args in calls.values()]
+            parts = [every[first : first + self.most] for first in range(0, len(every), self.most)]
+            return dict(
+                zip(calls, (one for part in parts for one in run_on_together(fn, self.kind, *part)), strict=True)
+            )
+        keys = [] if self.kind else self._divide(fn if step is None else step, calls)
+        if not keys:
+            return self.engine.map(fn, calls, name=name)
+        shared = {number: (fn, *(calls[key] for key in part)) for number, part in enumerate(keys)}
+        done = self.engine.map(run_side_by_side, shared, name=name)
+        results = {key: one for number, part in enumerate(keys) for key, one in zip(part, done[number], strict=True)}
+        return {key: results[key] for key in calls}
+
+    def _divide(self, step: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]]) -> list[list[Key]]:
+        """Return the keys of each process's calls, in the order of the calls; none if each call is to go alone."""
+        if len(calls) < 2 or holds_generator() or not all(is_worth_it(step, args) for args in calls.values()):
+            return []
+        size = sum(nbytes(args) for args in calls.values())
+        position = {key: number for number, key in enumerate(calls)}
+        parts = [
+            sorted(part, key=position.__getitem__)
+            for part in bounded_shares(calls, max(self.engine.capacity(), -(-size // MOST_BYTES)))
+        ]
+        return parts if len(parts) < len(calls) else []
 
     def _with_data_there(self, arg: Any) -> Any:
         """Return a device with its examples on the accelerator, where they stay from round to round."""
@@ -90,7 +120,7 @@ def placed_on(
         return None, 1
     settings = _training(step)
     batch = IMAGE_BATCH if settings is None else settings.batch
-    net = max((products(device) for args in calls.values() for device in _devices(args)), default=0)
+    net = max((products(device) for args in calls.values() for device in devices_in(args)), default=0)
     return (kind, together) if net * batch * min(together, len(calls)) >= WORTH_IT else (None, 1)
 
 
@@ -112,73 +142,12 @@ def _training(value: Any) -> Training | None:
     return next((found for part in parts if (found := _training(part)) is not None), None)
 
 
-def _devices(args: tuple[Any, ...]) -> Iterator[Device]:
-    for arg in _flat(args):
-        values = arg.values() if isinstance(arg, Mapping) else (arg,)
-        yield from (value for value in values if isinstance(value, Device))
-
-
-def accelerate_all(step: Callable[..., T], kind: str | None) -> Callable[..., list[T]]:
-    """Return a function of several calls' arguments that runs the step for all, together on that accelerator."""
-    return partial(run_on_together, step, kind)
-
-
-def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any, ...]) -> list[T]:
-    """Run a step with each of these arguments on the accelerator (None: here), and return the results, on the CPU."""
-    with deterministic() if kind else nullcontext():
-        return run_vectorised(accelerate(step, kind), calls)
-
-
 LEAST, LEAST_BYTES = 128, 4096
 """The fewest training examples of a device for which a thread of its own pays off; of stored ones their bytes."""
 
 
 MOST, MOST_BYTES = 64, 1 << 28
 """The most calls that a process takes at a time, each in a thread, and the most bytes of their devices' data."""
-
-
-class SideBySide:
-    """Runs steps as an engine does; devices of small perceptrons, that one process has anyway, train side by side.
-
-    These are steps of fedcore itself: what a method of one's own does in its step, such as drawing random numbers, may
-    depend on which step comes after which.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self.engine(fn, *args)
-
-    def map(
-        self, fn: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]], /, *, name: str = "",
-        step: Callable[..., Any] | None = None,
-    ) -> dict[Key, Any]:  # fmt: skip
-        """Run a step on each key's arguments: those of a process in one call, if that may be faster.
-
-        Raises the error of a call that fails. name: as for `Engine.map`. step: what `fn` calls, if not `fn` itself.
-        """
-        parts = self._divide(fn if step is None else step, calls)
-        if not parts:
-            return self.engine.map(fn, calls, name=name)
-        shared = {number: (fn, *(calls[key] for key in part)) for number, part in enumerate(parts)}
-        done = self.engine.map(run_side_by_side, shared, name=name)
-        results = {
-            key: result for number, part in enumerate(parts) for key, result in zip(part, done[number], strict=True)
-        }
-        return {key: results[key] for key in calls}
-
-    def _divide(self, step: Callable[..., Any], calls: Mapping[Key, tuple[Any, ...]]) -> list[list[Key]]:
-        """Return the keys of each process's calls, in the order of the calls; none if each call is to go alone."""
-        if len(calls) < 2 or holds_generator() or not all(is_worth_it(step, args) for args in calls.values()):
-            return []
-        size = sum(nbytes(args) for args in calls.values())
-        position = {key: number for number, key in enumerate(calls)}
-        parts = [
-            sorted(part, key=position.__getitem__)
-            for part in bounded_shares(calls, max(self.engine.capacity(), -(-size // MOST_BYTES)))
-        ]
-        return parts if len(parts) < len(calls) else []
 
 
 def bounded_shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
@@ -189,13 +158,13 @@ def bounded_shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[lis
 
 def is_worth_it(step: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Tell whether a step is fedcore's own and may train a small perceptron of the device among its arguments."""
-    devices = [arg for arg in _flat(args) if isinstance(arg, Device)]
+    devices = [*devices_in(args)]
     if len(devices) != 1 or not is_own(step):
         return False
     data, net = devices[0].data, devices[0].net
     enough = data.nbytes >= LEAST_BYTES if is_handle(data) else len(data.train) >= LEAST
     try:
-        return enough and side_by_side.is_small(net)
+        return enough and rows.is_small(net)
     except Exception:  # of a net that cannot be built: the step says what is wrong
         return False
 
@@ -209,21 +178,21 @@ def is_own(step: Any) -> bool:
 
 def nbytes(args: tuple[Any, ...]) -> int:
     """Return the bytes of the training data of the devices among some arguments; of stored ones of all their data."""
-    devices = [arg for arg in _flat(args) if isinstance(arg, Device)]
-    return sum(each.data.nbytes if is_handle(each.data) else each.data.train.x.nbytes for each in devices)
+    return sum(of.data.nbytes if is_handle(of.data) else of.data.train.x.nbytes for of in devices_in(args))
 
 
-def _flat(value: tuple[Any, ...]) -> Iterator[Any]:
-    for part in value:
-        yield from _flat(part) if isinstance(part, tuple) else (part,)
+def accelerate_all(step: Callable[..., T], kind: str | None) -> Callable[..., list[T]]:
+    """Return a function of several calls' arguments that runs the step for all, together on that accelerator."""
+    return partial(run_on_together, step, kind)
 
 
-class Kernel(Protocol):
-    """How models are trained together: a module that says which descents are a group, and takes a group's steps."""
+def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any, ...]) -> list[T]:
+    """Run a step with each of these arguments on the accelerator (None: here), and return the results, on the CPU.
 
-    def groups(self, descents: Sequence[Descent]) -> list[list[int]]: ...
-
-    def descend(self, descents: Sequence[Descent]) -> None: ...
+    What they train, they train together. Raises as `run_side_by_side` does.
+    """
+    with deterministic() if kind else nullcontext():
+        return _results(accelerate(step, kind), calls, exact=False)
 
 
 def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list[Result]:
@@ -231,61 +200,46 @@ def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list
 
     Raises the error of the first call that fails. To find it, all are called again, one after another.
     """
-    outcomes = run_each(fn, calls, side_by_side)
+    return _results(fn, calls, exact=True)
+
+
+def _results(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], exact: bool) -> list[Any]:
+    outcomes = run_each(fn, calls, exact)
     if any(isinstance(outcome.error, Exception) for outcome in outcomes):
         with one_thread():
             return [run_step(fn, *args) for args in calls]
-    return _results(outcomes)
-
-
-def run_vectorised(
-    fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]], kernel: Kernel = stacked
-) -> list[Result]:
-    """Call a step with each of these arguments; what they train, they train together.
-
-    Raises the error of the first call that fails, after the threads have ended.
-    """
-    return _results(run_each(fn, calls, kernel, to_the_end=False))
-
-
-def _results(outcomes: Sequence[Outcome]) -> list[Any]:
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error
     return [outcome.result for outcome in outcomes]
 
 
-def run_each(
-    fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], kernel: Kernel, to_the_end: bool = True
-) -> list[Outcome]:
-    """Do the same, and return how each call ended.
-
-    to_the_end: whether the others go on when one has failed.
-    """
+def run_each(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], exact: bool = True) -> list[Outcome]:
+    """Call a step with each of these arguments, and return how each call ended. exact: see `fedcore.core.rows`."""
     with one_thread():
         threads: list[_CallThread] = []
         try:
             for args in calls:
                 threads.append(_CallThread(fn, args))
-            _run(threads, kernel, to_the_end)
+            _run(threads, exact)
         finally:
             for thread in threads:
                 thread.stop()
     return [thread.outcome for thread in threads]
 
 
-def _run(threads: Sequence[_CallThread], kernel: Kernel, to_the_end: bool) -> None:
+def _run(threads: Sequence[_CallThread], exact: bool) -> None:
     running = threads
-    while running and (to_the_end or all(thread.outcome.error is None for thread in threads)):
+    while running:
         for thread in running:
             thread.advance()
         running = [thread for thread in running if thread.waits_for is not None]
         descents = [thread.waits_for for thread in running if thread.waits_for is not None]
-        for group in kernel.groups(descents):
+        for group in rows.groups(descents, exact):
             if len(group) > 1:
                 wall, cpu = time.perf_counter(), time.thread_time()
                 try:
-                    kernel.descend([descents[position] for position in group])
+                    rows.descend([descents[position] for position in group], exact)
                 except Exception as error:  # nobody knows whose it is
                     for position in group:
                         running[position].outcome.error = error
@@ -356,7 +310,7 @@ class _CallThread:
             return
         DESCEND.set(self._wait)
         fn, args = self._call
-        compute_alone()  # which `run_vectorised` takes back: here the thread ends
+        compute_alone()  # which `run_each` takes back: here the thread ends
         try:
             self.outcome.result = run_step(fn, *args)
         except _Stopped:

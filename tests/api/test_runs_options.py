@@ -10,7 +10,6 @@ from simulated_device import KIND, SimulatedDevice
 
 import fedcore as fc
 from fedcore.api import runs as place
-from fedcore.api.runs import OnAccelerator
 from fedcore.core import together as vectorised
 from fedcore.core.evaluation import evaluate
 
@@ -130,14 +129,14 @@ def test_devices_train_on_the_accelerator_to_the_same_bits(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
     monkeypatch.setattr(place, "find_accelerator", lambda wanted: KIND)
     monkeypatch.setattr("fedcore.core.together.WORTH_IT", 1)
-    monkeypatch.setattr(OnAccelerator, "map", on_it(OnAccelerator.map, done := []))
+    monkeypatch.setattr(vectorised.Together, "map", on_it(vectorised.Together.map, done := []))
     moved = fc.run(config, fed, progress=False, accelerator="auto")
     assert sum(done) > 0
     assert [bits(one) for one in plain.rounds] == [bits(one) for one in moved.rounds]
 
 
 def on_it(run: Any, done: list[int]) -> Any:
-    def map_calls(self: OnAccelerator, fn: Any, calls: Any) -> Any:
+    def map_calls(self: vectorised.Together, fn: Any, calls: Any) -> Any:
         with SimulatedDevice() as elsewhere:
             found = run(self, fn, calls)
         done.append(elsewhere.count)

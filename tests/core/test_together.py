@@ -14,11 +14,11 @@ from federations import AT_THE_END, NETS, bits, federation
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.core import stacked, together
+from fedcore.core import rows, together
 from fedcore.core.rounds import run, visit
-from fedcore.core.together import Together, placed_on
+from fedcore.core.together import placed_on, run_on_together
 from fedcore.core.training import Training, fit, flatten_net, train
-from fedcore.execute.accelerator import accelerate
+from fedcore.execute.accelerator import accelerate, trains
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
 from fedcore.methods.baselines.majority import count_labels
@@ -40,12 +40,26 @@ class OneByOne(Inline):
         return super().map(accelerate(fn, "cuda"), calls)
 
 
+class InRows(together.Together):
+    """Trains devices as rows by vmap, on the processor, too."""
+
+    def __init__(self, kind: str | None = None, most: int = 128) -> None:
+        super().__init__(Inline(), kind, most)
+
+    def map(self, fn: Any, calls: Any, **kwargs: Any) -> Any:
+        if self.kind or not trains(fn):
+            return super().map(fn, calls, **kwargs)
+        every, size = [*calls.values()], self.most
+        parts = [run_on_together(fn, None, *every[first : first + size]) for first in range(0, len(every), size)]
+        return dict(zip(calls, (one for part in parts for one in part), strict=True))
+
+
 @pytest.fixture
 def trained_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were trained together."""
     sizes: list[int] = []
-    real = stacked.descend
-    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)][1])
+    real = rows.descend
+    monkeypatch.setattr(rows, "descend", lambda of, exact: [sizes.append(len(of)), real(of, exact)][1])
     return sizes
 
 
@@ -78,7 +92,7 @@ def gap(first: Any, second: Any) -> float:
 
 
 @needs_a_card
-@pytest.mark.parametrize("execute", [OneByOne, lambda: Together("cuda")], ids=["one by one", "together"])
+@pytest.mark.parametrize("execute", [OneByOne, lambda: InRows("cuda")], ids=["one by one", "together"])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("name", ["mlp", "dfl_cnn"])
 def test_an_accelerator_gives_the_same_bits_again(execute: Any, precision: Any, name: str):
@@ -93,14 +107,14 @@ def test_an_accelerator_is_close_to_a_processor(training: Training):
     fed = pictures("mlp", (1, 28, 28))
     on_cpu = model(fed, training, Inline())
     assert gap(on_cpu, model(fed, training, OneByOne())) < 1e-5
-    assert gap(on_cpu, model(fed, training, Together("cuda"))) < 1e-5
+    assert gap(on_cpu, model(fed, training, InRows("cuda"))) < 1e-5
 
 
 @needs_a_card
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_fewer_bits_on_an_accelerator(precision: Any):
     fed = pictures("mlp", (1, 28, 28))
-    exact, rough = (model(fed, replace(SGD, precision=each), Together("cuda")) for each in ("float32", precision))
+    exact, rough = (model(fed, replace(SGD, precision=each), InRows("cuda")) for each in ("float32", precision))
     assert 0 < gap(exact, rough) < 0.02
 
 
@@ -108,7 +122,7 @@ def test_fewer_bits_on_an_accelerator(precision: Any):
 def test_a_recorded_step_of_adam_counts():
     fed = pictures("mlp", (1, 28, 28))
     adam = Training("adam", 0.001, batch=8, epochs=4, optimiser_state="keep")
-    assert gap(model(fed, adam, OneByOne()), model(fed, adam, Together("cuda"))) < 1e-4
+    assert gap(model(fed, adam, OneByOne()), model(fed, adam, InRows("cuda"))) < 1e-4
 
 
 @needs_a_card
@@ -120,8 +134,8 @@ def test_soft_targets_are_recorded(name: str, net: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: [recorded.append(1), real(graph)])
     fed, longer = pictures(net, (1, 28, 28)), replace(SGD, epochs=4)
     alone = model(fed, longer, OneByOne(), name, rounds=3)
-    together = [model(fed, longer, Together("cuda"), name, rounds=3) for _ in range(2)]
-    assert len(recorded) == 2 * 3 * (16 + 60 - 2 * stacked.WARM_UP)  # steps of all devices and of the largest alone
+    together = [model(fed, longer, InRows("cuda"), name, rounds=3) for _ in range(2)]
+    assert len(recorded) == 2 * 3 * (16 + 60 - 2 * rows.WARM_UP)  # steps of all devices and of the largest alone
     room = 1e-5 if net == "mlp" else 0.01  # so far does rounding lead the CNN in FedAvg, too
     assert gap(alone, together[0]) < room
     assert gap(*together) == 0
@@ -131,14 +145,14 @@ def test_soft_targets_are_recorded(name: str, net: str, monkeypatch: pytest.Monk
 def test_a_whole_method_is_scored():
     fed = federation("ab")
     for name in ("fedprox", "scaffold"):
-        assert bits(model(fed, SGD, Together("cuda"), name)) == bits(model(fed, SGD, Together("cuda"), name))
+        assert bits(model(fed, SGD, InRows("cuda"), name)) == bits(model(fed, SGD, InRows("cuda"), name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_together(name: str):
     built = ROWS[name].build(NETS)
-    alone, together = (list(run(built, FED, 1, each, every=AT_THE_END))[-1] for each in (Inline(), Together()))
+    alone, together = (list(run(built, FED, 1, each, every=AT_THE_END))[-1] for each in (Inline(), InRows()))
     assert alone.up == together.up
     for each in FED.devices:
         one, other = (end.state.messages[each].params for end in (alone, together))
@@ -152,7 +166,7 @@ def test_a_method_is_the_same_together(name: str):
 @pytest.mark.slow
 def test_every_setting_is_the_same_together(training: Training, trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
-    assert gap(model(fed, training, Inline(), rounds=3), model(fed, training, Together(), rounds=3)) < 1e-5
+    assert gap(model(fed, training, Inline(), rounds=3), model(fed, training, InRows(), rounds=3)) < 1e-5
     assert bool(trained_together) == (training.schedule == "constant")
 
 
@@ -165,7 +179,7 @@ def soft_or_hard(memory: Any, message: Any, device: Device, step_id: StepId) -> 
 def test_a_group_of_soft_and_hard_labels(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
-    alone, together = (each.map(soft_or_hard, calls) for each in (Inline(), Together()))
+    alone, together = (each.map(soft_or_hard, calls) for each in (Inline(), InRows()))
     assert all(gap(alone[each][1].params, together[each][1].params) < 1e-5 for each in calls)
     assert trained_together == [3]
 
@@ -175,31 +189,31 @@ def test_a_group_of_soft_and_hard_labels(trained_together: list[int]):
     [
         ("fedavg", SGD, True),
         ("dfl", SGD, True),
+        ("fedper", replace(SGD, momentum=0.5), True),
+        ("fedprox", SGD, False),
         ("fedavg", replace(SGD, class_weights="balanced"), False),
         ("fedavg", replace(SGD, schedule="cosine"), False),
     ],
 )
 def test_what_repeats(name: str, training: Training, expected: bool, monkeypatch: pytest.MonkeyPatch):
     asked: list[bool] = []
-    real = stacked.descend
-    monkeypatch.setattr(
-        stacked, "descend", lambda descents: [asked.append(stacked.repeats(descents)), real(descents)][1]
-    )
+    real = rows.descend
+    monkeypatch.setattr(rows, "descend", lambda of, exact: [asked.append(rows.repeats(of)), real(of, exact)][1])
     net = nets.net("mlp", shape=(1, 6, 6), classes=10)
-    model(divided(net, (1, 6, 6), dict.fromkeys("ab", 20)), training, Together(), name)
+    model(divided(net, (1, 6, 6), dict.fromkeys("ab", 20)), training, InRows(), name)
     assert asked == [expected] * 2
 
 
 def test_new_and_kept_moments_of_sampled_devices():
     fed = divided(nets.net("mlp", shape=(1, 6, 6), classes=10), (1, 6, 6), dict.fromkeys("abcde", 20))
     training = replace(SGD, momentum=0.9, optimiser_state="keep")
-    alone, together = (model(fed, training, each, rounds=4, fraction=0.6) for each in (Inline(), Together()))
+    alone, together = (model(fed, training, each, rounds=4, fraction=0.6) for each in (Inline(), InRows()))
     assert gap(alone, together) < 1e-5
 
 
 def test_groups_follow_one_another(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
-    model(fed, SGD, Together(most=2), rounds=1)
+    model(fed, SGD, InRows(most=2), rounds=1)
     assert trained_together == [2]
 
 
@@ -208,7 +222,7 @@ def test_a_net_with_batch_norm_needs_equal_sizes(trained_together: list[int]):
     for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 18}, [])):
         trained_together.clear()
         fed = divided(net, (1, 6, 6), sizes)
-        models = [model(fed, SGD, execute, rounds=1) for execute in (Inline(), Together())]
+        models = [model(fed, SGD, execute, rounds=1) for execute in (Inline(), InRows())]
         assert gap(*models) < 1e-4
         assert models[0]["1.running_mean"].abs().max() > 0
         assert trained_together == expected
@@ -218,13 +232,13 @@ def test_a_net_that_looks_at_its_batch_needs_equal_sizes(trained_together: list[
     for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 19}, [])):
         trained_together.clear()
         fed = divided(Net(Centred), (1, 6, 6), sizes)
-        assert gap(*(model(fed, SGD, execute, rounds=1) for execute in (Inline(), Together()))) < 1e-4
+        assert gap(*(model(fed, SGD, execute, rounds=1) for execute in (Inline(), InRows()))) < 1e-4
         assert trained_together == expected
 
 
 def test_a_net_that_draws_goes_alone(trained_together: list[int]):
     fed = divided(Net(dropping), (1, 6, 6), {"a": 16, "b": 16})
-    assert gap(model(fed, SGD, Inline()), model(fed, SGD, Together())) == 0
+    assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows())) == 0
     assert trained_together == []
 
 
@@ -232,21 +246,21 @@ def test_a_net_that_draws_goes_alone(trained_together: list[int]):
 @pytest.mark.parametrize("kind", ["draws", "makes"])
 def test_a_net_that_goes_alone_on_an_accelerator(kind: str):
     fed = divided(Net(dropping if kind == "draws" else making), (1, 6, 6), {"a": 16, "b": 16})
-    assert gap(model(fed, SGD, Inline()), model(fed, SGD, Together("cuda"))) < 1e-5
+    assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows("cuda"))) < 1e-5
 
 
 def test_what_goes_alone_does_so_in_its_own_thread():
     fed = divided(Net(making), (1, 6, 6), {"a": 16, "b": 16})
-    assert not stacked.rows_agree(Net(making), (1, 6, 6))
+    assert not rows.rows_agree(nets.key(Net(making)), (1, 6, 6))
     Making.threads.clear()
-    model(fed, SGD, Together(), rounds=1)
+    model(fed, SGD, InRows(), rounds=1)
     assert Making.threads == ["fedcore-together"] * 8
 
 
 def test_a_loss_of_your_own_goes_alone(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     training = replace(SGD, loss=lambda batch: (batch.logits**2).mean())
-    assert gap(model(fed, training, Inline()), model(fed, training, Together())) == 0
+    assert gap(model(fed, training, Inline()), model(fed, training, InRows())) == 0
     assert trained_together == []
 
 
@@ -261,7 +275,7 @@ def test_an_error_ends_all_threads():
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
     with pytest.raises(ValueError, match="b cannot") as caught:
-        Together().map(failing, calls)
+        InRows().map(failing, calls)
     assert "device b, round 1 of stage 1" in caught.value.__notes__[0]
     assert not [thread for thread in threading.enumerate() if thread.name == "fedcore-together" and thread.is_alive()]
 
@@ -278,7 +292,7 @@ def test_an_interrupt_ends_all_threads():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            Together().map(interrupting, calls)
+            InRows().map(interrupting, calls)
     finally:
         signal.signal(signal.SIGINT, before)
     assert not [thread for thread in threading.enumerate() if thread.name == "fedcore-together"]
@@ -292,7 +306,7 @@ def holding(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
 def test_a_step_that_holds_the_generator_does_not_wait(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
-    alone, together = (each.map(holding, calls) for each in (Inline(), Together()))
+    alone, together = (each.map(holding, calls) for each in (Inline(), InRows()))
     assert bits(alone) == bits(together)
     assert trained_together == []
 
@@ -356,6 +370,6 @@ def test_auto_takes_an_accelerator_for_a_billion_multiplications():
 
 def test_what_counts_is_not_moved_there(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(together, "move", lambda *args: pytest.fail("moved"))
-    there = Together("cuda")
+    there = InRows("cuda")
     devices = {name: ({}, Message({}), device, StepId(0, 0, 0, name)) for name, device in FED.devices.items()}
     assert [*there.map(count_labels, devices)] == [*FED.devices]

@@ -30,7 +30,7 @@ from fedcore.api.runs import executor
 from fedcore.core.evaluation import outputs
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.rounds import begin, run
-from fedcore.core.together import Together
+from fedcore.core.together import run_on_together
 from fedcore.core.training import least_batch
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
@@ -127,12 +127,19 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
     assert torch.allclose(answers, module(x.clone()).float().log_softmax(1).detach(), atol=1e-6, rtol=0)
 
 
+class InRows(Inline):
+    """Trains devices as rows by vmap."""
+
+    def map(self, fn, calls, **kwargs):
+        return dict(zip(calls, run_on_together(fn, None, *calls.values()), strict=True))
+
+
 @pytest.mark.parametrize("kind", [TensorHook, Norm, FrozenOnTop, ChangesInput], ids=lambda kind: kind.__name__)
 def test_models_train_together_on_a_card_only_where_they_become_the_same(kind):
     net = own(kind)
     fed = federation(net)
     chosen = method("fedavg", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
-    alone, together = ([*run(chosen, fed, 0, execute)][-1].state for execute in (Inline(), Together()))
+    alone, together = ([*run(chosen, fed, 0, execute)][-1].state for execute in (Inline(), InRows()))
     assert distance(alone.messages["a"].params, together.messages["a"].params) < 1e-5
 
 

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.core import rows
 from fedcore.core.flat_nets import FlatNet, flatten_net, views
 from fedcore.core.rounds import run
 from fedcore.core.training import predict, train
@@ -20,9 +21,10 @@ from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.nets import stacked_mlp
-from fedcore.nets.stacked_mlp import StackedMLP, equal_bits, same_bits
+from fedcore.nets.mlp import linear
+from fedcore.nets.stacked_mlp import StackedMLP, equal_bits
 from fedcore.nets.weights import read_weights, with_weights, write_weights
-from fedcore.types.federation import Net, Params
+from fedcore.types.federation import Net
 from fedcore.types.method import Message, StepId, generator
 
 MLP = nets.net("mlp", shape=(4,), classes=3, widths=[5, 6])
@@ -191,10 +193,9 @@ def flat_net(classes: int = 2) -> FlatNet:
 
 
 def tried(flat: FlatNet, keep: float = 0.0, batch: int = BATCH) -> StackedMLP | None:
-    def make_rows(draws: torch.Generator) -> Params:
-        return views(flat, torch.randn(DEVICES, len(flat.vector), generator=draws))
-
-    return same_bits(LAYERS, make_rows, batch, keep)
+    with torch.no_grad():
+        found = rows.same_bits(flat, DEVICES, batch, keep, torch.tensor([0, 1]))
+    return None if found is None else found[0]
 
 
 @pytest.mark.parametrize("one_by_one", [(), ("fc1", "fc3")])
@@ -231,7 +232,7 @@ def other_sums(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def rarely_other(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute one in 500 outputs of the net otherwise."""
-    whole = torch.stack([stacked_mlp.linear(each, w, b) for each, w, b in zip(x, weight, bias, strict=True)])
+    whole = torch.stack([linear(each, w, b) for each, w, b in zip(x, weight, bias, strict=True)])
     changed = torch.rand(whole.shape, generator=RARE) < 0.002 * (weight.shape[1] == 2)
     return torch.where(changed, whole.nextafter(torch.tensor(torch.inf)), whole)
 
@@ -271,8 +272,7 @@ def test_a_bias_that_sums_otherwise_goes_one_by_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_stacks_whose_parts_lie_otherwise_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stacked_mlp, "_products_agree", lambda *args: True)
-    monkeypatch.setattr(stacked_mlp, "_biases_agree", lambda *args: True)
+    monkeypatch.setattr(rows, "equal_bits", lambda *args: True)
     assert tried(flat_net(), batch=10) is None
     assert tried(flat_net()) is not None
 

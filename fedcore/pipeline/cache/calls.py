@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from fedcore.core import side_by_side
 from fedcore.core.together import is_worth_it, run_each, run_side_by_side
 from fedcore.execute.workers import run_step
 from fedcore.pipeline.cache.store import Ref, Store, put_in, refs, to_json
@@ -43,7 +42,7 @@ def load_calls_vectorised(store: Store, fn: Callable[..., Any], calls: Sequence[
     A call's seconds are its own and its share of what was done for several. Of one that failed the result is None: its
     own step says what was wrong.
     """
-    each = run_each(partial(load_call_save, store, fn), [(args,) for args in calls], side_by_side)
+    each = run_each(partial(load_call_save, store, fn), [(args,) for args in calls])
     return [None if outcome.error else {**outcome.result, "wall": outcome.wall, "cpu": outcome.cpu} for outcome in each]
 
 

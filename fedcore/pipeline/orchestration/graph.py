@@ -10,7 +10,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any, TypeVar
 
-from fedcore.core.together import SideBySide, bounded_shares, is_worth_it
+from fedcore.core.together import Together, bounded_shares, is_worth_it
 from fedcore.execute.workers import Engine
 from fedcore.pipeline.cache import records
 from fedcore.pipeline.cache.calls import call_save, load_call, load_call_save, load_calls_vectorised
@@ -339,7 +339,7 @@ class OnEngine:
         work: Any = None, sharded: bool = False,
     ) -> dict[Any, Any]:  # fmt: skip
         loaded = {unit: (self.store, fn, args) for unit, args in calls.items()}
-        engine: Any = SideBySide(self.workers) if accelerator is None else self.workers
+        engine: Any = Together(self.workers) if accelerator is None else self.workers
         options = {"step": fn} if accelerator is None else {"accelerator": accelerator}
         call = partial(engine.map, load_call, loaded, name=word_of(fn), **options)
         return with_blobs(self.store, tuple(calls.values()), call)

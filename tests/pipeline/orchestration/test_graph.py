@@ -12,7 +12,7 @@ from at_once import run_at_once
 from federations import SGD, bits, federation
 
 from fedcore import Message, StepId, train
-from fedcore.core import stacked
+from fedcore.core import rows
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import begin, run
 from fedcore.execute.workers import Inline, WorkerDied
@@ -118,8 +118,8 @@ environment.prepare()  # Prefect reads its settings when it is imported
 @pytest.mark.slow
 def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sizes: list[int] = []
-    real = stacked.descend
-    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)][1])
+    real = rows.descend
+    monkeypatch.setattr(rows, "descend", lambda of, exact: [sizes.append(len(of)), real(of, exact)][1])
     monkeypatch.setattr(chunks, "CHUNK", 1e9)  # however slow this machine is
     fed, store = federation("ab"), Store(tmp_path)
     nets = {name: device.net for name, device in fed.devices.items()}
@@ -170,7 +170,7 @@ class Counting(Inline):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few examples be enough."""
     monkeypatch.setattr("fedcore.core.together.LEAST_BYTES", 1)
-    monkeypatch.setattr("fedcore.core.side_by_side.WORTH", 1)
+    monkeypatch.setattr("fedcore.core.rows.WORTH", 1)
     monkeypatch.setattr("fedcore.core.together.WORTH_IT", 1)
 
 

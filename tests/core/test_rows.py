@@ -14,10 +14,10 @@ from every_method import ROWS
 from federations import AT_THE_END, NETS, bits, federation
 
 from fedcore import nets
-from fedcore.core import side_by_side, together
+from fedcore.core import rows, together
 from fedcore.core.flat_nets import flatten_net
 from fedcore.core.rounds import run
-from fedcore.core.together import SideBySide
+from fedcore.core.together import Together
 from fedcore.core.training import Descent, Training, train
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
@@ -40,15 +40,15 @@ WAYS = {
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups that were trained side by side."""
     sizes: list[int] = []
-    real = side_by_side.descend
+    real = rows.descend
 
-    def descend(descents: Any) -> None:
-        real(descents)
+    def descend(descents: Any, exact: bool) -> None:
+        real(descents, exact)
         sizes.append(len(descents))
 
-    monkeypatch.setattr(side_by_side, "descend", descend)
+    monkeypatch.setattr(rows, "descend", descend)
     monkeypatch.setattr(together, "LEAST", 1)
-    monkeypatch.setattr(side_by_side, "WORTH", 1)
+    monkeypatch.setattr(rows, "WORTH", 1)
     return sizes
 
 
@@ -57,7 +57,7 @@ def groups(fed: Federation, training: Training, expected: list[int]) -> list[int
     device = fed.devices["a"]
     flat = flatten_net(device.net, nets.init(device.net, torch.Generator()))
     descent = Descent(flat, training, device.data.train, [], {}, torch.Generator())
-    return expected if side_by_side.find_stacked(descent, 2) is not None else []
+    return expected if rows.find_stacked(descent, 2) is not None else []
 
 
 def divided(net: Net, task: str = "classes", sizes: dict[str, int] = SIZES, val: int = 4) -> Federation:
@@ -87,7 +87,7 @@ def last(fed: Federation, training: Training, execute: Any, name: str = "fedavg"
 
 
 def both(fed: Federation, training: Training, name: str = "fedavg") -> tuple[str, str]:
-    one, other = (last(fed, training, execute, name) for execute in (Inline(), SideBySide(Inline())))
+    one, other = (last(fed, training, execute, name) for execute in (Inline(), Together(Inline())))
     return tuple(bits((state.server, dict(state.messages), dict(state.memories))) for state in (one, other))  # type: ignore[return-value]
 
 
@@ -136,7 +136,7 @@ def test_every_depth_has_the_same_bits(widths: list[int], trained: list[int]):
 def test_a_method_has_the_same_bits(name: str):
     built = ROWS[name].build(NETS)
     alone, other = (
-        list(run(built, federation("abc"), 1, each, every=AT_THE_END))[-1] for each in (Inline(), SideBySide(Inline()))
+        list(run(built, federation("abc"), 1, each, every=AT_THE_END))[-1] for each in (Inline(), Together(Inline()))
     )
     assert alone.up == other.up
     for part in ("server", "messages", "memories"):
@@ -144,7 +144,7 @@ def test_a_method_has_the_same_bits(name: str):
 
 
 def test_where_products_differ_devices_train_one_by_one(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
-    monkeypatch.setattr(side_by_side, "find_stacked", lambda *args: None)
+    monkeypatch.setattr(rows, "find_stacked", lambda *args: None)
     one, other = both(divided(net()), ADAM)
     assert one == other
     assert trained == []
@@ -153,8 +153,8 @@ def test_where_products_differ_devices_train_one_by_one(monkeypatch: pytest.Monk
 def test_where_products_of_some_numbers_differ_these_train_one_by_one(
     monkeypatch: pytest.MonkeyPatch, trained: list[int]
 ):
-    real = side_by_side.find_stacked
-    monkeypatch.setattr(side_by_side, "find_stacked", lambda of, count: real(of, count) if count == 2 else None)
+    real = rows.find_stacked
+    monkeypatch.setattr(rows, "find_stacked", lambda of, count: real(of, count) if count == 2 else None)
     fed = divided(net())
     one, other = both(fed, ADAM)
     assert one == other
@@ -164,18 +164,18 @@ def test_where_products_of_some_numbers_differ_these_train_one_by_one(
 @pytest.mark.slow
 def test_products_are_tried_out_once(monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[int, float]] = []
-    real = side_by_side.same_bits
+    real = rows.same_bits
 
-    def same_bits(layers: Any, make_rows: Any, batch: int, keep: float) -> Any:
+    def same_bits(flat: Any, count: int, batch: int, keep: float, labels: Any) -> Any:
         asked.append((batch, keep))
-        return real(layers, make_rows, batch, keep)
+        return real(flat, count, batch, keep, labels)
 
-    monkeypatch.setattr(side_by_side, "same_bits", same_bits)
-    monkeypatch.setattr(side_by_side, "_STACKED", {})
+    monkeypatch.setattr(rows, "same_bits", same_bits)
+    monkeypatch.setattr(rows, "_STACKED", {})
     both(divided(net()), replace(ADAM, round_decay=0.5))
     first = [*asked]
     assert set(first) == {(16, 0.0)}
-    assert len(first) == len(side_by_side._STACKED) <= 3  # two, four and three devices: d has no full minibatch
+    assert len(first) == len(rows._STACKED) <= 3  # two, four and three devices: d has no full minibatch
     both(divided(net()), ADAM)
     assert asked == first
 
@@ -208,7 +208,7 @@ def test_large_nets_and_few_examples_are_not_worth_it(monkeypatch: pytest.Monkey
 
 
 def test_short_rounds_go_alone(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
-    monkeypatch.setattr(side_by_side, "WORTH", 10)  # of two epochs of batches of 16: b takes 8 of them, d two
+    monkeypatch.setattr(rows, "WORTH", 10)  # of two epochs of batches of 16: b takes 8 of them, d two
     fed = divided(net())
     one, other = both(fed, SGD)
     assert one == other
@@ -216,7 +216,7 @@ def test_short_rounds_go_alone(monkeypatch: pytest.MonkeyPatch, trained: list[in
 
 
 def test_groups_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
-    monkeypatch.setattr(side_by_side, "ROWS", 1)
+    monkeypatch.setattr(rows, "ROWS", 1)
     fed = divided(net())
     one, other = both(fed, SGD)
     assert one == other
@@ -229,7 +229,7 @@ def test_the_results_of_workers_are_in_the_order_of_the_calls():
             return 2
 
     fed = divided(net())
-    one, other = (last(fed, SGD, SideBySide(engine)) for engine in (Inline(), Two()))
+    one, other = (last(fed, SGD, Together(engine)) for engine in (Inline(), Two()))
     assert [*one.memories] == [*other.memories]
     assert bits(dict(one.messages)) == bits(dict(other.messages))
 
@@ -241,7 +241,7 @@ def test_each_has_its_share_of_the_seconds(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(together, "time", clock)
     fed = divided(net(), sizes={"a": 64, "b": 640})
     calls = [({}, Message(), device, StepId(0, 0, 0, name)) for name, device in fed.devices.items()]
-    few, many = together.run_each(partial(train, training=SGD), calls, side_by_side)
+    few, many = together.run_each(partial(train, training=SGD), calls)
     if groups(fed, SGD, [2]):
         assert (few.wall, many.wall) == pytest.approx((2 + 1 / 11, 2 + 10 / 11))  # each was let go on twice
         assert (few.cpu, many.cpu) == pytest.approx((1 / 11, 10 / 11))
@@ -254,7 +254,7 @@ def main() -> bool:
 def test_a_step_sees_the_settings_of_its_caller():
     setting: ContextVar[str] = ContextVar("setting")
     setting.set("here")
-    found = together.run_each(lambda: (setting.get(), torch.get_num_threads()), [(), ()], side_by_side)
+    found = together.run_each(lambda: (setting.get(), torch.get_num_threads()), [(), ()])
     assert [outcome.result for outcome in found] == [("here", 1)] * 2
 
 
@@ -268,7 +268,7 @@ def test_a_step_of_ones_own_goes_alone(trained: list[int]):
     assert [together.is_own(step) for step in (train, own_step, partial(train, training=SGD))] == [True, False, True]
     assert not together.is_own(partial(train, own_step))
     assert not together.is_own(partial(train, loss=own_step))
-    one, other = (engine.map(own_step, calls) for engine in (Inline(), SideBySide(Inline())))
+    one, other = (engine.map(own_step, calls) for engine in (Inline(), Together(Inline())))
     assert bits(one) == bits(other)
     assert trained == []
 
@@ -282,7 +282,7 @@ def test_an_error_is_that_of_the_first_device_and_says_where():
     }  # fmt: skip
     calls = {name: ({}, Message(), device, StepId(0, 0, 0, name)) for name, device in broken.items()}
     said = []
-    for engine in (Inline(), SideBySide(Inline())):
+    for engine in (Inline(), Together(Inline())):
         with pytest.raises(Exception, match=r".") as caught:
             engine.map(partial(train, training=SGD), calls)
         said.append((str(caught.value), caught.value.__notes__))
@@ -295,7 +295,7 @@ def test_the_calls_of_a_group_that_failed_have_failed():
     broken = replace(fed.devices["b"].data, train=Data(fed.devices["b"].data.train.x, torch.full((62,), 99)))
     devices = {**fed.devices, "b": replace(fed.devices["b"], data=broken), "f": fed.devices["a"]}
     calls = [({}, Message(), device, StepId(0, 0, 0, name)) for name, device in devices.items()]
-    ends = together.run_each(partial(train, training=SGD), calls, side_by_side)
+    ends = together.run_each(partial(train, training=SGD), calls)
     assert ends[1].error is not None
     if groups(fed, SGD, [1]):
         assert all(end.error is not None and end.result is None for end in ends)
@@ -305,17 +305,17 @@ def test_who_holds_the_generator_does_not_wait_for_others(trained: list[int]):
     fed = divided(net())
     calls = {name: ({}, Message(), device, StepId(0, 0, 0, name)) for name, device in fed.devices.items()}
     with nets.use_generator(torch.Generator()):
-        SideBySide(Inline()).map(partial(train, training=SGD), calls)
+        Together(Inline()).map(partial(train, training=SGD), calls)
     assert trained == []
 
 
 def test_threads_are_few_and_groups_of_bounded_data(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
     monkeypatch.setattr(together, "MOST", 2)
     fed = divided(net())
-    last(fed, SGD, SideBySide(Inline()), rounds=1)
+    last(fed, SGD, Together(Inline()), rounds=1)
     assert set(trained) <= {2}
     trained.clear()
     monkeypatch.setattr(together, "MOST", 64)
-    monkeypatch.setattr(side_by_side, "EXAMPLES", 36 * (320 + 192))
-    last(fed, SGD, SideBySide(Inline()), rounds=1)
+    monkeypatch.setattr(rows, "EXAMPLES", 36 * (320 + 192))
+    last(fed, SGD, Together(Inline()), rounds=1)
     assert trained == groups(fed, SGD, [2, 3])
