@@ -18,10 +18,10 @@ from types import FunctionType
 from typing import Any
 
 from fedcore.core.messages import received_model
+from fedcore.core.together import products
 from fedcore.core.training_settings import Training
 from fedcore.execute.threads import cores
 from fedcore.nets import key, shapes
-from fedcore.nets.inputs import multiplications
 from fedcore.pickling import Pickler
 from fedcore.types.federation import Device, Federation
 from fedcore.types.method import Method, PairStage
@@ -73,7 +73,7 @@ def effort(method: Method, training: Training, fed: Federation) -> Effort:
     rows = sum(len(part) for device in fed.devices.values() for part in (device.data.val, device.data.test))
     some = next(iter(fed.devices.values()))
     models = len({key(d.net) for d in fed.devices.values()} if method.deploy is received_model else fed.devices)
-    scoring = (rows + models * len(fed.test)) * _products(some) / PRODUCTS + 2 * len(fed.devices) * PART
+    scoring = (rows + models * len(fed.test)) * products(some) / PRODUCTS + 2 * len(fed.devices) * PART
     trained = sum(stage.rounds * stage.fraction for stage in method.stages) * one
     units = max(max(1, round(stage.fraction * count)) for stage, count in stages)
     return Effort(rounds, trained / max(rounds, 1), scoring, units)
@@ -84,11 +84,7 @@ def _training(device: Device, training: Training) -> float:
     steps = training.steps or training.epochs * math.ceil(rows / training.batch)
     parameters = sum(math.prod(shape) for shape in shapes(device.net).values())
     examples = min(steps * training.batch, training.epochs * rows) if training.steps is None else steps * training.batch
-    return 3 * examples * _products(device) / PRODUCTS + steps * (STEP + UPDATE * parameters)
-
-
-def _products(device: Device) -> int:
-    return multiplications(device.net, tuple(device.data.train.x.shape[1:]))
+    return 3 * examples * products(device) / PRODUCTS + steps * (STEP + UPDATE * parameters)
 
 
 def processes(efforts: Collection[Effort], every: int, runs: int, travels: Sequence[Any]) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -72,77 +71,46 @@ def _slots_apart(flat: FlatNet, training: Training, moments: Params, pieces: Pie
             (slot,) = optimiser_slots(flat, training, moments, ((slice(first, first + tensor.numel()), factor),))
             if "steps" in moments:
                 count = moments.setdefault(COUNT + name, moments["steps"].clone())
-                slot = replace(slot, moments=[*slot.moments[:2], count])
+                slot = factor, [*slot[1][:4], count]
             slots += [slot] * (name not in flat.idle)
     return slots
 
 
-@dataclass(frozen=True)
-class Slot:
-    """What an optimiser reads and writes of one piece. moments: of sgd the velocity, if it has one, of adam the first
-    and the second and the steps so far. factor: of the learning rate.
-    """
-
-    vector: Tensor
-    gradient: Tensor
-    moments: Sequence[Tensor]
-    factor: float
+Slot: TypeAlias = tuple[float, list[Tensor]]
+"""The factor of the learning rate in one piece, and what an optimiser reads and writes there: parameters, gradient and
+moments, of sgd the velocity, if it has one, of adam the first and the second and the steps so far."""
 
 
 def optimiser_slots(flat: FlatNet, training: Training, moments: Params, pieces: Pieces = WHOLE) -> list[Slot]:
     """Return a net's slots, one for each piece of its vector; moments that are missing start at zero."""
-    whole: list[Tensor] = []
+    names = ["first", "second"] if training.optimiser != "sgd" else ["velocity"] if training.momentum else []
+    whole = [flat.vector, flat.gradient, *(moments.setdefault(name, torch.zeros_like(flat.vector)) for name in names)]
+    counts: list[list[Tensor]] = [[] for _ in pieces]
     if training.optimiser != "sgd":
-        whole = [moments.setdefault(name, torch.zeros_like(flat.vector)) for name in ("first", "second")]
         steps = moments.setdefault("steps", torch.zeros(()))
         counts = [[steps], *([steps.clone()] for _ in pieces[1:])]  # a call of the kernel counts its own
-    else:
-        if training.momentum:
-            whole = [moments.setdefault("velocity", torch.zeros_like(flat.vector))]
-        counts = [[] for _ in pieces]
     return [
-        Slot(flat.vector[piece], flat.gradient[piece], [*(moment[piece] for moment in whole), *count], factor)
+        (factor, [*(tensor[piece] for tensor in whole), *count])
         for (piece, factor), count in zip(pieces, counts, strict=True)
     ]
 
 
 def step_of_all(nets: Sequence[Sequence[Slot]], training: Training) -> Callable[[float], None]:
     """Return a function that updates several nets by their slots, each with the bits of a net alone."""
-    return (_sgd if training.optimiser == "sgd" else _adam)(nets, training)
+    lists = [(piece[0][0], [*map(list, zip(*(tensors for _, tensors in piece), strict=True))])
+             for piece in zip(*nets, strict=True)]  # fmt: skip
+    kernel = torch._fused_adamw_ if training.optimiser == "adamw" else torch._fused_adam_
 
-
-def _lists(nets: Sequence[Sequence[Slot]]) -> list[tuple[list[list[Tensor]], float]]:
-    """Return for each piece the lists that a kernel takes: vectors, gradients, moments; and the rate's factor."""
-    return [
-        (
-            [[slot.vector for slot in piece], [slot.gradient for slot in piece],
-             *map(list, zip(*(slot.moments for slot in piece), strict=True))],
-            piece[0].factor,
-        )
-        for piece in zip(*nets, strict=True)
-    ]  # fmt: skip
-
-
-def _sgd(nets: Sequence[Sequence[Slot]], training: Training) -> Callable[[float], None]:
-    lists = _lists(nets)
-
-    def update(rate: float) -> None:
-        for (vectors, gradients, *velocities), factor in lists:
+    def descend(rate: float) -> None:
+        for factor, (vectors, gradients, *velocities) in lists:
             torch._fused_sgd_(
                 vectors, gradients, velocities[0] if velocities else [], lr=rate * factor, momentum=training.momentum,
                 dampening=0.0, weight_decay=training.weight_decay, nesterov=training.nesterov, maximize=False,
                 is_first_step=False,
             )  # fmt: skip
 
-    return update
-
-
-def _adam(nets: Sequence[Sequence[Slot]], training: Training) -> Callable[[float], None]:
-    kernel = torch._fused_adamw_ if training.optimiser == "adamw" else torch._fused_adam_
-    lists = _lists(nets)
-
-    def update(rate: float) -> None:
-        for (vectors, gradients, means, squares, counts), factor in lists:
+    def adapt(rate: float) -> None:
+        for factor, (vectors, gradients, means, squares, counts) in lists:
             if len(counts) == 1:
                 counts[0].add_(1)
             else:
@@ -152,4 +120,4 @@ def _adam(nets: Sequence[Sequence[Slot]], training: Training) -> Callable[[float
                 weight_decay=training.weight_decay, amsgrad=False, maximize=False,
             )  # fmt: skip
 
-    return update
+    return descend if training.optimiser == "sgd" else adapt
