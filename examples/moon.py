@@ -27,6 +27,7 @@ def moon(*, training, rounds: fc.Count = 10, mu: fc.Amount = 1.0, tau: fc.Positi
     """Build MOON, without the paper's projection head.
 
     Args:
+        training: how a device trains.
         rounds: communication rounds, from 1.
         mu: weight of the contrast, from 0; 0 is FedAvg.
         tau: temperature of the cosine similarities, above 0.

@@ -12,9 +12,10 @@ import fedcore as fc
 
 @fc.training_defaults(shared_init=True)
 def median(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0):
-    """Build the method.
+    """FedAvg with the median of each number in place of the mean.
 
     Args:
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
     """

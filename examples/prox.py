@@ -15,9 +15,10 @@ def near(batch, *, mu):
 
 @fc.training_defaults(shared_init=True)
 def prox(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, mu: fc.Amount = 0.01):
-    """Build FedProx.
+    """FedProx: FedAvg with a penalty on the distance from the model that was sent.
 
     Args:
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         mu: weight of the penalty, from 0; 0 is FedAvg.

@@ -11,9 +11,10 @@ import fedcore as fc
 
 @fc.training_defaults(shared_init=True)
 def fedavgm(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, beta: fc.Share = 0.9):
-    """Build FedAvgM.
+    """FedAvgM: the server steps along the mean change, with momentum.
 
     Args:
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         beta: share of the velocity that stays from round to round, from 0 to 1; 0 is FedAvg.

@@ -91,9 +91,14 @@ def partitioner(name: str) -> Callable[..., Partitioner]:
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
-    which: the name of a net, "package.module:Class" or your own class (an nn.Module: fedcore docs own_net). Its shape
-    and its classes come from the data. settings: the net's, and `weights`, `frozen` and `rank` of one that starts
-    from a file (:func:`fedcore.nets.weights.with_weights`). Raises InputError for a setting that it does not take.
+    Args:
+        which: the name of a net, "package.module:Class" or your own class (an nn.Module: fedcore docs own_net).
+            Its shape and its classes come from the data.
+        settings: the net's, and `weights`, `frozen` and `rank` of one that starts from a file
+            (:func:`fedcore.nets.weights.with_weights`).
+
+    Raises:
+        InputError: for a setting that it does not take.
     """
     if isinstance(which, str):
         name, make = which, nets.maker(which)
@@ -121,7 +126,7 @@ def architecture(name: str) -> Callable[..., Architecture]:
         widths = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
         return net(name, **widths, **settings)
 
-    return stand_for(maker, make, name, maker.__doc__, takes)
+    return stand_for(maker, make, name, method_help(maker, {}, NET_CONTEXT), takes)
 
 
 @dataclass(frozen=True, eq=False)

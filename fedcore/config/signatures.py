@@ -179,25 +179,25 @@ _SECTION = re.compile(r"^Args:\n((?:[ ]{4}.*(?:\n|\Z))*)", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\w+): .*(?:\n {8}.*)*", re.MULTILINE)
 
 
-def method_help(build: Callable[..., Any], others: Mapping[str, str]) -> str:
+def method_help(build: Callable[..., Any], others: Mapping[str, str], context: tuple[str, ...] = CONTEXT) -> str:
     """Return a builder's docstring; a dataclass among its arguments is replaced by the lines of its fields.
 
-    others: the lines of further arguments, by name.
+    others: the lines of further arguments, by name. context: the arguments that are no settings.
     """
-    entries = [*setting_lines(build).values(), *(f"    {name}: {text}" for name, text in others.items())]
+    entries = [*setting_lines(build, context).values(), *(f"    {name}: {text}" for name, text in others.items())]
     section, doc = "Args:\n" + "\n".join(entries), cleandoc(build.__doc__ or "")
     if _SECTION.search(doc):
         return _SECTION.sub(lambda _: f"{section}\n", doc, count=1).rstrip()
     return f"{doc}\n\n{section}"
 
 
-def setting_lines(fn: Callable[..., Any]) -> dict[str, str]:
+def setting_lines(fn: Callable[..., Any], context: tuple[str, ...] = CONTEXT) -> dict[str, str]:
     """Return the lines about each setting in the docstrings of a builder and of the dataclasses that it takes."""
     section = _SECTION.search(cleandoc(fn.__doc__ or ""))
     own = {entry[1]: entry[0] for entry in _ENTRY.finditer(section[1])} if section else {}
     hints, lines = get_type_hints(fn), dict[str, str]()
-    for name in signature(fn).parameters:
-        if is_dataclass(hints.get(name)) and name not in CONTEXT:
+    for name in (name for name in signature(fn).parameters if name not in context):
+        if is_dataclass(hints.get(name)):
             lines |= setting_lines(hints[name])
         elif name in own:
             lines[name] = own[name]

@@ -52,9 +52,12 @@ def evenly(count: int) -> Tensor:
 def mean(members: Sequence[Params], weights: Tensor) -> Params:
     r"""Return one weighted mean, sum_j w_j theta_j.
 
-    members: C models with equal tensors. weights: (C,) on the simplex. Integer buffers, such as
-    batch norm's number of batches, are not averaged: the first member's is kept. Sums run in the given order, in the
-    tensor's own precision, so that one member with weight 1 returns its own bits.
+    Integer buffers, such as batch norm's number of batches, are not averaged: the first member's is kept. Sums run in
+    the given order, in the tensor's own precision, so that one member with weight 1 returns its own bits.
+
+    Args:
+        members: C models with equal tensors.
+        weights: (C,) on the simplex.
     """
     share = weights.tolist()
     names = [name for name, tensor in members[0].items() if tensor.is_floating_point()]
@@ -219,7 +222,11 @@ def apply_changes(
 
     w <- w + sum_k p_k Delta_k
 
-    aggregate: what takes the mean's place.
+    Args:
+        server: the server's memory, which holds w.
+        changes: each device's Delta_k.
+        weights: p, (C,) on the simplex.
+        aggregate: what takes the mean's place.
     """
     return add(from_memory(server), aggregate(changes, weights))
 

@@ -31,8 +31,11 @@ def to_everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
 def initial_messages(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with an empty server memory and the initial models.
 
-    shared_init: the server draws one initial model and sends it to everyone (devices with different nets get one per
-    net, drawn alike). Otherwise it sends nothing and each device initialises itself.
+    Args:
+        public: the devices' nets, and the classes.
+        seed: what the models are drawn from.
+        shared_init: the server draws one initial model and sends it to everyone (devices with different nets get one
+            per net, drawn alike). Otherwise it sends nothing and each device initialises itself.
     """
     if not shared_init:
         return {}, to_everyone(public.names, Message())
@@ -94,7 +97,11 @@ def to_sampled(
 ) -> tuple[Params, dict[str, Message]]:
     """Send one message to every device; to those that never took part also what it lacks of the initial model.
 
-    server: its memory holds that model. present: the devices that took part in this round.
+    Args:
+        server: the server's memory, which holds that model.
+        present: the devices that took part in this round.
+        names: all devices.
+        message: what everyone gets.
     """
     server = server | to_chosen(present)
     first = Message(from_memory(server) | message.params, message.extra)

@@ -55,7 +55,13 @@ def train(
 
     It starts from the tensors in the device's memory, then from those in the message; missing tensors are initialised.
 
-    loss: your own, in place of `training.loss`, see :class:`fedcore.core.losses.Batch`.
+    Args:
+        memory: the tensors that the device keeps.
+        message: what the server sent.
+        device: its net and examples.
+        step_id: the seed, stage and round, from which minibatches are drawn.
+        training: how the device trains.
+        loss: your own, in place of `training.loss`, see :class:`fedcore.core.losses.Batch`.
     """
     flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
     chosen = training if loss is None else replace(training, loss=loss)

@@ -27,16 +27,21 @@ def from_arrays(
 ) -> Dataset:  # fmt: skip
     """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, which are float32 once they are scaled; or
-    several inputs, a mapping or named tuple of such arrays, for a net whose forward has their names. y: (N,), labels;
-    or (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame name. device: the
-    device that recorded each example, for `by_device`. split: "train", "val" or "test" for each example, if you have
-    divided them yourself. test: inputs and labels of the shared test set; None: it is drawn from the examples. task:
-    "classification": labels are strings or whole numbers, and the classes are the sorted distinct values; "regression":
-    they are quantities; "multilabel": y is (N, K); "auto": the last if y is (N, K), quantities if some label is no
-    whole number, else classes. "sequence_labelling": y is (N, T), a class for each step of x (N, T, ...), as strings or
-    whole numbers; -1, or an empty string, is a step without a label, such as padding.
-    Raises InputError if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
+    Args:
+        x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, which are float32 once they are scaled; or
+            several inputs, a mapping or named tuple of such arrays, for a net whose forward has their names.
+        y: (N,), labels; or (N, K), whether an example has each of K labels, 0 or 1, which the columns of a data frame
+            name.
+        device: the device that recorded each example, for `by_device`.
+        split: "train", "val" or "test" for each example, if you have divided them yourself.
+        test: inputs and labels of the shared test set; None: it is drawn from the examples.
+        task: "classification": labels are strings or whole numbers, and the classes are the sorted distinct values;
+            "regression": they are quantities; "multilabel": y is (N, K); "sequence_labelling": y is (N, T), a class for
+            each step of x (N, T, ...), where -1, or an empty string, is a step without a label, such as padding;
+            "auto": multilabel if y is (N, K), regression if some label is not a whole number, else classification.
+
+    Raises:
+        InputError: if lengths differ, a number is not finite, or a label is missing (nan, None, of classes -1).
     """
     if task not in ("auto", *get_args(LabelKindName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(LabelKindName)))
@@ -154,8 +159,13 @@ def _joined(y: Any, test_y: Any) -> Any:
 def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping[str, Sequence[int]]]) -> Dataset:
     """Return the examples of a dataset that are named, each on its device, for `by_device`.
 
-    indices: device -> the places of its examples in `dataset.train`; or device -> part -> places, where the parts are
-    "train", "val" and "test". Raises InputError for a place that is none, and for an example that is named twice.
+    Args:
+        dataset: the examples; its own devices and splits do not count.
+        indices: device -> the row numbers of its examples in `dataset.train`; or device -> part -> row numbers, where
+            the parts are "train", "val" and "test".
+
+    Raises:
+        InputError: for a row number beyond the examples, and for an example that is named twice.
     """
     divided = [isinstance(own, Mapping) for own in indices.values()]
     if not indices or any(divided) != all(divided):

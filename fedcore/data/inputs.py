@@ -46,8 +46,12 @@ def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
 def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
     """Return several inputs as one row of numbers for each example, (N, F) float32, as a served model takes them.
 
-    x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255. inputs: what they must
-    be; none: whatever they are. Raises InputError for other names, shapes or lengths, and numbers that are not finite.
+    Args:
+        x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255.
+        inputs: what they must be; none: whatever they are.
+
+    Raises:
+        InputError: for other names, shapes or lengths, and numbers that are not finite.
     """
     named = as_mapping(x)
     if not named:

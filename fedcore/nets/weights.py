@@ -60,6 +60,7 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
     other classes may be learnt.
 
     Args:
+        net: the net that is to start from the file.
         weights: the file, see `write_weights`.
         frozen: whether all layers but the last stay what they are; they are neither sent nor counted.
         rank: of the adapters that are trained beside each frozen linear layer but the last; 0: none.

@@ -34,7 +34,7 @@ UNUSABLE = "majority: this net does not end in the bias of its output, which the
 
 @control
 def majority(*, nets: Mapping[str, Net]) -> Method:
-    """Build the control. Raises InputError for a net whose last parameter is not a bias."""
+    """Control: always the commonest label of all. Raises InputError for a net whose last parameter is not a bias."""
     for net in nets.values():
         output_bias(net)
     begin = partial(initial_messages, shared_init=False)
@@ -43,7 +43,7 @@ def majority(*, nets: Mapping[str, Net]) -> Method:
 
 @control
 def majority_per_device(*, nets: Mapping[str, Net]) -> Method:
-    """Build the control that guesses each device's own commonest label; nothing is sent.
+    """Control: always each device's own commonest label; nothing is sent.
 
     On devices with different shares of labels it is the stronger guess. Raises InputError as `majority` does.
     """

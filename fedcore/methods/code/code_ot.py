@@ -66,9 +66,11 @@ def code_ot(
     rank_by: RankBy = "classes",
     transport: Transport,
 ) -> Method:
-    """Build CODE. Devices' nets may differ in widths.
+    """CODE: models are aligned by optimal transport and fused, the best one last. Nets may differ in widths.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
         fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
         order: the order of accuracy in which models are folded; the last one counts half. "ascending" is Algorithm 1's.
@@ -129,9 +131,11 @@ def lmf(
     rank_by: RankBy = "classes",
     transport: Transport,
 ) -> Method:
-    """Build LMF: all models aligned to the most accurate one and averaged evenly. Devices' nets may differ in widths.
+    """LMF (Singh and Jaggi 2020): all models, aligned to the best one, averaged evenly. Nets may differ in widths.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1. After the first, devices train on from the fused model.
         fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
         rank_by: what models are ranked by, as for `code_ot`: "classes", "validation" or "test".
@@ -148,9 +152,11 @@ def lmf(
 
 @control
 def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
-    """Build the control that sends everyone the most accurate model.
+    """Control: everyone gets the most accurate device's model.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
@@ -159,9 +165,11 @@ def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy =
 
 @control
 def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
-    """Build the control that sends everyone half of the most accurate model.
+    """Control: everyone gets half of the most accurate device's model.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
@@ -170,9 +178,11 @@ def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = 
 
 @control
 def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
-    """Build the control that averages the models as they are, with CODE's weights.
+    """Control: the models are averaged as they are, with CODE's weights.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)

@@ -80,9 +80,11 @@ class SoftTargets:
 def dfl(
     *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, soft: SoftTargets
 ) -> Method:
-    """Build DFL.
+    """DFL (Liu et al.): federated averaging with averaged soft targets.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: R, communication rounds, from 1.
         fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
@@ -96,12 +98,14 @@ def dfl(
 def dfl_diagonal(
     *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, soft: SoftTargets
 ) -> Method:
-    """Build DFL's control: every soft target is the table's mean diagonal, evenly spread over the other labels.
+    """DFL's control: every soft target is the table's mean diagonal, evenly spread over the other labels.
 
     It smooths labels as much as DFL does, by the same exchange. At temperature 1 it is FedAvg with labels smoothed by
     (1 - rho) (1 - d) K / (K - 1), d the mean diagonal.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: R, communication rounds, from 1.
         fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
@@ -199,9 +203,11 @@ def label_smoothing(
     ratio: Kind = "threshold",
     threshold: Share = 0.6,
 ) -> Method:
-    """Build the control.
+    """DFL's control: FedAvg with smoothed labels.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         ratio: how rho changes from round to round, as for `dfl`: "threshold", "dynamic" or "fixed".

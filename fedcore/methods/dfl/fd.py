@@ -40,11 +40,13 @@ from fedcore.types.ranges import Amount, Count, Fraction
 def fd(
     *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, gamma: Amount = 1.0
 ) -> Method:
-    """Build FD.
+    """FD (Jeong et al. 2018): devices exchange the mean logits of each label, and no model.
 
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.

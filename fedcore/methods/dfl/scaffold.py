@@ -41,9 +41,11 @@ from fedcore.types.ranges import Count, Fraction
 
 @training_defaults(optimiser="sgd", momentum=0.0, shared_init=True)
 def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
-    """Build SCAFFOLD. Models are averaged evenly, as in the paper.
+    """SCAFFOLD (Karimireddy et al. 2020): control variates correct each step. Models are averaged evenly.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
 

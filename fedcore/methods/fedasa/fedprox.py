@@ -27,11 +27,13 @@ GLOBAL = "global/"
 
 @training_defaults(shared_init=True)
 def fedprox(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, mu: Amount = 0.01) -> Method:
-    """Build FedProx.
+    """FedProx (Li et al. 2020): FedAvg with a penalty on the distance from the model that was sent.
 
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         mu: weight of the proximal term, from 0; 0 is FedAvg by size.
     """
@@ -59,11 +61,13 @@ def train_near(
 
 @training_defaults(shared_init=True)
 def ditto(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, strength: Amount = 0.01) -> Method:
-    """Build Ditto.
+    """Ditto (Li et al. 2021): FedAvg's model, and a personal one near it on each device.
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         strength: lambda, which holds the personal model near the global one, from 0; 0 is local training.
     """

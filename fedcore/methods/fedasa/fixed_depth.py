@@ -41,11 +41,13 @@ def fixed_depth(
     depth: Choice = 1,
     personal_lr: Positive | None = None,
 ) -> Method:
-    """Build G-sharing.
+    """G-sharing: all devices share the stem and as many cells.
 
     If `fraction` is below 1, all devices start from one model; its personal part is sent until a device has taken part.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last
             one never); None: nothing; "random": drawn for each device, evenly from 0 to M.
@@ -66,11 +68,13 @@ def fixed_depth(
 def fedper(
     *, nets: Mapping[str, Net], training: Training, averaging: Averaging, personal_lr: Positive | None = None
 ) -> Method:
-    """Build FedPer.
+    """FedPer (Arivazhagan et al. 2019): all but the last layer is shared.
 
     If `fraction` is below 1, all devices start from one model; its last layer is sent until a device has taken part.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         personal_lr: learning rate of the last layer, above 0; None: training's.
 

@@ -107,9 +107,11 @@ def gaussian_distillation(
     weights: Voting = "counts",
     personal: bool = False,
 ) -> Method:
-    """Build the distillation on Gaussian draws.
+    """One net is distilled from Gaussian draws of the devices' classes, after one round.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         sketches: the Gaussians, and the net that learns from them.
         weights: of the ensemble's votes, as for `ensemble`: "counts", "size", "even" or "entropy".
         personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
@@ -132,9 +134,11 @@ def gaussian_distillation(
 
 @needs_classes("sends a Gaussian of each label")
 def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketches: Sketches) -> Method:
-    """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
+    """`gaussian_distillation` with `personal: true`: a device without validation data runs the common net alone.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         sketches: the Gaussians, and the net that learns from them.
     """
     return gaussian_distillation(nets=nets, training=training, sketches=sketches, personal=True)

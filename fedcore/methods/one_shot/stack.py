@@ -43,9 +43,11 @@ VOTERS = "stack/voters"
 def stack(
     *, nets: Mapping[str, Net], training: Training, examples: Examples = "training", reg: Positive = 1e-3
 ) -> Method:
-    """Build stacking. Devices' nets may differ; the head then sees log-probabilities in place of logits.
+    """A linear head above all devices' models. Nets may differ; the head then sees log-probabilities.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         examples: whose sums devices send, "training" or "validation".
         reg: lambda as a factor of the mean diagonal of G, above 0.
     """

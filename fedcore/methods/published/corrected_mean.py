@@ -71,9 +71,11 @@ PATH = "path"
 def feddyn(
     *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, alpha: Amount = 0.1
 ) -> Method:
-    """Build FedDyn. Models are averaged evenly, as in the paper.
+    """FedDyn (Acar et al. 2021): a penalty on devices, a correction at the server. Models are averaged evenly.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the penalty, from 0 (the paper: .1, .01 or .001); 0 is FedAvg with even weights.
@@ -131,9 +133,11 @@ def correct_mean(
 
 @training_defaults(optimiser="sgd", shared_init=True)
 def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
-    """Build FedNova. Where all devices take as many steps it is FedAvg, but for rounding.
+    """FedNova (Wang et al. 2020): a change is divided by its path's length. With equal steps it is FedAvg.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
 

@@ -63,9 +63,11 @@ PROTOTYPES, COUNTS = "prototypes", "counts"
 def moon(
     *, nets: Mapping[str, Net], training: Training, averaging: Averaging, mu: Amount = 1.0, tau: Positive = 0.5
 ) -> Method:
-    """Build MOON.
+    """MOON (Li et al. 2021): features stay near the global model's and away from the device's last ones.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         mu: weight of the contrast, from 0 (the paper: .1 to 10); 0 is FedAvg by size, bit by bit.
         tau: temperature of the cosines, above 0 (the paper: .5).
@@ -104,11 +106,13 @@ def contrastive_loss(batch: Batch, *, mu: float, tau: float) -> Tensor:
 def fedproto(
     *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, strength: Amount = 1.0
 ) -> Method:
-    """Build FedProto.
+    """FedProto (Tan et al. 2022): devices exchange mean features of classes, and no model.
 
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         strength: lambda, which holds features near their class's prototype, from 0; 0 is local training, round after

@@ -91,9 +91,11 @@ def fit_part(
 
 @training_defaults(shared_init=True)
 def fedrep(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, head_epochs: Count = 10) -> Method:
-    """Build FedRep. A device that never took part runs the initial head.
+    """FedRep (Collins et al. 2021): each device keeps a head of its own; at first the initial one.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         head_epochs: passes over a device's examples that train the head, from 1 (the paper: 10), before the
             `training.epochs` that train the rest. Where `training.steps` counts minibatches, both take as many.
@@ -126,9 +128,11 @@ def train_in_turn(
 
 @training_defaults(shared_init=True)
 def fedbabu(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, tune_epochs: Depth = 5) -> Method:
-    """Build FedBABU.
+    """FedBABU (Oh et al. 2022): the last layer stays as drawn; in the end each device tunes its model.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: 5);
             where `training.steps` counts minibatches, as many.
@@ -166,9 +170,11 @@ def own_model(memory: Params, message: Message) -> Model:
 
 @training_defaults(shared_init=True)
 def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) -> Method:
-    """Build FedBN. A device that never took part runs the initial batch norms.
+    """FedBN (Li et al. 2021): each device keeps its batch norms; at first the initial ones.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
     """
     require_equal(nets)

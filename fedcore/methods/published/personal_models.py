@@ -83,9 +83,11 @@ def perfedavg(
     inner_lr: Positive = 0.01,
     tune_epochs: Depth = 1,
 ) -> Method:
-    """Build Per-FedAvg (FO).
+    """Per-FedAvg, first order (Fallah et al. 2020): a start from which each device tunes its model.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         inner_lr: alpha, learning rate of the step that is looked ahead, and of the tuning by plain SGD, above 0.
         tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: one
@@ -145,9 +147,11 @@ def pfedme(
     inner_steps: Count = 5,
     outer_lr: Positive = 0.1,
 ) -> Method:
-    """Build pFedMe. `training` is that of theta: it makes K times the steps of other methods.
+    """pFedMe (Dinh et al. 2020): a personal model near each device's copy, by K times the steps of other methods.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         strength: lambda, which holds theta near w, from 0 (the paper: 15, with small rates); 0 leaves w as it is, and
             theta is trained from it alone. Times the learning rate of sgd it must be below 2, else theta diverges.
@@ -210,9 +214,11 @@ def train_envelope(
 def apfl(
     *, nets: Mapping[str, Net], training: Training, averaging: Averaging, alpha: Share = 0.5, alpha_lr: Amount = 0.0
 ) -> Method:
-    """Build APFL, twice FedAvg's work.
+    """APFL (Deng et al. 2020): each device mixes its own model with the global one, at twice FedAvg's work.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         averaging: how many rounds, with how many devices, and how the server combines what they send.
         alpha: share of the device's own model in the mixture, from 0 to 1, at first; 0 is FedAvg.
         alpha_lr: eta_alpha, learning rate of that share, from 0; 0: it stays.

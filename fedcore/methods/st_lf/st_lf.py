@@ -91,9 +91,11 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
         combine: How = "parameters",
         disagreement: Disagreement = "omitted",
     ) -> Method:
-        """Build ST-LF, or a rival that takes its sources and targets.
+        """ST-LF, or a rival with ST-LF's sources and targets.
 
         Args:
+            nets: the devices' nets, by name.
+            training: how a device trains.
             links: how sources and targets are chosen.
             combine: "parameters", a target runs the mean of its sources' models; "outputs", the mean of their outputs.
             disagreement: "measured", targets compare their sources' models, for the noise in Theorem 2 (in the traffic
@@ -121,9 +123,11 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
     @needs_classes(BY_WRONG_LABELS)
     @training_defaults(shared_init=True)
     def build(*, nets: Mapping[str, Net], training: Training, links: DrawnLinks, combine: How = "parameters") -> Method:
-        """Build a rival that measures nothing over pairs.
+        """A rival of ST-LF that measures nothing over pairs.
 
         Args:
+            nets: the devices' nets, by name.
+            training: how a device trains.
             links: how sources and targets are drawn.
             combine: as for `st_lf`, "parameters" or "outputs".
 
@@ -153,9 +157,11 @@ single_match = _with_drawn_roles("single_match", heuristics.random_halves, heuri
 def fada(
     *, nets: Mapping[str, Net], training: Training, links: ProgramLinks, rounds: Depth = 5, alignment: Alignment
 ) -> Method:
-    """Build FADA: every source is aligned with every target.
+    """FADA (Peng et al. 2020): every source is aligned with every target.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         links: how sources and targets are chosen, as for `st_lf`.
         rounds: how often sources train their copies, from 0.
         alignment: how a source is aligned with a target.
@@ -173,9 +179,11 @@ def fada(
 def psi_fada(
     *, nets: Mapping[str, Net], training: Training, links: DrawnLinks, rounds: Depth = 5, alignment: Alignment
 ) -> Method:
-    """Build psi-FADA, which measures nothing over pairs.
+    """FADA with random sources and targets; nothing is measured over pairs.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         links: how sources and targets are drawn, as for `rnd_psi`.
         rounds: how often sources train their copies, from 0.
         alignment: how a source is aligned with a target.
@@ -195,11 +203,13 @@ def psi_fada(
 @control
 @training_defaults(shared_init=True)
 def best_source(*, nets: Mapping[str, Net], training: Training, links: ProgramLinks) -> Method:
-    """Build the ceiling of all single sources: each target runs the one that its test labels say is best.
+    """The ceiling of all single sources: each target runs the one that its test labels say is best.
 
     It is no method, as it sees the labels by which it is judged.
 
     Args:
+        nets: the devices' nets, by name.
+        training: how a device trains.
         links: how sources and targets are chosen, as for `st_lf`.
     """
     built = protocol_method(
