@@ -77,6 +77,8 @@ def test_the_page_fits_its_window_and_writes_nothing_to_the_console(tab: Tab, pa
     tab.open(page, width, dark=dark)
     assert tab.messages == []
     assert tab.run("document.documentElement.scrollWidth") == width
+    hint = tab.run("getComputedStyle(document.querySelector('.filter small'), '::after').content")
+    assert ("more columns" in hint) == (width == 390)
     red, green, blue = map(int, tab.run("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(", "))
     assert max(red, green, blue) < 60 if dark else min(red, green, blue) > 200
     sizes = tab.run(
