@@ -185,14 +185,8 @@ def suggestion(word: str, choices: Iterable[object]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-MANY = 12
-"""Of more allowed values than these, the closest one stands before the list."""
-
-
 def unknown_value(key: str, value: object, allowed: Iterable[object]) -> InputError:
-    """Return the error for a value that is not in `allowed`; it suggests the closest one."""
+    """Return the error for a value that is not in `allowed`; it suggests the closest one first."""
     names = list(map(str, allowed))
-    hint, listed = suggestion(str(value), names), f"allowed: {', '.join(names)}"
-    if hint and len(names) > MANY:
-        return InputError(f"{key} = {value!r}: {hint[2:]}{' ' if hint.endswith('?') else '; '}{listed}")
-    return InputError(f"{key} = {value!r}: {listed}{hint}")
+    hint = f"{suggestion(str(value), names)[2:]}; ".replace("?; ", "? ").removeprefix("; ")
+    return InputError(f"{key} = {value!r}: {hint}allowed: {', '.join(names)}")

@@ -1,13 +1,15 @@
-"""Count the words of README.md and docs/, and compare the counts with tests/prose.yaml: exit code 1 where one is above.
+"""Count the words of README.md, docs/ and messages; compare the counts with tests/prose.yaml: exit code 1 above one.
 
 python tests/prose.py           compare
 python tests/prose.py --pages   also each page's words, sentences and what is counted of it
 python tests/prose.py --write   lower the limits to today's counts, rounded up; it raises none
 
 Code in blocks, comments, headings and pages that a program writes are not counted. A table's cells count as words of a
-page, not as sentences. An inline piece of code is one word, a link is its text.
+page, not as sentences. An inline piece of code is one word, a link is its text. A message is the text of an InputError
+or of a print in fedcore/: no sentence may be long or say what ODD has.
 """
 
+import ast
 import math
 import re
 import sys
@@ -31,6 +33,7 @@ GENERATED = (
 REFERENCE = "docs/api/"
 LONG, VERY_LONG, CELL = 25, 40, 25
 PAGE, METHOD_PAGE = 1000, 1500
+ODD = re.compile(r"\bis no\b|: is of |\ballowed (is|are)\b|\bthat is none\b|\bfor who\b")
 STEPS = {"words": 100, "mean_sentence": 0.5, "long_sentences": 0.5, "very_long_sentences": 0.5}
 """A limit is the count rounded up to such steps."""
 
@@ -93,6 +96,25 @@ def unknown_names(pages: list[Path], root: Path) -> list[str]:
     return [name for name in public if not re.search(rf"\b{name}\b", text)]
 
 
+def template_of(node: ast.expr) -> str:
+    """Return a text of the code, with X for what is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(template_of, node.values))
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "X"
+
+
+def bad_messages(root: Path) -> list[str]:
+    """Return the messages with a long sentence or an odd word, each with its place."""
+    bad = []
+    for path in sorted((root / "fedcore").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("InputError", "print") and node.args:
+                text = template_of(node.args[0])
+                if ODD.search(text) or any(len(words_of(one)) > LONG for one in re.split(r"(?<=[.;?])\s|\n", text)):
+                    bad.append(f"{path.relative_to(root)}:{node.lineno}: {text}")
+    return bad
+
+
 def count(root: Path) -> tuple[dict[str, dict[str, int]], dict[str, float]]:
     """Return each page's counts, and those of all together, which have limits."""
     paths = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
@@ -120,6 +142,7 @@ def compare(now: dict[str, float], limits: dict[str, float]) -> list[str]:
 def main(words: list[str]) -> int:
     pages, now = count(ROOT)
     now["names_on_no_page"] = len(unknown := unknown_names([ROOT / name for name in pages], ROOT))
+    now["bad_messages"] = len(bad := bad_messages(ROOT))
     if "--pages" in words:
         print(*(f"{name:36}" + " ".join(f"{k} {v}" for k, v in one.items()) for name, one in pages.items()), sep="\n")
     old = yaml.safe_load(LIMITS.read_text()) if LIMITS.exists() else now
@@ -130,7 +153,8 @@ def main(words: list[str]) -> int:
     above = compare(now, old)
     print("pages: " + ", ".join(f"{key} {value:,}" for key, value in now.items()))
     for line in above:
-        print(f"above its limit in tests/prose.yaml: {line}" + (f": {', '.join(unknown)}" if "names" in line else ""))
+        found = {"names_on_no_page": unknown, "bad_messages": bad}.get(line.partition(":")[0], [])
+        print(f"above its limit in tests/prose.yaml: {line}", *found, sep="\n  ")
     return bool(above)
 
 

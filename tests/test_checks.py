@@ -120,3 +120,11 @@ def test_words_and_sentences_of_a_page_are_counted(tmp_path: Path):
         "long_cells": 1, "dead_links": 1, "no_example": 0,
     }  # fmt: skip
     assert prose.compare({"words": 74, "long_cells": 1}, {"words": 73, "long_cells": 1}) == ["words: 74, at most 73"]
+
+
+def test_messages_that_are_long_or_odd_are_found(tmp_path: Path) -> None:
+    (tmp_path / "fedcore").mkdir()
+    long = " ".join(["word"] * 26)
+    lines = [f"print('{long}')", "InputError(f'{x}: is no y')", f"print('{long[:60]}.\\n{long[60:]}')", "print(f'{x}')"]
+    (tmp_path / "fedcore" / "a.py").write_text("\n".join(lines))
+    assert prose.bad_messages(tmp_path) == [f"fedcore/a.py:1: {long}", "fedcore/a.py:2: X: is no y"]

@@ -538,7 +538,7 @@ def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
 
 
 REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
-    "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: input should be greater than 0"),
+    "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: must be above 0"),
     "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: rounds, fraction, order, rank_by, "),
     "key of an own method": (lambda data: fc.method(shrunk, factr=0.5), "shrunk.factr: no such key (allowed: factor)"),
     "near": (lambda data: fc.code_ot(regg=1), "; did you mean reg?"),
@@ -556,7 +556,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
     "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),
     "a place twice": (lambda data: fc.with_devices(data, {"a": [1, 2], "b": [2]}), "example 2 is named more than once"),
-    "no place": (lambda data: fc.with_devices(data, {"a": [1, -2]}), "with_devices: -2: is no place of 1797 examples"),
+    "no place": (
+        lambda data: fc.with_devices(data, {"a": [1, -2]}),
+        "-2: not a row number of 1797 examples",
+    ),
     "no part": (lambda data: fc.with_devices(data, {"a": {"tran": [1]}}), "the parts of a must be among train, val"),
     "split": (
         lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),
@@ -590,7 +593,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg(), fc.fedavg(rounds=2)], fc.federate(data)),
         "compare: two methods are called 'fedavg'; give one of them another label",
     ),
-    "no methods": (lambda data: fc.compare([], fc.federate(data)), "compare: there is no method to run"),
+    "no methods": (lambda data: fc.compare([], fc.federate(data)), "compare: needs at least one method"),
     "no federation": (lambda data: fc.compare([fc.fedavg()], data), "compare.fed: Dataset is not a federation"),
     "no federation to run on": (lambda data: fc.run(fc.fedavg(), data), "run.fed: Dataset is not a federation"),
     "one seed": (lambda data: fc.compare([fc.fedavg()], fc.federate(data), seeds=3), "compare.seeds = 3: "),
@@ -615,7 +618,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     ),
     "ceiling": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), ceiling=99.5),
-        "compare.ceiling = 99.5: input should be less than or equal to 1, or input should be 'auto'",
+        "compare.ceiling = 99.5: must be at most 1, or must be 'auto'",
     ),
     "min_effect": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
@@ -623,11 +626,11 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     ),
     "every": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0),
-        "run.every = 0: input should be greater than or equal to 1",
+        "run.every = 0: must be at least 1",
     ),
     "workers": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), workers=0),
-        "compare.workers = 0: input should be greater than or equal to 1",
+        "compare.workers = 0: must be at least 1",
     ),
     "with these nets": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),

@@ -211,7 +211,7 @@ def compare(
     """
     rows = list(methods)
     if not rows:
-        raise InputError("compare: there is no method to run")
+        raise InputError("compare: needs at least one method")
     check_arguments(
         compare, ceiling=ceiling, weigh=weigh, new_device=new_device, left_out_rows=left_out_rows, workers=workers,
         every=every, accelerator=accelerator, together=together,

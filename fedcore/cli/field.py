@@ -261,7 +261,7 @@ def revoke_(kit: Path, device: str) -> None:
     from fedcore.field.runs import read_setup
 
     if device not in (names := read_setup(kit).devices):
-        raise InputError(f"{device}: is no device of {kit}; these are {', '.join(names)}")
+        raise InputError(f"{device}: not a device of {kit}; its devices are {', '.join(names)}")
     revoke(kit, device)
     say(f"{device} is refused")
 

@@ -124,26 +124,15 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     times = columns_of_times(frames)
     first = "preview" if empty or times else "run"
     kind = "a project and git repository" if versioned else "a project"
-    print(f"{folder}: {kind}; go on with: cd {folder} && fedcore {first}")
+    print(f"{folder}: {kind}; next: cd {folder} && fedcore {first}")
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
     if empty:
-        print("some cells are empty: set data.missing in params.yaml before a run: common_median, median or drop")
+        print("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
     if times:
-        print(f"no net can use times: leave them out before a run by data.ignore in params.yaml: [{', '.join(times)}]")
-    print(first_run(folder))
-
-
-def first_run(folder: Path) -> str:
-    """Return how much a project's first run is, and how to see something sooner."""
-    from ruamel.yaml import YAML
-
-    seeds = len(YAML(typ="safe").load(folder / "params.yaml")["run"]["seeds"])
-    rows = len(YAML(typ="safe").load(folder / "studies" / f"{STUDY}.yaml")[STUDY]["methods"])
-    return (
-        f"It is {rows} methods with {seeds} seeds each: some minutes, more for large tables. First answers come while"
-        f" it runs, and\nCtrl-C keeps the finished steps. A first look, whose steps are used again: {LOOK}"
-    )
+        print(f"dates and times cannot be used: set data.ignore in params.yaml to [{', '.join(times)}]")
+    print("`fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
+    print(f"Try four methods first: {LOOK}")
 
 
 def template() -> Path:

@@ -26,9 +26,11 @@ class Commands(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return [*COMMANDS]
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+    def get_command(self, context: click.Context, name: str) -> click.Command:
         if name not in COMMANDS:
-            return None
+            from fedcore.builders import suggestion
+
+            context.fail(f"No such command {name!r}{suggestion(name, COMMANDS) or '.'}")
         command: click.Command = getattr(import_module(f"fedcore.cli.{MODULES.get(name, name)}"), name)
         return command
 

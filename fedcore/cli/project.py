@@ -38,8 +38,8 @@ def load(module: str) -> Any:
     except ModuleNotFoundError as missing:
         if missing.name == "fedcore.pipeline.orchestration.steps":
             raise InputError(
-                "flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: fedcore init ../NEW, "
-                "move its flows/ and tasks/ here, and make your edits in them"
+                "flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: fedcore init ../NEW. "
+                "Move its flows/ and tasks/ here, and make your edits in them"
             ) from None
         if missing.name not in ("flows", module, "tasks"):
             raise

@@ -175,8 +175,9 @@ def docs(name: str | None) -> None:
     fedcore docs              every page with its question
     fedcore docs settings     how to change a setting
     """
-    from difflib import get_close_matches
     from pathlib import Path
+
+    from fedcore.builders import suggestion
 
     package = Path(__file__).parents[1]
     folder = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
@@ -187,5 +188,4 @@ def docs(name: str | None) -> None:
     elif name is None:
         print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
     else:
-        near = "".join(f"did you mean {page}? " for page in get_close_matches(name, pages, 1))
-        raise InputError(f"no page {name!r}: {near}`fedcore docs` lists the pages")
+        raise InputError(f"no page {name!r}{suggestion(name, pages) or '.'} `fedcore docs` lists the pages")

@@ -141,11 +141,11 @@ def read_papers(studies: Mapping[str, Any], folder: Path = Path()) -> dict[str, 
             if names.count(figure.name) > 1:
                 raise InputError(f"{where}.figures: {figure.name} stands there twice")
             if figure.study and figure.study not in studies:
-                raise InputError(f"{where}.figures: {figure.name}: there is no study {figure.study!r}")
+                raise InputError(f"{where}.figures: {figure.name}: no such study: {figure.study!r}")
         for condition in paper.conditions:
             for study in condition.studies:
                 if study not in studies:
-                    raise InputError(f"{where}.conditions: {condition.setting}: there is no study {study!r}")
+                    raise InputError(f"{where}.conditions: {condition.setting}: no such study: {study!r}")
         papers[path.stem] = paper
     return papers
 

@@ -37,7 +37,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     studies = _read_entries(folder / "studies")
     for name, claims in _read_entries(folder / "claims").items():
         if name not in studies:
-            raise InputError(f"claims: there is no study {name!r}{suggestion(name, studies)}")
+            raise InputError(f"claims: no such study: {name!r}{suggestion(name, studies)}")
         if isinstance(studies[name], dict):
             studies[name] = {**studies[name], **_claims_and_gates(name, claims)}
     return {**params, "studies": studies}

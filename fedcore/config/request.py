@@ -163,10 +163,14 @@ def parse(arguments: list[str]) -> Request:
     """Parse the arguments of the command line."""
     changes = parse_arguments(arguments)
     fields = {key: changes.pop(key) for key in list(changes) if key in Request.model_fields and key != "changes"}
-    for singular, plural in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
-        if singular in changes:
-            fields[plural] = [changes.pop(singular)]
-    return check(Request, "", {**fields, "changes": changes})
+    names = {"studies": "study", "seeds": "seed", "methods": "method"}
+    typed = {plural: one for plural, one in names.items() if one in changes}
+    fields |= {plural: [changes.pop(one)] for plural, one in typed.items()}
+    try:
+        return check(Request, "", {**fields, "changes": changes})
+    except InputError as refused:
+        key, _, rest = str(refused).partition(" = ")
+        raise InputError(f"{typed.get(key, key)} = {rest}" if rest else key) from None
 
 
 def ask(arguments: list[str]) -> Request:

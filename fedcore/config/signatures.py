@@ -25,6 +25,11 @@ SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=\?)[^'\"]+")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """The types of pydantic's errors about a key that a section does not have."""
 
+PLAIN = {
+    "Input should be": "must be", "greater than or equal to": "at least", "less than or equal to": "at most",
+    "greater than": "above", "less than": "below", "a valid integer": "a whole number", "a valid number": "a number",
+    "a valid string": "a text", "a valid boolean": "true or false",
+}  # fmt: skip
 LISTS = ("list_type", "tuple_type", "sequence_str")
 """The types of pydantic's errors about a value that should be a list."""
 
@@ -82,8 +87,8 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     field = kind.model_fields.get(str(location[0])) if location else None
     message = _message(first)
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
-        members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == location[:1])
-        message = message if len(members) == 1 else ", or ".join(members).replace("or Input", "or input")
+        members = dict.fromkeys(plain(error["msg"]) for error in errors if error["loc"][:1] == location[:1])
+        message = message if len(members) == 1 else ", or ".join(members)
         location = location[:1]
     within = [part for part in location if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
@@ -94,7 +99,7 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     if first["type"] in UNKNOWN:
         return f"{unknown(key, _fields(kind, location[:-1]))}{more}"
     value = SECRET.sub("...", repr(first["input"]))
-    return f"{key} = {value}: {message[0].lower()}{message[1:]}{more}"
+    return f"{key} = {value}: {message}{more}"
 
 
 def _fields(kind: Any, location: tuple[int | str, ...]) -> Collection[str]:
@@ -112,12 +117,20 @@ def _message(error: ErrorDetails) -> str:
     """Return pydantic's message; where a list was expected, show how to write it."""
     value, context = error["input"], error.get("ctx", {})
     if error["type"] == "literal_error":
-        return error["msg"] + suggestion(str(value), re.findall("'(.*?)'", context["expected"]))
+        return plain(error["msg"]) + suggestion(str(value), re.findall("'(.*?)'", context["expected"]))
     if error["type"] not in LISTS and context.get("class") != "Sequence":
-        return error["msg"].removeprefix("Value error, ")
+        return plain(error["msg"])
     if not isinstance(value, str | int | float):
         return "must be a list"
     return f"must be a list, for example [{','.join(part.strip() for part in str(value).split(','))}]"
+
+
+def plain(message: str) -> str:
+    """Return a message of pydantic in words that say what a value must be."""
+    message = re.sub(r", (unable to|got a number) .*", "", message.removeprefix("Value error, "))
+    for theirs, ours in PLAIN.items():
+        message = message.replace(theirs, ours)
+    return message[0].lower() + message[1:]
 
 
 def refuse_other_kinds(key: str, value: Any, checked: Any) -> None:

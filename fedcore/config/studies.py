@@ -249,7 +249,7 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
     """Return a checked study. Raises InputError for an unknown name."""
     studies = params.get("studies", {})
     if name not in studies:
-        raise unknown_value("run.studies", name, studies)
+        raise unknown_value("study", name, studies)
     study = check(Study, f"studies.{name}", studies[name])
     for label, size in study.sizes.items():
         for key in DEVICES.keys() & size.grid:

@@ -206,7 +206,7 @@ def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
         if missing := [name for name in expected if name not in params]:
             raise InputError(
                 f"the model of {names[0]} has no tensor {missing[0]}: a device that has not taken part yet needs "
-                "initial ones, in its message or in what deploy returns"
+                "initial ones. Put them into its message, or into what deploy returns"
             )
 
 

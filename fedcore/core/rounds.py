@@ -137,9 +137,9 @@ def require_state(method: Method, fed: Federation, state: State) -> None:
     if not isinstance(state, State):
         raise InputError(f"run.state is a {type(state).__name__}: must be the state of an earlier result, result.state")
     if state.messages.keys() != fed.devices.keys():
-        raise InputError("run.state: is of other devices than the federation's")
+        raise InputError("run.state: belongs to other devices than the federation's")
     if state.of and state.of != functions(method):
-        raise InputError("run.state: is of another method; one method goes on from its own state, with any settings")
+        raise InputError("run.state: belongs to another method; go on with the same method, with any settings")
     for name, device in fed.devices.items():
         expected = shapes(device.net)
         message, memory = state.messages[name], state.memories.get(name, {})
@@ -148,7 +148,7 @@ def require_state(method: Method, fed: Federation, state: State) -> None:
             memory if isinstance(memory, dict) else {},
         ):
             if other := [key for key, part in params.items() if tuple(part.shape) != expected.get(key, part.shape)]:
-                raise InputError(f"run.state: is of another net; tensor {other[0]} of {name} has another shape")
+                raise InputError(f"run.state: belongs to another net; tensor {other[0]} of {name} has another shape")
     if next_round(method, state).stage >= len(method.stages):
         rounds = sum(stage.rounds for stage in method.stages)
         raise InputError(f"run.state: no round is left after it; the method has {rounds}, give it more")

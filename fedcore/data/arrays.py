@@ -57,7 +57,7 @@ def from_arrays(
     if (named := as_mapping(x)) is not None:
         if task == "sequence_labelling":
             raise InputError(
-                "from_arrays.task = 'sequence_labelling': each step's label is of one input, x (N, T, ...)"
+                "from_arrays.task = 'sequence_labelling': each step's label needs one input, x (N, T, ...)"
             )
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
         return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
@@ -66,7 +66,7 @@ def from_arrays(
     except ValueError:
         kind = type(x).__name__
         raise InputError(
-            f"from_arrays: x of {kind} is no array (N, *shape); of a dataset of PyTorch give "
+            f"from_arrays: x of {kind} is not an array (N, *shape); of a dataset of PyTorch give "
             "torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
         ) from None
     if wrong := next((part.dtype for part in (inputs, labels) if part.dtype.kind in "cmMV"), None):
@@ -182,7 +182,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
             owners += [str(name)] * len(positions)
             marks += [part] * len(positions)
     if wrong := [index for index in numbers if not 0 <= index < len(dataset.train)]:
-        raise InputError(f"with_devices: {wrong[0]}: is no place of {len(dataset.train)} examples")
+        raise InputError(f"with_devices: {wrong[0]}: not a row number of {len(dataset.train)} examples")
     if len({*numbers}) < len(numbers):
         (twice, _), *_ = Counter(numbers).most_common(1)
         raise InputError(f"with_devices: example {twice} is named more than once")

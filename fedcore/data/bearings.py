@@ -131,7 +131,7 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
             others[at] = spectra_of[cut.train : cut.train + count]
     order = sorted(spectra)
     if not order:
-        raise InputError(f"data.locations = {list(cut.used_locations)}: there is no record of these locations")
+        raise InputError(f"data.locations = {list(cut.used_locations)}: no record of these locations")
     x = np.concatenate(
         [block for _, own in groupby(order, lambda at: at[0]) for block in scale_spectra(own, spectra, cut)]
     )

@@ -185,7 +185,7 @@ def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, l
         elif entry != NUMBERS:
             match = _ALLOWED.fullmatch(entry)
             if match is None or match["method"] not in METHODS:
-                raise InputError(f"--allow {entry}: is no method of fedcore, no module=SHA-256 and not {NUMBERS}")
+                raise InputError(f"--allow {entry}: not a method of fedcore, nor module=SHA-256, nor {NUMBERS}")
             wanted = methods.setdefault(match["method"], {})
             if key := match["key"]:
                 training = (f"training.{name}" for name in settings_of(Training))

@@ -135,7 +135,7 @@ def unpack_kit(path: Path) -> Path:
     try:
         with ZipFile(path) as whole:
             if sorted(whole.namelist()) != sorted(PARTS) or any(part.file_size > LARGEST for part in whole.infolist()):
-                raise InputError(f"{path}: is no kit; fedcore field init makes them")
+                raise InputError(f"{path}: not a startup kit; fedcore field init makes them")
             content = {part: whole.read(part) for part in PARTS}
     except (OSError, BadZipFile) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
@@ -167,9 +167,9 @@ def read_kit(folder: Path) -> Kit:
         entries = json.loads((folder / "kit.json").read_text("utf-8"))
         kit = Kit(folder, str(entries["name"]), str(entries["address"]))
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(f"{folder}: is no kit; fedcore field init makes them") from None
+        raise InputError(f"{folder}: not a startup kit; fedcore field init makes them") from None
     if not _ADDRESS.fullmatch(kit.address) or not all((folder / part).is_file() for part in PARTS):
-        raise InputError(f"{folder}: is no whole kit; fedcore field init makes them")
+        raise InputError(f"{folder}: a part of the startup kit is missing; fedcore field init makes them")
     return kit
 
 

@@ -39,5 +39,5 @@ def load_module(name: str, digest: str) -> None:
 def _source(name: str) -> Path:
     spec = PathFinder.find_spec(name, [str(Path.cwd()), *sys.path]) if name.isidentifier() else None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise InputError(f"module {name}: is no file {name}.py that Python finds; in the field it must be one")
+        raise InputError(f"module {name}: Python finds no file {name}.py; in the field it must be one")
     return Path(spec.origin)

@@ -58,7 +58,7 @@ def state_of(content: bytes, who: str) -> State:
             {}, header["stage"], header["round"], frozenset(header["delivered"]),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError):
-        raise InputError(f"{who}: is no state of a run") from None
+        raise InputError(f"{who}: not the state of a run") from None
 
 
 MLP: tuple[Mapping[str, Any], ...] = ({"name": "mlp"},)
@@ -149,7 +149,7 @@ def read_setup(server: Path) -> Setup:
     try:
         setup = SETUP.validate_json((server / "setup.json").read_bytes())
     except (OSError, ValueError):
-        raise InputError(f"{server}: is no kit of a server; fedcore field init makes them") from None
+        raise InputError(f"{server}: not a server's startup kit; fedcore field init makes them") from None
     if setup.recipe is not None:
         setup.recipe.check()
     return setup

@@ -174,7 +174,7 @@ def rows_of(setup: Setup, labels: Collection[str] = ()) -> list[MethodConfig]:
     configs = {} if setup.study is None else setup.study.configs
     for label in labels:
         if label not in configs:
-            raise InputError(f"--method {label}: is no row of the study; it has: {', '.join(configs) or 'none'}")
+            raise InputError(f"--method {label}: not a row of the study; it has: {', '.join(configs) or 'none'}")
     return [row for label, row in configs.items() if not labels or label in labels]
 
 

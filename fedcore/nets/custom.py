@@ -150,7 +150,7 @@ def _build(path: str, build: Callable[[], Any]) -> nn.Module:
         raise InputError(f"net: {path} is a script of torch.jit; give the module that it was made from")
     tensors = (*module.parameters(), *module.buffers(), *module.state_dict().values())
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
-        raise InputError(f"net: {path} has get_extra_state, and what is no tensor is not sent; use a buffer")
+        raise InputError(f"net: {path} has get_extra_state, whose values are not sent; use a buffer")
     if any(map(is_lazy, tensors)):
         raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
     if not any(parameter.requires_grad for parameter in module.parameters()):

@@ -50,7 +50,7 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
         raise InputError("gives the same parameters at each call; it must make new ones")
     if what := _difference(first, follow(again)):
         raise InputError(
-            f"is another one each time that it is built ({what} differ): keep what changes in a buffer, and draw "
+            f"is another one each time that it is built ({what} differ): keep what changes in a buffer. Draw "
             "random numbers from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
         )
     different = []
@@ -63,7 +63,7 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
     if all(different):
         raise InputError(
             "holds some of its parameters a second time, as a view that its constructor made or tied by `.data` "
-            f"({different[1]} differ): make views in forward, and one parameter of two"
+            f"({different[1]} differ). Make views in forward, and one parameter of two"
         )
     trained = {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start}
     fresh, later = _build(net, trained), _build(net, trained)

@@ -134,7 +134,7 @@ def read_weights(path: str, digest: str) -> Params:
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"net.weights = {path}: is no safetensors file ({reason}); torch.save's are programs and are not read"
+            f"net.weights = {path}: not a safetensors file ({reason}); torch.save's are programs and are not read"
         ) from None
 
 

@@ -57,7 +57,7 @@ def save(url: str, cache: bool = False, replace: bool = False) -> BackupSummary:
         if any(map(journal.alive, journal.marks())):
             raise InputError("a flow is running here: save when it has ended")
         if not environment.HOME.joinpath(DATABASE).is_file():
-            raise InputError(f"{environment.HOME / DATABASE}: no such file; there is no record to save")
+            raise InputError(f"{environment.HOME / DATABASE}: no such file; nothing to save")
         identity = environment.HOME / IDENTITY
         project = identity.read_text().strip() if identity.is_file() else secrets.token_hex(16)
         _require_room(files, root, None if replace else project)

@@ -50,7 +50,7 @@ BOUNDS = (
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
-FINAL_FIT = "Not in the sum: a promotion trains once more, on all rows; fedcore promote says first how long."
+FINAL_FIT = "Not in the sum: fedcore promote trains once more on all rows. It says first how long."
 
 
 def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, console: Console | None = None) -> None:
@@ -81,13 +81,13 @@ def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, conso
         console.print(Text(BOUNDS))
     unknown = sorted({kind for row in forecasts for kind in row.unknown})
     if unknown and not any(row.seconds for row in forecasts):
-        console.print(Text("Seconds are not known yet, since nothing has run here; a first seed gives them: " + FIRST))
-    elif unknown:
-        console.print(Text(f"+ not in the sum, since no such step has run here: {', '.join(unknown)}"))
-    console.print(Text("Seconds are medians of this project's journal; a message is as large as a device's first."))
-    console.print(Text("Starting, and writing the record, take some ten seconds more."))
+        console.print(Text("Seconds are not known yet: nothing has run here. Run one seed first: " + FIRST))
+    else:
+        console.print(Text("Seconds are medians of earlier steps here; start and record take about ten more."))
+        if unknown:
+            console.print(Text(f"+ the sum leaves out steps that have not run here: {', '.join(unknown)}"))
     if stops_rows:
-        console.print(Text("Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."))
+        console.print(Text("At most: methods that cannot win stop after three seeds (run.stop_rows)."))
     console.print(Text(FINAL_FIT))
 
 

@@ -265,7 +265,7 @@ def _problems(
         tests, seen = expected["expected_test"], expected["expected_classes"]
     counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], Criterion(least_test=LEAST_TEST))
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
-    counted = "though all count" if counts_in.everyone else "so not in means (run.least_test)"
+    counted = "though all count" if counts_in.everyone else "left out of means (run.least_test)"
     seed = "" if expected is not None else " with this seed"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
@@ -303,7 +303,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         whose = (
             "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
         )
-        lines.append(f"missing: {gaps:,} cells; a number is filled with the median of {whose}; a text has no category")
+        lines.append(f"missing: {gaps:,} cells; numbers get the median of {whose}; texts get no category")
     if not refusing and (sent := preparation_bytes(schema, setting.federation["scale"])):
         up, down = sent.values()
         lines.append(

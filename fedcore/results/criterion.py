@@ -131,7 +131,7 @@ def criterion(
         raise unknown_value(f"{where}.metric", name, [*METRICS, "auto"])
     chosen = METRICS["accuracy" if name == "auto" else name]
     if chosen.of_positive and positive is None:
-        raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it is of")
+        raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it counts")
     if name == "cost" and not costs:
         raise InputError(f"{where}.metric = 'cost': needs {where}.costs, true label -> predicted label -> cost")
     if name != "cost" and costs:

@@ -41,14 +41,14 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
     with pytest.raises(fc.InputError, match=r"run.state: no round is left after it; the method has 2"):
         fc.run(fc.fedavg(rounds=2), fed, state=done)
     for unlike in (fc.fedper(rounds=3), fc.scaffold(rounds=3)):
-        with pytest.raises(fc.InputError, match=r"run.state: is of another method"):
+        with pytest.raises(fc.InputError, match=r"run.state: belongs to another method"):
             fc.run(unlike, fed, state=done)
     other = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(6), examples=300)
-    with pytest.raises(fc.InputError, match=r"run.state: is of other devices"):
+    with pytest.raises(fc.InputError, match=r"run.state: belongs to other devices"):
         fc.run(fc.fedavg(rounds=3), other, state=done)
     other = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(7), examples=300)
     with pytest.raises(
-        fc.InputError, match=r"run.state: is of another net; tensor fc1.weight of device-00 has another"
+        fc.InputError, match=r"run.state: belongs to another net; tensor fc1.weight of device-00 has another"
     ):
         fc.run(fc.fedavg(rounds=3), other, state=done)
     with pytest.raises(fc.InputError, match=r"run.state is a str: must be the state of an earlier result"):
@@ -155,7 +155,7 @@ def test_an_accelerator_that_is_not_there_is_refused(name: Any, says: str):
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"together": 0}, "greater than or equal to 1"), ({"together": 4, "workers": 1}, "leave workers")],
+    [({"together": 0}, "must be at least 1"), ({"together": 4, "workers": 1}, "leave workers")],
 )
 def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)

@@ -59,7 +59,7 @@ WRONG = [
     (["preview", "data.nme=table"], "did you mean name?"), (["stage", "date"], "No such command 'date'"),
     (["docs", "setings"], "did you mean settings?"), (["show", "all"], "unexpected extra argument (all)"),
     (["ui", "now"], "unexpected extra argument (now)"),
-    (["shwo"], "No such command 'shwo'"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
+    (["shwo"], "'shwo'; did you mean show?"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
     (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
     (["prune", "--weeks", "1"], "No such option '--weeks'"),
 ]  # fmt: skip

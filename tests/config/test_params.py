@@ -222,7 +222,7 @@ def test_a_folder_in_the_place_of_the_parameters_is_refused(tmp_path: Path):
         ({"training__steps": True}, "training.steps = True: must be a number"),
         ({"code_ot__max_iterations": "1"}, "code_ot.max_iterations = '1': must be a number"),
         ({"net__widths": [16, True]}, "net.widths.1 = True: must be a number"),
-        ({"training__lr": float("inf")}, "training.lr = inf: input should be a finite number"),
+        ({"training__lr": float("inf")}, "training.lr = inf: must be a finite number"),
         ({"federation__devices": 2**63}, "must be a number below 2^63"),
         ({"data__name": "mnist", "data__download": "no"}, "data.download = 'no': must be true or false"),
     ],
@@ -254,7 +254,7 @@ ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
         ({"studies__mine": f"../../zz:\n  {ONE}"}, "'../../zz'"),
         ({"studies__mine": "- mine\n"}, "must hold studies"),
         ({"studies__mine": "mine: {\n"}, "not YAML"),
-        ({"claims__mine": "cod: []\n"}, "claims: there is no study 'cod'; did you mean code?"),
+        ({"claims__mine": "cod: []\n"}, "claims: no such study: 'cod'; did you mean code?"),
         ({"claims__mine": "code: []\ncode: []\n"}, "code"),
     ],
 )
@@ -326,7 +326,7 @@ def test_an_old_key_of_a_study_is_refused(params: dict[str, Any], old: str):
 @pytest.mark.parametrize("old", VALUES)
 def test_an_old_value_is_refused(params: dict[str, Any], old: str):
     line = refusal(points, change(ask(params, {"lmf": {}, "fedavg": {}}), VALUES[old]))
-    assert line.endswith(f"; it is now called {RENAMED[old]}")
+    assert f"it is now called {RENAMED[old]}" in line
 
 
 def test_old_methods_and_studies_are_refused(params: dict[str, Any]):

@@ -386,7 +386,7 @@ def test_settings_that_go_together_may_be_named_by_numbers():
     assert point.point == {"dfl.threshold": 0.6}
     assert [row.settings["threshold"] for row in point.methods if "threshold" in row.settings] == [0.6] * 3
     line = refusal(grid_points, PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.55})
-    assert "dfl.threshold = 0.55: allowed: 0.0, 0.1," in line
+    assert "dfl.threshold = 0.55: did you mean 0.5? allowed: 0.0, 0.1," in line
 
 
 def test_an_unknown_study_or_size_is_refused():

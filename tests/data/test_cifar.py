@@ -188,7 +188,7 @@ def test_cifar_missing(tmp_path):
     (binary(tmp_path, "cifar10") / CIFAR10.binary / "test_batch.bin").unlink()
     assert "cifar-10-batches-bin/test_batch.bin is missing" in refusal("cifar10", root=tmp_path, download=False)
     assert refusal("cifar100", root=tmp_path, download=False, labels="course").startswith(
-        "data.labels = 'course': allowed: fine, coarse; did you mean coarse?"
+        "data.labels = 'course': did you mean coarse? allowed: fine, coarse"
     )
 
 

@@ -107,7 +107,7 @@ def test_mnist_m_of_the_embedded_digits_over_the_sample_photographs():
 def test_mnist_m_refused(mnist, tmp_path):
     given = {"root": mnist, "download": False}
     assert refusal("mnist_m", **given, base="mnits") == (
-        "data.base = 'mnits': allowed: mnist, digits; did you mean mnist?"
+        "data.base = 'mnits': did you mean mnist? allowed: mnist, digits"
     )
     assert "MNIST/raw/train-images" in refusal("mnist_m", root=tmp_path / "none", download=False)
     for empty in (tmp_path / "none", photo(tmp_path / "one.png")):
@@ -235,7 +235,7 @@ def test_domains_refused(tmp_path):
         return refusal("domains", root=tmp_path, download=False, domains=names)
 
     assert line(["digits", "digits_photos"]).startswith(
-        "data.domains = 'digits_photos': allowed: mnist, usps, mnist_m, digits"
+        "data.domains = 'digits_photos': did you mean digits_photo? allowed: mnist, usps"
     )
     assert line(["digits", "digits"]) == "data.domains = ['digits', 'digits']: 'digits' is there twice"
     assert line(["mnist", "digits"]).startswith("data.domains = ['mnist', 'digits']: choose some of mnist, usps")

@@ -152,7 +152,7 @@ def test_a_folder_per_site_makes_devices(tmp_path: Path):
     assert without.device == ("south",) * 3
     assert without.notes[1:] == ("left out by data.exclude: north",)
     line = refusal("image_folder", path=tmp_path, exclude=["nroth"])
-    assert line.startswith("data.exclude = 'nroth': allowed: north, south")
+    assert line.startswith("data.exclude = 'nroth': did you mean north? allowed: north, south")
     assert "no picture" in refusal("image_folder", path=tmp_path, sites=False)
 
 

@@ -231,7 +231,7 @@ def test_emnist_names_of_classes(tmp_path):
 
 def test_emnist_refused(tmp_path):
     line = refusal("emnist", root=tmp_path, download=False, subset="letter")
-    assert line.startswith("data.subset = 'letter': allowed: byclass, bymerge")
+    assert line.startswith("data.subset = 'letter': did you mean letters? allowed: byclass, bymerge")
     assert "EMNIST/raw/emnist-letters-train-images-idx3-ubyte (plain or .gz) is missing" in refusal(
         "emnist", root=tmp_path, download=False, subset="letters"
     )

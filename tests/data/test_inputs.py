@@ -128,7 +128,7 @@ REFUSED = {
     "other names": (lambda: side_by_side({"b": [1]}, describe({"a": [1]})), "x: has the inputs b, must have a"),
     "steps": (
         lambda: fc.from_arrays(inputs(), np.zeros((60, 4)), task="sequence_labelling"),
-        "from_arrays.task = 'sequence_labelling': each step's label is of one input",
+        "from_arrays.task = 'sequence_labelling': each step's label needs one input",
     ),
 }
 

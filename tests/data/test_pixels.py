@@ -88,7 +88,7 @@ def test_a_blank_channel_is_only_centred():
 
 def test_an_unknown_scaling_is_refused():
     assert refusal("digits", scaling="standart").startswith(
-        "data.scaling = 'standart': allowed: none, standard; did you mean standard?"
+        "data.scaling = 'standart': did you mean standard? allowed: none, standard"
     )
 
 

@@ -97,8 +97,8 @@ CASES: dict[str, Case] = {
     "a word for a rate": federate("training.lr=fast", "training.lr", "'fast'"),
     "a word for a list": federate("net.widths=wide", "net.widths", "'wide'"),
     "nothing for a number": federate("federation.alpha=", "federation.alpha = None"),
-    "alpha of zero": federate("federation.alpha=0", "federation.alpha = 0", "greater than 0"),
-    "alpha below zero": federate("federation.alpha=-0.5", "federation.alpha = -0.5", "greater than 0"),
+    "alpha of zero": federate("federation.alpha=0", "federation.alpha = 0", "above 0"),
+    "alpha below zero": federate("federation.alpha=-0.5", "federation.alpha = -0.5", "above 0"),
     "alpha not a number": federate("federation.alpha=.nan", "federation.alpha"),
     "a negative share": federate("federation.val=-0.1", "federation.val = -0.1"),
     "no device": federate("federation.devices=0", "federation.devices = 0"),
@@ -170,18 +170,18 @@ CASES: dict[str, Case] = {
     "no sensor": federate(BEARINGS + "data.locations=[]", "data.locations = []", "at least 1"),
     "an odd window": federate(BEARINGS + "data.window=1023", "data.window = 1023", "multiple of 2"),
     "a window longer than the simulator's record": federate(
-        BEARINGS + "data.window=121858", "data.window = 121858", "less than or equal to 121856"
+        BEARINGS + "data.window=121858", "data.window = 121858", "at most 121856"
     ),
-    "no training window": federate(BEARINGS + "data.train=0", "data.train = 0", "greater than or equal to 1"),
+    "no training window": federate(BEARINGS + "data.train=0", "data.train = 0", "at least 1"),
     "unknown scaling of spectra": federate(CWRU + "data.scaling=rsm", "data.scaling = 'rsm'", "'rms'"),
     "a rate of the simulator": federate(BEARINGS + "data.rate=6000", "data.rate", "no such key"),
-    "a budget that is a word": federate(BEARINGS + "fedasa.budget=small", "fedasa.budget = 'small'", "valid number"),
-    "a budget of nothing": federate(BEARINGS + "fedasa.budget=[1000,0]", "fedasa.budget", "greater than 0"),
+    "a budget that is a word": federate(BEARINGS + "fedasa.budget=small", "fedasa.budget = 'small'", "be a number"),
+    "a budget of nothing": federate(BEARINGS + "fedasa.budget=[1000,0]", "fedasa.budget", "above 0"),
     "an alignment that is not one": federate(BEARINGS + "fedasa.distance=cosine", "fedasa.distance", "'unit_norm'"),
     "a budget list of the wrong length": late(
         BEARINGS + "fedasa.budget=[100000,100000,100000]", "fedasa.budget: 3 numbers for 12 devices (A0, A1,"
     ),
-    "a budget for no device": late(BEARINGS + 'fedasa.budget={"D0":50000}', "fedasa.budget: D0 is no device", "C3"),
+    "a budget for no device": late(BEARINGS + 'fedasa.budget={"D0":50000}', "fedasa.budget: D0: not a device", "C3"),
     "a budget below the stem": late(
         BEARINGS + "data.locations=[B] fedasa.budget=[41856,41855,50000,50000]",
         "fedasa.budget: B1 has 41855 bytes a round, the least that fits is 41856",

@@ -41,7 +41,7 @@ def test_what_the_owner_agrees_to_is_shown():
 
 @pytest.mark.parametrize("one", ["fedavgg", "os:system", "fedavg(sums)", "mine=abc", "fedavg(sums=masked", ""])
 def test_what_is_no_consent_is_refused(one):
-    with pytest.raises(InputError, match=r"^--allow .*: is no method of fedcore, no module=SHA-256 and not numbers$"):
+    with pytest.raises(InputError, match=r"^--allow .*: not a method of fedcore, nor module=SHA-256, nor numbers$"):
         consent_of([one])
     with pytest.raises(InputError, match=r"^--sends pictures: must be one of model, "):
         consent_of(["fedavg"], ["pictures"])

@@ -41,10 +41,10 @@ def test_names_on_the_link_are_plain_differ_and_never_that_of_the_server():
 
 
 def test_a_folder_that_is_no_whole_kit_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"is no kit; fedcore field init makes them$"):
+    with pytest.raises(InputError, match=r"not a startup kit; fedcore field init makes them$"):
         read_kit(tmp_path)
     (tmp_path / "kit.json").write_text(json.dumps({"name": "a", "address": "127.0.0.1:1"}))
-    with pytest.raises(InputError, match=r"is no whole kit"):
+    with pytest.raises(InputError, match=r"a part of the startup kit is missing"):
         read_kit(tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_archive_of_a_kit_is_refused(member, tmp_path):
     else:
         with ZipFile(path, "w") as made:
             made.writestr(member, b"x")
-    with pytest.raises(InputError, match=r"a.zip: (is no kit; fedcore field init makes them|cannot be read: )"):
+    with pytest.raises(InputError, match=r"a.zip: (not a startup kit; fedcore field init makes them|cannot be read: )"):
         unpack_kit(path)
     assert [one.name for one in tmp_path.iterdir()] == ["a.zip"]
 
@@ -162,7 +162,7 @@ def test_a_spoiled_kit_is_one_line(part, harm, two, tmp_path):
         "of b": (two["foreign"] if part == "authority.crt" else two["b"]).joinpath(part).read_bytes(),
     }  # fmt: skip
     (folder / part).write_bytes(spoiled[harm])
-    with pytest.raises(InputError, match=rf"^{folder}: (is no kit|is no whole kit|is damaged)[^\n]*$"):
+    with pytest.raises(InputError, match=rf"^{folder}: (not a startup kit|a part of the .* missing|is damaged)[^\n]*$"):
         check_kit(read_kit(folder))
 
 

@@ -130,7 +130,7 @@ def test_a_file_that_has_changed_is_refused_and_not_run(module, tmp_path):
 
 @pytest.mark.parametrize("name", ["sys", "no_such_module", "os.path", "../my_halves", ""])
 def test_what_is_no_single_file_is_no_module_of_the_field(name):
-    with pytest.raises(InputError, match=f"^module {name}: is no file "):
+    with pytest.raises(InputError, match=f"^module {name}: Python finds no file "):
         source_digest(name)
 
 

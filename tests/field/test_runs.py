@@ -148,7 +148,7 @@ def test_a_setup_is_read_as_it_was_written(tmp_path):
     with pytest.raises(InputError, match=r"^net.name: 'mpl'"):
         write_setup(tmp_path, Setup(("a",), (4,), 3, ({"name": "mpl"},)))
     (tmp_path / "setup.json").write_text("[]")
-    with pytest.raises(InputError, match=r"is no kit of a server; fedcore field init makes them$"):
+    with pytest.raises(InputError, match=r"not a server's startup kit; fedcore field init makes them$"):
         read_setup(tmp_path)
 
 
@@ -297,5 +297,5 @@ def test_what_is_kept_is_read_to_the_bit_and_equal_messages_once():
 
 @pytest.mark.parametrize("content", [b"", pack({}), pack({"messages": {"a": "0"}}), state_bytes(STATE)[:-1]])
 def test_what_is_no_state_is_refused_in_one_line(content):
-    with pytest.raises(InputError, match=r"^state: (is no state of a run|damaged or no parcel of fedcore \([^\n]*\))$"):
+    with pytest.raises(InputError, match=r"^state: (not the state of a run|damaged or no parcel [^\n]*\))$"):
         state_of(content, "state")

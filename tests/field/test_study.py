@@ -151,8 +151,8 @@ def test_rows_are_chosen_by_their_labels(tmp_path):
     assert rows_of(setup) == ROWS
     assert rows_of(setup, ["fedavg"]) == ROWS[1:2]
     with pytest.raises(
-        InputError, match=r"^--method moon: is no row of the study; it has: local_only, fedavg, analytic$"
+        InputError, match=r"^--method moon: not a row of the study; it has: local_only, fedavg, analytic$"
     ):
         rows_of(setup, ["moon"])
-    with pytest.raises(InputError, match=r"^--method moon: is no row of the study; it has: none$"):
+    with pytest.raises(InputError, match=r"^--method moon: not a row of the study; it has: none$"):
         rows_of(Setup(("a",), (4,), 3), ["moon"])

@@ -151,8 +151,8 @@ REFUSED = {
         lambda f: with_weights(Net(convolved), f / "conv", True, 2),
         "has no linear layer but the last",
     ),
-    "a pickle": (lambda f: with_weights(MLP, f / "pickle"), "is no safetensors file"),
-    "cut off": (lambda f: with_weights(MLP, f / "cut"), "is no safetensors file .*incomplete metadata"),
+    "a pickle": (lambda f: with_weights(MLP, f / "pickle"), "not a safetensors file"),
+    "cut off": (lambda f: with_weights(MLP, f / "cut"), "not a safetensors file .*incomplete metadata"),
     "a setting alone": (lambda f: fc.mlp(6, frozen=True), "net.frozen = True: is for a net with net.weights"),
     "a wrong rank": (lambda f: fc.mlp(6, weights=f / "mlp", rank=-1), "mlp.rank = -1"),
 }

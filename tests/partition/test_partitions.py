@@ -194,7 +194,7 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     _, shared = splits(official, made, scale="device")
     assert len(shared) == 7
     with pytest.raises(
-        InputError, match=r"federation.scale = 'devices': allowed: none, device, common; did you mean device"
+        InputError, match=r"federation.scale = 'devices': did you mean device\? allowed: none, device, common"
     ):
         splits(data, made, scale="devices")
 

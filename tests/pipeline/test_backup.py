@@ -145,7 +145,7 @@ def test_a_project_with_a_record_of_its_own_stays_as_it_is(enter: Enter, tmp_pat
 
 def test_what_cannot_be_saved_is_said_in_a_line(enter: Enter, tmp_path: Path):
     home = enter("here")
-    with pytest.raises(InputError, match="there is no record to save"):
+    with pytest.raises(InputError, match="nothing to save"):
         backup.save(str(tmp_path / "saved"))
     with pytest.raises(InputError, match="no such file; fedcore save writes it"):
         backup.restore(str(tmp_path / "none"))

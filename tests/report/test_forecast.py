@@ -23,26 +23,26 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "lmf", "2,400", "400", "180.5", "4", "GB"] in lines
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
-    assert " ".join(lines[-2]) == "Starting, and writing the record, take some ten seconds more."
+    assert " ".join(lines[-2]) == "Seconds are medians of earlier steps here; start and record take about ten more."
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():
     lines = printed(ONE, replace(ONE, study="dfl", unknown=frozenset({"train", "fuse"})))
     assert [line[4] for line in lines if line[:2] in (["code", "lmf"], ["dfl", "lmf"])] == ["90.2", "90.2+"]
-    assert "+ not in the sum, since no such step has run here: fuse, train" in [" ".join(line) for line in lines]
+    assert "+ the sum leaves out steps that have not run here: fuse, train" in [" ".join(line) for line in lines]
 
 
 def test_before_anything_has_run_seconds_are_not_known():
     lines = [" ".join(line) for line in printed(replace(ONE, seconds=0.0, unknown=frozenset({"train"})))]
     assert "code lmf 1,200 200 not known 2 GB" in lines
-    assert "Seconds are not known yet, since nothing has run here; a first seed gives them: fedcore run seed=0" in lines
+    assert "Seconds are not known yet: nothing has run here. Run one seed first: fedcore run seed=0" in lines
 
 
 def test_a_sum_with_rows_that_may_stop_is_called_the_most():
     out = StringIO()
     print_forecast([ONE], stops_rows=True, console=Console(file=out, width=100))
     *_, stops, _ = out.getvalue().splitlines()
-    assert stops == "Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."
+    assert stops == "At most: methods that cannot win stop after three seeds (run.stop_rows)."
 
 
 def test_bounds_have_no_column_of_what_is_cached_and_say_what_they_are():

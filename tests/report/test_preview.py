@@ -81,7 +81,7 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
     for name, count in gaps.items():
         assert f"{count} ({count / 300:.1%})" in next(line for line in text.splitlines() if line.startswith(f"{name} "))
     assert "left out: unit, the same value in every row: 'C'" in text
-    assert f"missing: {gaps.sum()} cells; a number is filled with the median" in text
+    assert f"missing: {gaps.sum()} cells; numbers get the median" in text
     assert "scales: spans " in text
     assert "federation.scale=common is suggested; size=scales tries both" in " ".join(text.split())
     assert "each device sends 104 bytes and receives 96" in text  # the medians of its 12 numbers, and a count
@@ -106,7 +106,7 @@ def test_scaled_data_need_no_advice_on_scales(plants: Path):
     for scale in ("device", "common"):
         assert "scales" not in preview(federation__scale=scale, **given)
     text = " ".join(preview(federation__scale="common", **{**given, "missing": "common_median"}).split())
-    assert "filled with the median of each device's training rows, on average" in text
+    assert "numbers get the median of each device's training rows, on average" in text
     assert "before the first round each device sends 296 bytes and receives 288" in text
 
 
@@ -153,7 +153,7 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert "... and 6 more columns left out" in text
     assert text.count("if it names the rows: data.id=") == 1
     assert "text 0: another text in each row" in text
-    assert "so not in means" not in text  # of any device
+    assert "left out of means" not in text  # of any device
     assert re.search(r"40 devices with 1[2-4] to 1[4-6] training examples each", text)
     assert "6 more, %" in text
     assert "data.ignore=[row]" in text
@@ -363,7 +363,7 @@ def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeyp
     assert "if they are words" not in preview(name="words_read:read", scale=0.5, net__name="auto", width=200)
 
 
-TINY = "fewer than 20 test examples, so not in means (run.least_test): {} of {} devices"
+TINY = "fewer than 20 test examples, left out of means (run.least_test): {} of {} devices"
 OF_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "leaf_synthetic": ({"name": "leaf", "path": "."}, "24 examples, 3 numbers each, 3 classes, 2 devices"),
     "narrow_preview": ({"path": "rows.csv", "label": "state"}, "education-years  number        -  0 to 6 "),

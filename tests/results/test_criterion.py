@@ -135,7 +135,7 @@ def test_given_devices_count_alike_with_any_seeds_and_in_preview(sizes: list[int
     assert [*first.weights] == (large or names)
     setting, nothing = SimpleNamespace(federation=federation), pd.DataFrame(index=names)
     (line,) = (line for line in _problems(setting, data, parts, nothing, {}) if "test examples" in line)
-    how = "so not in means (run.least_test)" if large else "though all count"
+    how = "left out of means (run.least_test)" if large else "though all count"
     small = len(names) - len(large)
     assert line.startswith(f"fewer than 20 test examples, {how}: {small} of {len(names)} devices: ")
 

@@ -146,7 +146,7 @@ def _check(model: Params, target: Params, axes: Axes, widths: dict[str, int], wa
     for name, labels in axes.items():
         for label, n, m in zip(labels, model[name].shape, target[name].shape, strict=True):
             if label is not None and label not in widths:
-                raise InputError(f"axes: {name} uses {label!r}, which is no parameter's first axis")
+                raise InputError(f"axes: {name} uses {label!r}, which must be some parameter's first axis")
             per, each = (widths[label], wanted[label]) if label else (1, 1)
             if n % per or m % each or n // per != m // each:
                 raise InputError(f"axes: {name} is {n} long for the model and {m} for the target on axis {label!r}")

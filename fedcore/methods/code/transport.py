@@ -247,7 +247,7 @@ def _below_a_limit(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def identity(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     """Return diag(a): unit i goes to unit i. For comparison with methods that do not align."""
     if len(a) != len(b):
-        raise InputError(f"solver: identity cannot align {len(a)} units to {len(b)}, allowed are equal widths")
+        raise InputError(f"solver: identity cannot align {len(a)} units to {len(b)}: widths must be equal")
     return _plan(torch.diag(a), 0, cost, a, b, settings)
 
 
@@ -265,7 +265,7 @@ def solve_transport(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> 
         raise InputError(f"cost: shape {tuple(cost.shape)} does not fit {len(a)} by {len(b)} units")
     cost, a, b = cost.double(), a.double(), b.double()
     if not (cost.isfinite().all() and (cost >= 0).all()):
-        raise InputError("cost: some entries are negative, infinite or nan, allowed are finite costs from 0")
+        raise InputError("cost: some entries are negative, infinite or nan; must be finite and 0 or more")
     for name, weights in (("a", a), ("b", b)):
         if not ((weights > 0).all() and abs(weights.sum().item() - 1) < 1e-9):
             raise InputError(f"{name}: weights must be positive and sum to one")

@@ -201,7 +201,7 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
         budget = dict(zip(nets, budget, strict=True))
     if isinstance(budget, dict):
         if wrong := [name for name in budget if name not in nets]:
-            raise InputError(f"fedasa.budget: {', '.join(wrong)} is no device; the devices are {', '.join(nets)}")
+            raise InputError(f"fedasa.budget: {', '.join(wrong)}: not a device; the devices are {', '.join(nets)}")
         if left := [name for name in nets if name not in budget]:
             raise InputError(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
     limits = {}

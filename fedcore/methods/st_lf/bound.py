@@ -54,11 +54,11 @@ def empirical_error(wrong: Array, labelled: Array, sizes: Array, *, unlabelled: 
     check_array("wrong", np.where(labelled > 0, wrong, 0), (n,))
     if (labelled > sizes).any():
         i = int((labelled > sizes).argmax())
-        raise InputError(f"labelled: {labelled[i]:g} of device {i}'s {sizes[i]:g} examples, allowed is at most all")
+        raise InputError(f"labelled: {labelled[i]:g} of device {i}'s {sizes[i]:g} examples; must be at most all")
     if not labelled.any():
-        raise InputError("labelled: no device has a label, allowed is at least one labelled device")
+        raise InputError("labelled: no device has a label; at least one must have some")
     if not (np.isfinite(unlabelled) and unlabelled >= 0):
-        raise InputError(f"unlabelled: {unlabelled} is no error, allowed are finite numbers from 0")
+        raise InputError(f"unlabelled: {unlabelled}: must be an error rate, finite and 0 or more")
     mixed = (labelled * np.where(labelled > 0, wrong, 0) + (sizes - labelled)) / sizes
     return np.where(labelled > 0, mixed, unlabelled)
 
@@ -84,7 +84,7 @@ def target_bound(
     check_array("error", error, (n,))
     check_array("divergence", divergence, (n, n))
     if (divergence > 2).any():
-        raise InputError(f"divergence: {divergence.max():g} is too large, allowed is 0 to 2")
+        raise InputError(f"divergence: {divergence.max():g} is too large; must be 0 to 2")
     rad, q = rademacher(sizes, constants), deviation(sizes, delta)
     bound = (error + 4 * rad + 6 * q)[:, None] + (6 * rad + 6 * q) + divergence / 2
     if labelling is not None:
@@ -137,4 +137,4 @@ def corollary_1(
 def _counted(sizes: Array) -> None:
     if not (np.isfinite(sizes) & (sizes >= 1)).all():
         i = int((~(sizes >= 1)).argmax())
-        raise InputError(f"sizes: device {i} has no data ({sizes[i]:g} examples), allowed is at least 1")
+        raise InputError(f"sizes: device {i} has no data ({sizes[i]:g} examples); must have at least 1")

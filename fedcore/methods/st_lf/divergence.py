@@ -122,7 +122,7 @@ def both_errors(first: Params, second: Params, *, settings: Divergence) -> Updat
     """Return the update of a pair: both errors, (2,), and the number of classifiers that they sent."""
     errors = [side.get(ERROR, torch.empty(0)) for side in (first, second)]
     if not all(error.shape == () and error.dtype == torch.float64 and 0 <= error <= 1 for error in errors):
-        raise InputError("divergence: an error is no fraction")
+        raise InputError("divergence: an error must be 0 to 1")
     return Update(extra={"errors": torch.stack(errors), "sent": torch.tensor(2 * settings.pair_rounds)})
 
 
@@ -144,7 +144,7 @@ def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Ten
     x = torch.cat([part.x for part in (device.data.train, device.data.unlabelled) if len(part)] or [torch.empty(0)])
     count = max(1, round(settings.held_out * len(x)))
     if len(x) <= count:
-        raise InputError(f"divergence.held_out: device {device.name} has {len(x)} examples, allowed are at least two")
+        raise InputError(f"divergence.held_out: device {device.name} has {len(x)} examples; must have at least two")
     order = torch.randperm(len(x), generator=step_id.generator(f"held out {device.name}"))
     return x[order[count:]], x[order[:count]]
 

@@ -31,13 +31,13 @@ def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
     """
     n = len(powers)
     if not np.isfinite(powers).all():
-        raise InputError("powers: some values are infinite or nan, allowed are finite powers in dBm")
+        raise InputError("powers: some values are infinite or nan; must be finite, in dBm")
     if not (np.isfinite(bits) and bits > 0):
-        raise InputError(f"bits: {bits} is no size of a model, allowed are finite numbers above 0")
+        raise InputError(f"bits: {bits}: a model's size must be finite and above 0")
     check_array("rates", rates, (n, n))
     others = ~np.eye(n, dtype=bool)
     if not rates[others].all():
-        raise InputError("rates: some links have rate 0, allowed are finite rates above 0, in bits per second")
+        raise InputError("rates: some links have rate 0; must be finite and above 0, in bits per second")
     return np.divide(bits * watts(powers)[:, None], rates, out=np.zeros((n, n)), where=others)
 
 
@@ -57,7 +57,7 @@ def draw_energy(
 
     for name, (low, high) in (("powers", powers), ("rates", rates)):
         if not low <= high:
-            raise InputError(f"{name}: {low:g} to {high:g} is no range, allowed is a low end and a high end")
+            raise InputError(f"{name}: {low:g} to {high:g}: must be a low end and a high end")
     return energy(even((n,), *powers), even((n, n), *rates), bits)
 
 

@@ -266,7 +266,7 @@ def link_costs(seed: int, n: int, costs: LinkCosts) -> Array:
     """Return K (N, N). Drawn from the seed and the number of devices alone, so that all rows of a study share it."""
     if costs.costs is not None:
         if any(len(row) != len(costs.costs) for row in costs.costs):
-            raise InputError(f"costs: its rows differ in length, allowed are {n} rows of {n}")
+            raise InputError(f"costs: its rows differ in length; must be {n} rows of {n}")
         return check_costs(np.array(costs.costs, dtype=np.float64), n)
     draws = generator(seed, "energy")
     return draw_energy(n, draws, powers=costs.powers, rates=costs.rates, bits=costs.bits)

@@ -50,18 +50,18 @@ class Problem:
     def __post_init__(self) -> None:
         n = len(self.source)
         if n == 0:
-            raise InputError("source: there is no device, at least one is needed")
+            raise InputError("source: needs at least one device")
         check_array("source", self.source, (n,))
         check_array("target", self.target, (n, n))
         check_array("energy", self.energy, (n, n))
         if self.noise is not None:
             check_array("noise", self.noise, (n, n, n))
             if np.einsum("iji->ij", self.noise).any():
-                raise InputError("noise: a model differs from itself, allowed is 0 where both sources are the same")
+                raise InputError("noise: a model differs from itself; must be 0 where both sources are the same")
         for name in ("phi_s", "phi_t", "phi_e"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
-                raise InputError(f"{name}: {value} is not a weight, allowed are finite numbers from 0")
+                raise InputError(f"{name}: {value}: a weight must be finite and 0 or more")
 
     def __len__(self) -> int:
         return len(self.source)
@@ -118,8 +118,8 @@ def best_links(problem: Problem, psi: Array) -> Array:
 def check_array(name: str, values: Array, shape: tuple[int, ...]) -> None:
     """Raise InputError for an array of another shape, or with negative or non-finite values."""
     if values.shape != shape:
-        raise InputError(f"{name}: shape {values.shape} does not fit {shape[0]} devices, allowed is {shape}")
+        raise InputError(f"{name}: shape {values.shape} does not fit {shape[0]} devices; must be {shape}")
     if not np.isfinite(values).all():
-        raise InputError(f"{name}: some values are infinite or nan, allowed are finite values from 0")
+        raise InputError(f"{name}: some values are infinite or nan; must be finite and 0 or more")
     if (values < 0).any():
-        raise InputError(f"{name}: {values.min():g} is negative, allowed are finite values from 0")
+        raise InputError(f"{name}: {values.min():g} is negative; must be 0 or more")

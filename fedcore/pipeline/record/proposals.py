@@ -40,7 +40,7 @@ class Proposal:
 
     def __str__(self) -> str:
         if self.champion is None:
-            return f"{self._what}: there is no champion yet"
+            return f"{self._what}: no champion yet"
         if self.champion.version == self.version.version:
             return f"{self._what} is the champion"
         number = f"version {self.champion.version}"
@@ -70,7 +70,7 @@ class Proposal:
         command += "" if self.accepted else f" --version {self.version.version}"  # without, it is refused
         if self.version.tags.get(SIMULATED) == "false":
             return f"{self}; to promote it: {command} (its devices have trained it)"
-        return f"{self}; to promote it: {command} (trains it once more on all rows of the devices first)"
+        return f"{self}; to promote it: {command} (trains it once more on all rows first)"
 
     @property
     def promoted(self) -> str:

@@ -429,7 +429,7 @@ class Record:
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(dataset, partition)
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
-            return [Notice(f"{beside}: other columns or classes, so that drift cannot be told")]
+            return [Notice(f"{beside}: drift not checked: other columns or classes")]
         changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
         return [Notice(f"{beside}: {'; '.join(changes) or 'nothing has moved'}", "drifted" if changes else None)]
 

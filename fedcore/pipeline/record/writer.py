@@ -120,11 +120,11 @@ class RecordWriter:
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
             left = sum(not run.done() for run in self._runs)
-            count = f": {left} of {len(self._runs)} runs are left" if self._runs else ""
-            sys.stdout.write(f"writing the record{count}\n")
+            count = f": {left} of {len(self._runs)} runs left" if self._runs else ""
+            sys.stdout.write(f"saving the record{count}\n")
             sys.stdout.flush()
         for _ in progress(
-            as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet
+            as_completed(self._pending), "saving the record", len(self._pending), transient=True, disable=quiet
         ):
             pass
 

@@ -208,7 +208,7 @@ class Run:
         rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
         if len(rates) > 1:
             tried = ", ".join(f"{rate:g}" for rate in rates)
-            self.session.print_line(f"  {method.label}: learning rate {rate:g}, of {tried} the best on validation data")
+            self.session.print_line(f"  {method.label}: learning rate {rate:g}, best of {tried} on validation rows")
         return TunedResult(ready.job.seed, results[rate])
 
     def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:

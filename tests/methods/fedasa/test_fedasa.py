@@ -424,7 +424,7 @@ def test_a_list_of_budgets_is_one_for_each_device_in_their_order():
         ([1e9, 1e9], r"fedasa.budget: 2 numbers for 4 devices \(a, b, c, d, in this order\)"),
         ([1e9] * 5, r"fedasa.budget: 5 numbers for 4 devices \(a, b, c, d, in this order\)"),
         ([1e9, 1e9, 7, 1e9], rf"fedasa.budget: c has 7 bytes a round, the least that fits is {COSTS[0]}"),
-        (dict.fromkeys("abcdz", 1e9), r"fedasa.budget: z is no device; the devices are a, b, c, d"),
+        (dict.fromkeys("abcdz", 1e9), r"fedasa.budget: z: not a device; the devices are a, b, c, d"),
         (dict.fromkeys("abd", 1e9), r"fedasa.budget: it must name every device; left out: c"),
     ],
     ids=["too short", "too long", "below the stem", "no device", "left out"],

@@ -151,7 +151,7 @@ def test_a_side_refuses_what_is_no_classifier() -> None:
     with pytest.raises(InputError, match=r"^divergence: the other device sent torch.float32 \(1,\), no classifier$"):
         side.send({"classifier": sent["classifier"][:1]})
     for error in (torch.tensor(1.5, dtype=torch.float64), torch.ones(2), torch.tensor(torch.nan, dtype=torch.float64)):
-        with pytest.raises(InputError, match=r"^divergence: an error is no fraction$"):
+        with pytest.raises(InputError, match=r"^divergence: an error must be 0 to 1$"):
             both_errors({"error": error}, {"error": torch.tensor(0.5, dtype=torch.float64)}, settings=settings)
 
 
@@ -195,7 +195,7 @@ def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:
 
 def test_a_device_without_examples_to_hold_out_is_refused() -> None:
     lone = Device("a", NET, Splits(Data(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)), NOTHING, NOTHING))
-    with pytest.raises(InputError, match=r"divergence.held_out: device a has 1 examples, allowed are at least two"):
+    with pytest.raises(InputError, match=r"divergence.held_out: device a has 1 examples; must have at least two"):
         estimate((), (), (lone, lone), StepId(0, 0, 0, ("a", "a")), net=NET, settings=SETTINGS)
 
 

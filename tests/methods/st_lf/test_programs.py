@@ -304,13 +304,13 @@ def test_gap_is_a_fraction_of_the_optimum() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"energy": np.zeros((4, 3))}, r"energy: shape \(4, 3\) does not fit 4 devices, allowed is \(4, 4\)"),
-        ({"energy": -np.ones((4, 4))}, "energy: -1 is negative, allowed are finite values from 0"),
+        ({"energy": np.zeros((4, 3))}, r"energy: shape \(4, 3\) does not fit 4 devices; must be \(4, 4\)"),
+        ({"energy": -np.ones((4, 4))}, "energy: -1 is negative; must be 0 or more"),
         ({"energy": np.full((4, 4), np.inf)}, "energy: some values are infinite or nan"),
         ({"target": np.zeros(4)}, r"target: shape \(4,\) does not fit 4 devices"),
-        ({"source": np.zeros(0)}, "source: there is no device"),
+        ({"source": np.zeros(0)}, "source: needs at least one device"),
         ({"noise": np.ones((4, 4, 4))}, "noise: a model differs from itself"),
-        ({"phi_e": -1.0}, "phi_e: -1.0 is not a weight"),
+        ({"phi_e": -1.0}, "phi_e: -1.0: a weight must be"),
     ],
 )
 def test_what_is_no_problem_is_refused(change: dict[str, object], message: str) -> None:

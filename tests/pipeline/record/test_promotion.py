@@ -77,7 +77,7 @@ def propose(client: Any, version: Any, promote: bool) -> str:
 def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
     first = make([0.5, 0.6])
     said = propose(client, first, False)
-    assert "there is no champion yet" in said
+    assert "no champion yet" in said
     assert f"fedcore promote {first.name.removeprefix('fedcore-')}" in said
     assert champion(client, first) is None
     candidate = promotion.alias(client, first.name, registry.CANDIDATE)
@@ -291,9 +291,7 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     assert lines() == [f"{name}: nothing was proposed; {registry.AT_THE_END}"]
     promotion.mark_candidate(client, second)  # there is no champion
     (line,) = lines() or ()
-    assert line.startswith(
-        f"{name}: champion none\n  {name} version {second.version} (a, seed 0): there is no champion"
-    )
+    assert line.startswith(f"{name}: champion none\n  {name} version {second.version} (a, seed 0): no champion yet")
     promotion.promote(client, first)
     promotion.mark_candidate(client, second)  # compared with the first
     (line,) = lines() or ()
@@ -381,7 +379,7 @@ def test_the_rates_of_a_studys_rows_are_those_with_which_they_ran_last(client: A
 def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_path):
     field_run = run_in_process(tmp_path, method("fedavg", rounds=2, training={"epochs": 1}), "one")
     (said,) = record(field_run)
-    assert "there is no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
+    assert "no champion yet; to promote it: fedcore promote plant-field (its devices have trained it)" in said
     assert record(field_run) == [said]
     assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")

@@ -159,9 +159,9 @@ def test_the_writer_shows_its_progress_at_the_end(
         for word in "abc":
             book.save(tmp_path / "written", word, "study")
     *counts, said = seen
-    assert said == f"writing the record: {len(counts)}"
+    assert said == f"saving the record: {len(counts)}"
     assert counts[0] < 3 == counts[-1]
-    assert capsys.readouterr().out == "writing the record: 3 of 3 runs are left\n"
+    assert capsys.readouterr().out == "saving the record: 3 of 3 runs left\n"
 
 
 @pytest.mark.slow
