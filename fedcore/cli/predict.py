@@ -291,7 +291,7 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
 
     from fedcore.api.serving import DEVICE
     from fedcore.data import folders, readers
-    from fedcore.data.encoding import ROW, encode
+    from fedcore.data.encoding import ROW, encode, name_of_file
 
     frames, names = {}, {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
     for file in folders.listing(path) if path.is_dir() else [path]:
@@ -304,7 +304,7 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
                 raise InputError(f"{file}: {error}") from None
     if not frames:
         raise InputError(f"{path}: the folder is empty; it needs a table for each device")
-    owners = [file.stem for file, frame in frames.items() for _ in range(len(frame))]
+    owners = [name_of_file(file.stem, schema.spelling) for file, frame in frames.items() for _ in range(len(frame))]
     if not path.is_dir():
         return frames[path], frames[path].index, owners
     rows = pd.concat({file.name: frame for file, frame in frames.items()}, names=["file"])

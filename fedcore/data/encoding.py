@@ -210,6 +210,11 @@ def name_of(value: Any, spelling: Spelling) -> str:
     return name.capitalize() if name in BOOLEANS else name[:-2] if WHOLE.fullmatch(name) else name
 
 
+def name_of_file(stem: str, spelling: Spelling) -> str:
+    """Return the device whose rows a file of this name holds."""
+    return name_of(stem, spelling) if spelling == "joined" else stem
+
+
 def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
     """Return the error for one cell; `row` counts from 0, the message from 1."""
     cell = " ".join(str(rows[name].iloc[row])[:40].split())

@@ -27,7 +27,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 ENCODINGS = ("utf-8-sig", "cp1252")
 """Tried in this order; cp1252 is latin-1 with letters where that has control characters."""
 
-BYTE_ORDERS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+BYTE_ORDERS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 SAMPLE = 1 << 16
 """Characters in which the separator is looked for."""
 
@@ -192,8 +192,9 @@ READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | N
 def find_encoding(file: Path) -> str:
     """Return the encoding of a text file. Raises ValueError for a file that is no text."""
     with file.open("rb") as opened:
-        if opened.read(2) in BYTE_ORDERS:
-            return "utf-16"
+        first = opened.read(4)
+    if marked := next((encoding for mark, encoding in BYTE_ORDERS.items() if first.startswith(mark)), None):
+        return marked
     for encoding in ENCODINGS:
         decoder = codecs.getincrementaldecoder(encoding)()
         try:
@@ -214,7 +215,7 @@ def find_separator(file: Path, encoding: str) -> str:
 
     If nothing does, it is the separator with the most columns in the header. Raises InputError if two do.
     """
-    with file.open(encoding=encoding, newline="") as opened:
+    with file.open(encoding=encoding) as opened:  # lines may end in \r alone
         sample = opened.read(SAMPLE)
         cut = bool(opened.read(1))
     widths = {}

@@ -28,6 +28,7 @@ from fedcore.data.encoding import (
     column_texts,
     finite,
     name_of,
+    name_of_file,
     numbers,
     row_number,
 )
@@ -165,7 +166,7 @@ def table(
         for name, values in zip(targets, y.reshape(len(y), -1).T, strict=True):
             if len({*values.tolist()}) < 2:
                 raise InputError(f"data.path = {path}: one value in column {name!r}; at least two are needed")
-    devices = [str(source.device) for source in sources if source.device is not None]
+    devices = [name_of_file(source.device, spelling) for source in sources if source.device is not None]
     owners = np.repeat(devices, list(map(len, frames.values()))) if devices else None
     if device is not None:
         owners = all_rows(device)
@@ -192,7 +193,7 @@ def table(
             *dropped,
             *marker_notes(rows, schema),
             *task_note(targets, labels, found_task),
-            *spelling_notes(rows, in_use, join_names),
+            *spelling_notes(rows, sources, in_use, join_names),
             *number_notes(rows, columns, left_out),
         ),
         ids=named_rows,
@@ -361,18 +362,24 @@ def marker_notes(rows: Mapping[Path, RawTable], schema: Schema) -> list[str]:
     return lines
 
 
-def spelling_notes(rows: Mapping[Path, RawTable], columns: Iterable[str], joined: bool) -> list[str]:
-    """Return a line for each column with names that differ in case, blanks, Unicode form or a number's form alone."""
-    lines = []
-    for column in columns:
-        cells_of = {
-            str(cell) for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()
-        }
+def spelling_notes(
+    rows: Mapping[Path, RawTable], sources: Iterable[Source], columns: Iterable[str], joined: bool
+) -> list[str]:
+    """Return a line for each column with names that differ in case, blanks, Unicode form or a number's form alone.
+
+    So it does for files that name devices.
+    """
+    lines, of_files = [], {source.device for source in sources if source.device is not None}
+    cells_of = {
+        column: {cell for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()}
+        for column in columns
+    }
+    for column, written in (cells_of | {"files": of_files}).items():
         groups: dict[str, list[str]] = {}
-        for cell in sorted(cells_of):
+        for cell in sorted(map(str, written)):
             groups.setdefault(name_of(cell, "joined"), []).append(cell)
         for alike in islice((group for group in groups.values() if len(group) > 1), 3):
-            one = joined or len({name_of(cell, "written") for cell in alike}) == 1
+            one = joined or (column != "files" and len({name_of(cell, "written") for cell in alike}) == 1)
             advice = "are one name" if one else "look alike, and are names apart; data.join_names=true makes them one"
             lines.append(f"{column}: {', '.join(map(repr, alike[:4]))} {advice}")
     return lines

@@ -23,18 +23,20 @@ def lines(separator: str, after: str = "") -> str:
     return "".join((separator + after).join(row) + "\n" for row in quoted)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1", "utf-16", "utf-32"])
 @pytest.mark.parametrize(
     ("separator", "said"), [(",", ""), (";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")]
 )
 def test_separators_and_encodings_are_found(tmp_path: Path, separator: str, said: str, encoding: str):
-    (tmp_path / "t.csv").write_bytes(lines(separator).encode(encoding))
+    text = lines(separator).replace("\n", "\r" if encoding == "latin-1" else "\n")
+    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
     rows = read(tmp_path / "t.csv")
     assert [*rows.frame] == [*NAMES]
     assert rows.frame["speed"].tolist() == [1.5, -2, 300, 4]
     assert rows.frame["name of it"].tolist() == [name for _, name, _ in CELLS]
-    other = {"cp1252": "encoding cp1252", "latin-1": "encoding cp1252", "utf-16": "encoding utf-16"}.get(encoding)
-    assert rows.form == ", ".join(filter(None, [said and f"columns separated by {said}", other]))
+    other = {"utf-8": "", "utf-8-sig": "", "latin-1": "cp1252"}.get(encoding, encoding)
+    forms = [said and f"columns separated by {said}", other and f"encoding {other}"]
+    assert rows.form == ", ".join(filter(None, forms))
     data = load("table", path=tmp_path / "t.csv", label="y")
     assert data.notes == ((f"read: {rows.form}",) if rows.form else ())
 

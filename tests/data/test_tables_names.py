@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from fedcore.cli.predict import read_tables
 from fedcore.data import Dataset, load
 from fedcore.data.encoding import encode
 from fedcore.data.prepare import fit_schema
@@ -101,6 +102,18 @@ def test_each_form_of_a_name_gets_a_line(tmp_path: Path, names: str):
     assert sum(note.startswith("site: ") for note in data.notes) == 1
     joined = table(tmp_path / "t.csv", rows, device="site", join_names=True)
     assert len(set(joined.device or ())) == 2
+
+
+def test_files_of_devices_whose_names_look_alike_are_said_and_joined_if_asked(tmp_path: Path):
+    for name in ("A", "a ", "b"):
+        (tmp_path / f"{name}.csv").write_text("u,y\n1,0\n2,1\n")
+    apart, joined = (load("table", path=tmp_path, label="y", join_names=joined) for joined in (False, True))
+    assert apart.device == ("A", "A", "a ", "a ", "b", "b")
+    assert apart.notes == ("files: 'A', 'a ' look alike, and are names apart; data.join_names=true makes them one",)
+    assert joined.device == ("a",) * 4 + ("b",) * 2
+    assert joined.schema is not None
+    _, _, owners = read_tables(tmp_path, joined.schema)
+    assert tuple(owners) == joined.device
 
 
 def test_a_name_that_stands_twice_is_refused(tmp_path: Path):
