@@ -64,7 +64,8 @@ class Recipe:
     test, shared_test, hold_out: the parts that rows are divided into, see :func:`fedcore.partition.partition`; what
     would be in the shared test set takes no part. min_size: the least rows of a device. split, id: columns of a table.
     earlier: columns by whose earlier names the study's rows are divided (fedcore.data.Dataset), for the devices' column
-    name -> earlier name; None: as the device's own file would say.
+    name -> earlier name; None: as the device's own file would say. texts: the columns of names whose cells look like
+    texts in the study's file, and may look like numbers in a device's.
     shared, label_scale: the numbers that devices share; None: not known yet, where the label is a number.
     """
 
@@ -78,6 +79,7 @@ class Recipe:
     split: str | None = None
     id: str | None = None
     earlier: Mapping[str, Mapping[str, str]] | None = None
+    texts: tuple[str, ...] = ()
     shared: Fit = NO_FIT
     label_scale: LabelScale | None = None
 

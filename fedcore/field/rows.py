@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,9 @@ class DeviceRows:
         elif schema.missing == "refuse":
             check_complete(frame, schema.columns, "; the study takes complete rows alone (data.missing)")
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
-        read_rows, frames = {file: rows}, {file: frame}
+        as_in_study = {name: rows.spelt[name] for name in recipe.texts if name in rows.spelt}
+        read_rows = {file: replace(rows, earlier={**rows.earlier, **as_in_study})}
+        frames = {file: frame}
         named = None if recipe.id is None else earlier_texts(read_rows, frames, recipe.id)
         in_keys = (*schema.names, *([targets[0]] if labels_are_names else []))
         if recipe.earlier is not None:  # a part of the rows may look otherwise than all of them

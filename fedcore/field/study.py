@@ -13,6 +13,7 @@ from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
+from fedcore.data.encoding import WORDS, name_of
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
 from fedcore.errors import InputError
@@ -98,6 +99,7 @@ def recipe_of(setting: Setting, schema: Schema, dataset: Dataset) -> Recipe:
         replace(schema, left_out={}, dropped=0), settings["scale"], settings["val"], settings["test"],
         settings["shared_test"] if dataset.test is None else 0.0, settings.get("hold_out", "random"),
         settings["min_size"], setting.data.get("split"), setting.data.get("id"), earlier_of(dataset),
+        texts_of(dataset, setting.data.get("id")),
     )  # fmt: skip
 
 
@@ -108,6 +110,21 @@ def earlier_of(dataset: Dataset) -> dict[str, dict[str, str]]:
     return {
         name: dict(zip(of_devices, texts, strict=True)) if name == column else {} for name, texts in dataset.earlier
     }
+
+
+def texts_of(dataset: Dataset, id: str | None) -> tuple[str, ...]:
+    """Return the columns by whose texts the rows of one file are divided, of which some is no number's name."""
+    if dataset.schema is None or dataset.schema.device is None:  # each device's file speaks for itself
+        return ()
+    columns = {**dict(dataset.earlier), **({} if id is None else {id: dataset.ids or ()})}
+    return tuple(name for name, texts in columns.items() if any(_is_text(text) for text in {*texts}))
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return name_of(float(text), "inferred") != text
+    except ValueError:
+        return text not in WORDS
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedcore.data.prepare import preparation_bytes
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.field.recipe import Recipe
 from fedcore.field.rows import DeviceRows
-from fedcore.field.study import earlier_of
+from fedcore.field.study import earlier_of, texts_of
 from fedcore.partition import partition, splits
 from fedcore.types.federation import nbytes
 
@@ -39,14 +39,16 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
         rows["kind"] = rows["kind"].map(codes)
         rows.loc[(rows["site"] == "north") & (rows["kind"] == "A1"), "kind"] = "02"
         rows["site"] = rows["site"].map({"north": "001", "south": "002", "west": "3"})
+        rows["no"] = [f"{i // 2:03}" + ".0" * (i % 4 == 0) + "A" * (site == "3") for i, site in enumerate(rows["site"])]
     rows.to_csv(tmp_path / "all.csv", index=False)
     settings = {"label": "fault", "device": "site", "split": split, "ignore": [] if split else ["part"]}
-    settings |= {"categorical": ["kind"]} if hold_out == "stable" else {}
+    settings |= {"categorical": ["kind"], "id": "no"} if hold_out == "stable" else {}
     study = load("table", path=tmp_path / "all.csv", missing=missing, **settings)
     shares = {"val": 0.15, "test": 0.25, "shared_test": 0.1, "hold_out": hold_out}
     there, _ = splits(study, partition(study, name="by_device", min_size=5, seed=7, **shares), scale)
 
-    recipe = Recipe(study.schema, scale, split=split, earlier=earlier_of(study), **shares)
+    names = {"id": settings.get("id"), "earlier": earlier_of(study), "texts": texts_of(study, settings.get("id"))}
+    recipe = Recipe(study.schema, scale, split=split, **names, **shares)
     own = {}
     for site, part in rows.groupby("site"):
         part.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
