@@ -190,22 +190,20 @@ def run_with_devices(
     public, meter, away = setup.public(), Metered(link), set[str]() if away is None else away
     plan = plan_run(setup, config, seed, folder)
     method, _ = plan.build()
-    if not (folder / PLAN).is_file():
+    if (folder / PLAN).is_file():
+        about = json.loads((folder / ABOUT).read_text("utf-8"))
+    else:
         plan, prepare = exchange(meter, plan, seconds, least, notify, away)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / ABOUT, json.dumps({"prepare": prepare}).encode())
-        write_file(folder / PLAN, plan.to_json().encode())
+        about = {"prepare": prepare}
     kit = folder.parents[1] if (folder.parents[1] / "authority.crt").is_file() else None
     recipe, scored = plan.read_recipe(), setup.scoring
     if recipe is not None and recipe.label_scale is not None:
         scored = replace(scored, label_scale=recipe.label_scale)
     fed = replace(federation_of(public), scoring=scored, task=setup.task)
-    aside = json.loads((folder / ABOUT).read_text("utf-8")).get("aside", [])
-    field = Field(meter, plan, fed, seconds, notify, kit, away, aside)
+    field = Field(meter, plan, fed, seconds, notify, kit, away, about.get("aside", []))
     joined = field.join(least)
     if method.check is not None:
         method.check(joined)
-    _keep(folder, field)
     notify(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
     while True:
         state_file = folder / STATE
@@ -213,7 +211,9 @@ def run_with_devices(
         try:
             for turn in run_in_field(field, seed, state=state, least=least):
                 at = turn.round_info
-                _keep(folder, field)  # who has joined late
+                about = _keep(folder, field, about)  # who has joined late
+                if not (folder / PLAN).is_file():
+                    write_file(folder / PLAN, plan.to_json().encode())
                 record = {**_record(turn, meter), "lengths": field.lengths}
                 write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(record).encode())
                 (folder / BEFORE).unlink(missing_ok=True)
@@ -227,7 +227,7 @@ def run_with_devices(
                 raise
             notify(f"the last round is taken back: no device can go on from it, and the update of {liar} was too long")
             field.aside.add(liar)
-            _keep(folder, field)
+            about = _keep(folder, field, about)
 
 
 def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Plan:
@@ -239,13 +239,13 @@ def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Pla
     return plan
 
 
-def _keep(folder: Path, field: Field) -> None:
-    """Write down what devices said when they joined, and who is set aside, if that is new."""
-    text = (folder / ABOUT).read_text("utf-8")
-    about = json.loads(text)
-    about |= {"devices": {**about.get("devices", {}), **field.facts}, "aside": sorted(field.aside)}
-    if (new := json.dumps(about)) != text:
-        write_file(folder / ABOUT, new.encode())
+def _keep(folder: Path, field: Field, about: dict[str, Any]) -> dict[str, Any]:
+    """Write down what devices said when they joined, and who is set aside, if that is new; return it with the rest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = {**about, "devices": {**about.get("devices", {}), **field.facts}, "aside": sorted(field.aside)}
+    if new != about:
+        write_file(folder / ABOUT, json.dumps(new).encode())
+    return new
 
 
 def _take_back(folder: Path) -> str | None:
@@ -270,14 +270,11 @@ def _claim(folder: Path, plan: Plan) -> Plan:
     path = folder / PLAN
     if not path.is_file():
         return plan
-    stored, wanted = Plan.from_json(path.read_text("utf-8")), plan
+    stored = Plan.from_json(path.read_text("utf-8"))
     recipe = plan.read_recipe()
     if recipe is not None and (old := stored.read_recipe()) is not None and recipe.lacks is not None:
         plan = replace(plan, recipe=replace(recipe, shared=old.shared, label_scale=old.label_scale).to_mapping())
     if plan.to_json() != stored.to_json():
-        if not (folder / STATE).is_file():  # no turn was played, such as where devices refused
-            path.unlink()
-            return wanted
         raise InputError(f"--name {folder.name}: is another run, with another method or settings; give another name")
     return stored
 

@@ -132,12 +132,13 @@ def test_another_method_under_the_name_of_a_run_is_refused(play):
 
 
 @pytest.mark.slow
-def test_a_name_is_free_again_where_devices_refused(tables, tmp_path):
+def test_nothing_stays_of_a_run_that_devices_refuse(tables, tmp_path):
     _, setup, link = tables
     link.start("west", ["numbers", "fedavg"])
     folder = tmp_path / "server" / "one"
     with pytest.raises(InputError, match=r"^west refuses: method local_only: not allowed on west"):
         list(run_with_devices(link, setup, method("local_only"), 4, folder, seconds=20.0, least=3))
+    assert not folder.exists()
     row = method("fedavg", rounds=1, training={"epochs": 1})
     assert len(list(run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3))) == 1
 
