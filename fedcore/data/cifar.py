@@ -1,12 +1,8 @@
 r"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): colour images of 32 x 32 pixels with an official test set.
 
-The loaders read the first of these versions that is complete below the data folder:
-
-1. the binary version, e.g. cifar-10-batches-bin/data_batch_1.bin: records of 1 label byte (CIFAR-100: coarse, then
-   fine) and 3,072 pixels, red before green before blue, each row by row;
-2. the Python version as torchvision unpacks it, e.g. cifar-10-batches-py/data_batch_1: a pickled dict with the pixels,
-   an array (N, 3072), and lists of labels;
-3. the Python version as torchvision downloads it, e.g. cifar-10-python.tar.gz, after a check of its MD5.
+The loaders read the Python version: as torchvision unpacks it, e.g. cifar-10-batches-py/data_batch_1, a pickled dict
+with the pixels, an array (N, 3072), and lists of labels; or as torchvision downloads it, e.g. cifar-10-python.tar.gz,
+after a check of its MD5.
 
 A pickle is a program: `pickle.load` runs any function that the file names. :class:`Batch` does not. A pickle can call
 only the objects that :meth:`Batch.find_class` returns (every opcode that names an object goes through it; the others
@@ -21,7 +17,7 @@ import math
 import pickle
 import tarfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -42,36 +38,29 @@ PIXELS = 3 * 32 * 32
 Rows: TypeAlias = tuple[NDArray[np.uint8], NDArray[Any]]
 """Pixels (N, 3072) and labels (N,)"""
 
-Reader: TypeAlias = Callable[[bytes, Sequence[str], int], Rows]
-"""(bytes of a file, kinds of labels in it, index of the kind to return) -> rows"""
-
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: torchvision's class, the folder of each version, their files (the test set last), the archive.
+    """A dataset: torchvision's class, the folder, its files (the test set last), the archive.
 
-    labels: the keys of the labels in a pickle, in the order of the label bytes of the binary version. moments: of the
-    50,000 training images (:mod:`fedcore.data.pixels`).
+    moments: of the 50,000 training images (:mod:`fedcore.data.pixels`).
     """
 
     name: str
-    binary: str
     python: str
     files: tuple[str, ...]
     archive: str
     md5: str
-    labels: tuple[str, ...]
     moments: Moments
 
 
 CIFAR10 = Source(
-    "CIFAR10", "cifar-10-batches-bin", "cifar-10-batches-py", (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"),
-    "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", ("labels",),
+    "CIFAR10", "cifar-10-batches-py", (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"),
+    "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a",
     ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 )  # fmt: skip
 CIFAR100 = Source(
-    "CIFAR100", "cifar-100-binary", "cifar-100-python", ("train", "test"), "cifar-100-python.tar.gz",
-    "eb9058c3a382ffc7106e4002c42a8d85", ("coarse_labels", "fine_labels"),
+    "CIFAR100", "cifar-100-python", ("train", "test"), "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85",
     ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 )  # fmt: skip
 
@@ -124,11 +113,10 @@ def cifar100(
 
 def cifar(source: Source, root: Path, download: bool, labels: str, classes: tuple[str, ...]) -> Dataset:
     """Read a dataset with one kind of labels."""
-    read, files = batches(source, root, download)
     parts = []
-    for file, raw in files.items():
+    for file, raw in batches(source, root, download).items():
         try:
-            x, y = read(raw, source.labels, source.labels.index(labels))
+            x, y = unpickle(raw, labels)
         except Exception as error:  # damaged bytes make the readers raise anything
             raise damaged_file(root, file, f"is no batch of {source.name} ({one_line(error)})") from error
         parts.append(labelled_images(root, file, x.reshape(-1, 3, 32, 32), y, len(classes)))
@@ -137,22 +125,20 @@ def cifar(source: Source, root: Path, download: bool, labels: str, classes: tupl
     return Dataset(everything, test, classes)
 
 
-def batches(source: Source, root: Path, download: bool) -> tuple[Reader, dict[Path, bytes]]:
-    """Return the reader of a dataset's files, and path -> bytes; files of the archive get the path of their copy."""
-    binary = [f"{source.binary}/{name}.bin" for name in source.files]
-    python = [f"{source.python}/{name}" for name in source.files]
-    for read, files in ((records, binary), (unpickle, python)):
-        if all((root / file).is_file() for file in files):
-            return read, {root / file: (root / file).read_bytes() for file in files}
+def batches(source: Source, root: Path, download: bool) -> dict[Path, bytes]:
+    """Return the path and the bytes of a dataset's files; those of the archive get the path of their copy."""
+    files = [f"{source.python}/{name}" for name in source.files]
+    if all((root / file).is_file() for file in files):
+        return {root / file: (root / file).read_bytes() for file in files}
 
     def fetch(sets: Any) -> object:
         return sets.utils.download_url(getattr(sets, source.name).url, root, source.archive, source.md5)
 
     wanted = [source.archive]
-    if not download and not (root / source.archive).is_file():  # name the missing files of a partial folder
-        wanted = next((files for files in (binary, python) if (root / files[0]).parent.is_dir()), wanted)
+    if not download and not (root / source.archive).is_file() and (root / source.python).is_dir():
+        wanted = files  # name the missing ones of a partial folder
     archive = obtain(root, source.name, wanted, download, fetch)[0]
-    return unpickle, {root / name: raw for name, raw in unpack(source, root, archive, python).items()}
+    return {root / name: raw for name, raw in unpack(source, root, archive, files).items()}
 
 
 def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> dict[str, bytes]:
@@ -171,15 +157,6 @@ def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> d
         if name not in contents:
             raise damaged_file(root, archive, f"has no file {name}")
     return {name: contents[name] for name in names}
-
-
-def records(raw: bytes, labels: Sequence[str], which: int) -> Rows:
-    """Return a batch of the binary version, whose records are one byte per kind of label, then the pixels."""
-    count = len(labels)
-    if len(raw) % (count + PIXELS):
-        raise ValueError(f"its {len(raw)} bytes are no records of {count + PIXELS}")
-    rows = np.frombuffer(raw, np.uint8).reshape(-1, count + PIXELS)
-    return rows[:, count:], rows[:, which]
 
 
 class PickledArray:
@@ -206,11 +183,11 @@ class Batch(pickle.Unpickler):
         return PickledArray
 
 
-def unpickle(raw: bytes, labels: Sequence[str], which: int) -> Rows:
-    """Return a batch of the Python version; its strings are bytes if Python 2 wrote it."""
+def unpickle(raw: bytes, labels: str) -> Rows:
+    """Return the pixels of a batch and one kind of its labels; its strings are bytes if Python 2 wrote it."""
     batch = Batch(BytesIO(raw), encoding="bytes").load()
     contents = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-    array, y = contents["data"], np.asarray(contents[labels[which]])
+    array, y = contents["data"], np.asarray(contents[labels])
     _, shape, dtype, by_column, values = array.state
     if dtype.made_of[0] not in ("u1", b"u1") or by_column or shape[1:] != (PIXELS,) or len(values) != math.prod(shape):
         raise ValueError(f"its pixels are not rows of {PIXELS} bytes")

@@ -17,7 +17,6 @@ from dataset_files import NOWHERE, refusal, same, serving
 from fedcore.data import load
 from fedcore.data.cifar import CIFAR10, CIFAR100, CLASSES, COARSE, FINE, Source, cifar
 
-TEN, HUNDRED = ["labels"], ["coarse_labels", "fine_labels"]
 SETS = {"cifar10": (CIFAR10, {"labels": 10}), "cifar100": (CIFAR100, {"coarse_labels": 20, "fine_labels": 100})}
 
 
@@ -32,10 +31,6 @@ def content(name: str) -> dict[str, tuple[np.ndarray, dict[str, list[int]]]]:
         )
         for file in source.files
     }
-
-
-def record(x: np.ndarray, labels: dict[str, list[int]]) -> bytes:
-    return b"".join(bytes(own) + row.tobytes() for row, *own in zip(x, *labels.values(), strict=True))
 
 
 def python2(x: np.ndarray, labels: dict[str, list[int]]) -> bytes:
@@ -63,11 +58,6 @@ def python3(x: np.ndarray, labels: dict[str, list[int]]) -> bytes:
     return pickle.dumps({"data": x, **labels}, protocol=4)
 
 
-def binary(root: Path, name: str) -> Path:
-    source = SETS[name][0]
-    return laid_out(root, {f"{source.binary}/{file}.bin": record(*held) for file, held in content(name).items()})
-
-
 def pickled(root: Path, name: str, dump=python2) -> Path:
     source = SETS[name][0]
     return laid_out(root, {f"{source.python}/{file}": dump(*held) for file, held in content(name).items()})
@@ -88,7 +78,7 @@ def test_the_python2_pickle_of_these_tests_is_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", [binary, pickled, lambda root, name: pickled(root, name, python3)])
+@pytest.mark.parametrize("write", [pickled, lambda root, name: pickled(root, name, python3)])
 @pytest.mark.parametrize(
     ("name", "settings", "kind", "classes"),
     [
@@ -144,9 +134,11 @@ def in_archive() -> dict[str, bytes]:
 
 def test_cifar_archive(tmp_path):
     source = archived(tmp_path, {**in_archive(), f"{CIFAR10.python}/readme.html": b""})
-    expected = load("cifar10", root=binary(tmp_path / "binary", "cifar10"), download=False)
+    expected = load("cifar10", root=pickled(tmp_path / "unpacked", "cifar10"), download=False)
     same(expected, cifar(source, tmp_path, False, "labels", CLASSES))
-    assert [file.name for file in tmp_path.iterdir() if file.name != "binary"] == [CIFAR10.archive]  # nothing unpacked
+    assert [file.name for file in tmp_path.iterdir() if file.name != "unpacked"] == [
+        CIFAR10.archive
+    ]  # nothing unpacked
 
 
 def test_cifar_archive_refused(tmp_path):
@@ -185,25 +177,9 @@ def test_cifar_missing(tmp_path):
     assert f"{CIFAR10.archive} is missing; put torchvision's files for CIFAR10 there" in line
     (pickled(tmp_path, "cifar10") / CIFAR10.python / "data_batch_3").unlink()
     assert "cifar-10-batches-py/data_batch_3 is missing" in refusal("cifar10", root=tmp_path, download=False)
-    (binary(tmp_path, "cifar10") / CIFAR10.binary / "test_batch.bin").unlink()
-    assert "cifar-10-batches-bin/test_batch.bin is missing" in refusal("cifar10", root=tmp_path, download=False)
     assert refusal("cifar100", root=tmp_path, download=False, labels="course").startswith(
         "data.labels = 'course': did you mean coarse? allowed: fine, coarse"
     )
-
-
-def test_cifar_binary_refused(tmp_path):
-    file = binary(tmp_path, "cifar10") / CIFAR10.binary / "data_batch_2.bin"
-    whole = file.read_bytes()
-    for raw, why in (
-        (whole[:-1], "are no records of 3073"),
-        (b"", "0 labels for 0 images"),
-        (b"\x0a" + whole[1:], "has the label 10, but labels are 0 to 9"),
-    ):
-        file.write_bytes(raw)
-        line = refusal("cifar10", root=tmp_path, download=False)
-        assert line.startswith(f"data.root = {tmp_path}: cifar-10-batches-bin/data_batch_2.bin ")
-        assert why in line
 
 
 class Evil:
