@@ -11,14 +11,12 @@ from itertools import groupby
 from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
-import pandas as pd
 import torch
 from annotated_types import Ge, Le, MinLen, MultipleOf
 from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
-from fedcore.data.cosines import cosines
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 from fedcore.types.method import generator
@@ -204,14 +202,3 @@ def scale_spectra(
     if cut.scaling == "rms":
         rms = float(np.sqrt(np.mean([block[: cut.train] ** 2 for block in blocks]))) or 1.0
     return (block / rms for block in blocks)
-
-
-def similarity(dataset: Dataset) -> pd.DataFrame:
-    """Return the cosine similarity of the devices' mean features, (C, C) with their names (FedASA, fig. 1).
-
-    The means are over all examples; :func:`fedcore.partition.tables.similarity` uses training examples only.
-    """
-    if dataset.device is None:
-        raise InputError("data.name: this dataset names no devices to compare")
-    owners = np.asarray(dataset.device)
-    return cosines(dataset.train, {name: np.flatnonzero(owners == name) for name in sorted(set(dataset.device))})

@@ -8,7 +8,6 @@ import pandas as pd
 import torch
 
 from fedcore.data import Dataset
-from fedcore.data.cosines import cosines
 from fedcore.data.task import MULTILABEL, NO_LABEL, SEQUENCES, count_different
 from fedcore.partition import PARTS, Partition, training
 from fedcore.partition.examples import label_scale, owners_of
@@ -91,8 +90,16 @@ def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
 
 
 def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
-    """Return the cosine similarity of the mean features of devices' training examples, (C, C) (FedASA, Fig. 1)."""
-    return cosines(dataset.train, training(partition))
+    """Return the cosine similarity of the mean features of devices' training examples, (C, C) (FedASA, Fig. 1).
+
+    It is 0 for a mean of zeros. The scale of a device's features does not matter. A mean is over the values that are
+    not missing.
+    """
+    owned, examples = training(partition), dataset.train
+    parts = (examples.inputs(torch.from_numpy(index)).flatten(1).double() for index in owned.values())
+    means = np.stack([(x.nanmean(0).nan_to_num() if x.isnan().any() else x.mean(0)).numpy() for x in parts])
+    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), np.finfo(float).tiny)
+    return pd.DataFrame(means @ means.T, index=list(owned), columns=list(owned))
 
 
 def expected_tests(dataset: Dataset, partition: Partition, shares: Shares | None) -> pd.DataFrame | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from dataset_files import NOWHERE, REAL, real, refusal, same, serving
@@ -16,8 +17,9 @@ from sklearn.linear_model import RidgeClassifier
 from fedcore import Data, InputError
 from fedcore.data import Dataset, cwru, load
 from fedcore.data import simulated_rig as rig
-from fedcore.data.bearings import CLASSES, DEVICES, Record, WindowOptions, examples, similarity, spectrum, windows
-from fedcore.partition import partition
+from fedcore.data.bearings import CLASSES, DEVICES, Record, WindowOptions, examples, spectrum, windows
+from fedcore.partition import PARTS, Partition, partition
+from fedcore.partition.tables import similarity
 
 SMALL = {"server": 0, "window": 8, "train": 3, "test": 2}
 SENSORS = {"A": "DE", "B": "FE", "C": "BA"}
@@ -425,17 +427,23 @@ def test_a_download_that_fails_is_refused_and_leaves_nothing_behind(tmp_path, mo
 
 def test_similarity_is_the_cosine_between_means():
     x = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [2.0, 2.0]])
-    table = similarity(Dataset(Data(x, torch.zeros(4, dtype=torch.int64)), None, ("k",), ("b", "b", "c", "a")))
+    table = likeness(Dataset(Data(x, torch.zeros(4, dtype=torch.int64)), None, ("k",), ("b", "b", "c", "a")))
     assert list(table.index) == list(table.columns) == ["a", "b", "c"]
     half = math.sqrt(0.5)
     np.testing.assert_allclose(table, [[1, half, half], [half, 1, 0], [half, 0, 1]], atol=1e-12)
-    with pytest.raises(InputError, match="names no devices"):
-        similarity(load("digits"))
+
+
+def likeness(dataset: Dataset) -> pd.DataFrame:
+    """The similarity of the devices of a dataset, by all their examples."""
+    none, owners = np.array([], dtype=np.int64), np.asarray(dataset.device)
+    own = {name: {"train": np.flatnonzero(owners == name)} for name in sorted({*owners.tolist()})}
+    parts = {name: {**dict.fromkeys(PARTS, none), **index} for name, index in own.items()}
+    return similarity(dataset, Partition.of(parts, none))
 
 
 def ranges(dataset: Dataset) -> dict[str, tuple[float, float]]:
     """Least and largest cosine between two devices of each two locations, "AA" to "CC"."""
-    table = similarity(dataset)
+    table = likeness(dataset)
     pairs = [(a, b) for i, a in enumerate(DEVICES) for b in DEVICES[i + 1 :]]
     found: dict[str, list[float]] = {}
     for a, b in pairs:
