@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -127,14 +128,16 @@ def summarise(
     x: device -> its inputs as they are loaded, nan where one is missing, (N, F). labels: of the rows that have one,
     (N,), numbers of classes or float32, or (N, K) 0 or 1. predicted: those of rows as the models predict them.
     """
-    columns = schema.columns[:MOST_COLUMNS]
 
     def rows(names: Sequence[str]) -> BinnedRows:
         inputs, *answers = (np.concatenate([of[name] for name in names]) for of in (x, labels, predicted))
-        by_value = [_by_column(columns, inputs), *(_by_label(schema, values) for values in answers)]
+        by_value = [
+            islice(_by_column(schema, inputs), MOST_COLUMNS),
+            *(_by_label(schema, values) for values in answers),
+        ]
         return BinnedRows(*({column.name: _summarise(column, cells) for column, cells in pairs} for pairs in by_value))
 
-    most = MOST_PARTS // max(len(columns), 1)
+    most = MOST_PARTS // max(min(len(schema.columns), MOST_COLUMNS), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
     return Reference(rows([*x]), {name: rows([name]) for name in x if name in largest})
 
@@ -154,12 +157,9 @@ def from_json(text: str | bytes) -> Reference:
     return _reference_type().validate_json(text)
 
 
-def _by_column(columns: Sequence[Column], x: NDArray[np.float32]) -> Iterator[tuple[Column, NDArray[np.float32]]]:
+def _by_column(schema: Schema, x: NDArray[np.float32]) -> Iterator[tuple[Column, NDArray[np.float32]]]:
     """Return each column with its values (N,): a number, or the position of a text's category; nan for a gap."""
-    first = 0
-    for column in columns:
-        cells = x[:, first : first + len(column.inputs)]
-        first += len(column.inputs)
+    for column, cells in schema.by_column(x):
         if column.kind == "text":
             yield column, np.where((cells == 0).all(axis=1), np.nan, cells.argmax(axis=1)).astype(np.float32)
         else:
@@ -216,8 +216,7 @@ def compare(
     owners = np.array([name if name in reference.devices else "" for name in devices])
     groups = _groups(owners)
     has_classes = LABEL_KINDS[schema.task].has_classes
-    columns = [column for column in schema.columns if column.name in reference.everyone.columns]
-    by_column = [*_by_column(columns, x)]
+    by_column = [pair for pair in _by_column(schema, x) if pair[0].name in reference.everyone.columns]
     changes: list[Change] = []
     for where, index in groups.items():
         parts = [
@@ -233,7 +232,7 @@ def compare(
             pairs = [(bins[column.name], values) for bins, values in both if column.name in bins]
             named = f"{what} of {column.name!r}" if schema.task == MULTILABEL.name else what
             changes += _compare_column(column, pairs, where, named)
-    tests = len(groups) * (2 * len(columns) + (1 if has_classes else 2 * len(schema.classes)))
+    tests = len(groups) * (2 * len(by_column) + (1 if has_classes else 2 * len(schema.classes)))
     return [change for change in changes if change.psi >= MOVED and change.p < ALPHA / tests]
 
 

@@ -48,10 +48,7 @@ def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) ->
 
 def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
     """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
-    x, first = dataset.train.x.numpy(), 0
-    for column in schema_of(dataset).columns:
-        cells = x[:, first : first + len(column.inputs)]
-        first += len(column.inputs)
+    for column, cells in schema_of(dataset).by_column(dataset.train.x.numpy()):
         gaps = (cells == 0).all(axis=1) if column.kind == "text" else np.isnan(cells[:, 0])
         yield column, cells, np.asarray(gaps, np.bool_)
 

@@ -4,11 +4,12 @@
 numbers. Nothing here needs pandas, which workers do not load.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.data.inputs import Input
@@ -93,6 +94,13 @@ class Schema:
     def inputs(self) -> tuple[str, ...]:
         """The names of a table's inputs, (F,)."""
         return tuple(name for column in self.columns for name in column.inputs)
+
+    def by_column(self, x: NDArray[Any]) -> Iterator[tuple[Column, NDArray[Any]]]:
+        """Yield each column of a table with its inputs (N, n) of some rows x (N, F)."""
+        first = 0
+        for column in self.columns:
+            yield column, x[:, first : first + len(column.inputs)]
+            first += len(column.inputs)
 
     @property
     def names(self) -> tuple[str, ...]:

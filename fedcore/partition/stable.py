@@ -45,10 +45,8 @@ def _contents(dataset: Dataset) -> NDArray[np.generic]:
     x, schema = dataset.train.x.numpy(), dataset.schema
     if schema is None or not schema.columns:
         return x if x.dtype == np.uint8 else x.astype(np.float32)
-    parts, earlier, first = {}, dict(dataset.earlier), 0
-    for column in schema.columns:
-        inputs = x[:, first : first + len(column.inputs)]
-        first += len(column.inputs)
+    parts, earlier = {}, dict(dataset.earlier)
+    for column, inputs in schema.by_column(x):
         if column.name in earlier:
             parts[column.name] = np.array([_hash(word.encode()) for word in earlier[column.name]], dtype=np.uint64)
         elif column.kind == "text":
