@@ -10,7 +10,7 @@ pixel outside [-1, 1] around.
 """
 
 import bz2
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -65,7 +65,7 @@ def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False,
         scaling: see :func:`fedcore.data.pixels.scale`.
     """
     root = Path(root)
-    dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download, lambda sets: sets.MNIST(root, download=True))
+    dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download)
     if writers:
         dataset = replace(dataset, device=read_writers(root, dataset.train, download))
     return scale(dataset, scaling, MNIST)
@@ -79,12 +79,7 @@ def fashion_mnist(root: str | Path = ROOT, download: bool = True, scaling: Scali
         download: fetch missing files.
         scaling: see :func:`fedcore.data.pixels.scale`.
     """
-    root = Path(root)
-
-    def fetch(sets: Any) -> object:
-        return sets.FashionMNIST(root, download=True)
-
-    return scale(images(root, "FashionMNIST", TRAIN, TEST, CLOTHES, download, fetch), scaling, FASHION)
+    return scale(images(Path(root), "FashionMNIST", TRAIN, TEST, CLOTHES, download), scaling, FASHION)
 
 
 def emnist(
@@ -102,25 +97,23 @@ def emnist(
     """
     if subset not in SUBSETS:
         raise unknown_value("data.subset", subset, SUBSETS)
-    root = Path(root)
     train, test = (
         [f"emnist-{subset}-{part}-{what}" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
         for part in ("train", "test")
     )
-
-    def fetch(sets: Any) -> object:
-        return sets.EMNIST(root, split=subset, download=True)
-
-    first = 1 if subset == "letters" else 0
-    read = images(root, "EMNIST", train, test, SUBSETS[subset], download, fetch, first, transposed=True)
+    first, classes = 1 if subset == "letters" else 0, SUBSETS[subset]
+    read = images(Path(root), "EMNIST", train, test, classes, download, first, transposed=True, split=subset)
     return scale(read, scaling)
 
 
 def images(
     root: Path, source: str, train: Sequence[str], test: Sequence[str], classes: tuple[str, ...], download: bool,
-    fetch: Callable[[Any], object], first: int = 0, transposed: bool = False,
+    first: int = 0, transposed: bool = False, **settings: str,
 ) -> Dataset:  # fmt: skip
-    """Read a dataset's four files, the images and labels for training and test; labels count from `first`."""
+    """Read a dataset's four files, the images and labels for training and test; labels count from `first`.
+
+    settings: of torchvision's class, which fetches them.
+    """
 
     def part(pixels: Path, labels: Path) -> Data:
         x, y = idx(root, pixels, 3), idx(root, labels, 1)
@@ -129,6 +122,9 @@ def images(
         if transposed:
             x = x.swapaxes(1, 2)
         return labelled_images(root, labels, x[:, None], y, len(classes), first)
+
+    def fetch(sets: Any) -> object:
+        return getattr(sets, source)(root, download=True, **settings)
 
     files = obtain(root, source, [f"{source}/raw/{name}" for name in (*train, *test)], download, fetch, gz=True)
     return Dataset(part(*files[:2]), part(*files[2:]), classes)

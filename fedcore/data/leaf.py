@@ -156,14 +156,15 @@ def read_users(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
 
 def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return one user's examples, checked; of texts the code points of their letters."""
-    if form.holds == "letters":
-        return texts(user, x, y, form.size)
-    if form.holds == "posts":
-        return posts(user, x, y)
     size = form.size
     what, classes = ("image", len(CLASSES)) if size == SIDE * SIDE else ("vector", 2**31)
     if len(x) != len(y):
-        raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} {what}s")
+        of = {"letters": "texts", "posts": "posts"}.get(form.holds, f"{what}s")
+        raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} {of}")
+    if form.holds == "letters":
+        return texts(user, x, y, size)
+    if form.holds == "posts":
+        return posts(user, x, y)
     if any(isinstance(example, str) for example in x):
         raise ValueError(f"user {user!r} has a text for an example")
     if not all(type(label) is int and 0 <= label < classes for label in y):
@@ -180,8 +181,6 @@ def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32]
 
 def texts(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return one user's texts of `size` letters each and the letters that follow, as code points."""
-    if len(x) != len(y):
-        raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} texts")
     if not all(isinstance(text, str) and len(text) == size > 0 for text in x):
         raise ValueError(f"user {user!r} has an example that is no text of {size} letters")
     if not all(isinstance(letter, str) and len(letter) == 1 for letter in y):
@@ -192,8 +191,6 @@ def texts(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32], ND
 
 def posts(user: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the texts of one user's posts, and their labels."""
-    if len(x) != len(y):
-        raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} posts")
     if not all(type(label) is int and label in (0, 1) for label in y):
         raise ValueError(f"user {user!r} has a label that is not 0 or 1")
     if not all(isinstance(post, list) and len(post) == POST and isinstance(post[TEXT], str) for post in x):
