@@ -10,10 +10,10 @@ from fedcore.data.encoding import ROW
 from fedcore.data.readers import read
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
+from fedcore.field.device import find_memory
 from fedcore.field.plan import Plan
 from fedcore.field.rows import DeviceRows
 from fedcore.field.wire import unpack
-from fedcore.types.federation import Params
 from fedcore.types.method import Message
 
 
@@ -38,20 +38,9 @@ def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame
     frame = read(file, schema.missing_values, schema.label).frame
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
     method, nets = plan.build()
-    memory_kept = _memory(folder, str(header["memory"]), own.name)
+    kept, _ = find_memory(folder, str(header["memory"]), own.name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
-        model = method.deploy(memory_kept, message)
+        model = method.deploy(kept, message)
     served = ServedModels(schema, ((model, nets[own.name]),), {own.name: 0})
     return served.predict(frame, own.name, every_class=True)
-
-
-def _memory(folder: Path, digest: str, name: str) -> Params:
-    """Return the memory with a digest; empty for a model that needs none."""
-    if not digest:
-        return {}
-    for path in folder.glob("turn-*-*"):
-        header, parts = unpack(path.read_bytes(), f"{name}: {path.name}")
-        if header["memory"] == digest:
-            return parts["memory"]
-    raise InputError(f"{name}: its memory of run {folder.name} is gone")

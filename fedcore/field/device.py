@@ -242,7 +242,7 @@ class FieldDevice:
         if not isinstance(stage, Stage):
             raise InputError(f"{_turn_word(turn)}: is a step of pairs")
         masks = self._masks(plan, turn, header)
-        turns = self._turns(plan.run)
+        turns = turns_in(self.folder / plan.run)
         sums: dict[str, str] = {}
         if turn in turns:
             before, parts = self._read(turns[turn])
@@ -253,7 +253,7 @@ class FieldDevice:
                 raise InputError(f"{_turn_word(turn)}: {self.name} has answered another call for it")
         elif turns and turn < max(turns):  # another answer to it would tell more than one
             raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
-        memory, source = self._memory(plan.run, str(header.get("memory")))
+        memory, source = find_memory(self.folder / plan.run, str(header.get("memory")), self.name)
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
         device = Device(self.name, net, self._data[plan.run])
@@ -286,11 +286,11 @@ class FieldDevice:
         stage = method.stages[turn[0]]
         if not isinstance(stage, PairStage) or stage.sides is None or not _is_pair(pair, plan.nets, self.name):
             raise InputError(f"{_turn_word(turn)}: has no step of {self.name} and another device")
-        if (over := self._turns(plan.run)) and turn < max(over):
+        if (over := turns_in(self.folder / plan.run)) and turn < max(over):
             raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
         at = StepId(plan.seed, *turn, (pair[0], pair[1]))
         if part == 0:
-            memory, _ = self._memory(plan.run, str(header.get("memory")))
+            memory, _ = find_memory(self.folder / plan.run, str(header.get("memory")), self.name)
             self._count_beginning(plan, at)
             here, position = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
             side = stage.sides.side(memory, _message(tensors, net), here, at, position)
@@ -324,7 +324,7 @@ class FieldDevice:
         plan, _, _ = self._run(header)
         if not plan.masked or self.keys is None:
             raise InputError(f"run {plan.run}: has no masked sums")
-        file = self._turns(plan.run).get(self._turn(header))
+        file = turns_in(self.folder / plan.run).get(self._turn(header))
         before = self._read(file)[0] if file is not None else {"revealed": False}
         return pack(
             {
@@ -338,7 +338,7 @@ class FieldDevice:
         """Tell the key of the device's own mask in the last sum of a turn; no other sum of it follows."""
         plan, _, _ = self._run(header)
         turn = self._turn(header)
-        file = self._turns(plan.run).get(turn)
+        file = turns_in(self.folder / plan.run).get(turn)
         before, parts = self._read(file) if file is not None else ({"context": ""}, {})
         if not before["context"] or before["context"] != header.get("context"):
             raise InputError(f"{_turn_word(turn)}: {self.name} has not answered for these devices last")
@@ -392,7 +392,7 @@ class FieldDevice:
             raise InputError(
                 f"run {plan.run}: {self.name} has scored {most} models, for each round and each device one"
             )
-        memory = self._memory(plan.run, header["memory"])[0] if header.get("memory") else {}
+        memory, _ = find_memory(self.folder / plan.run, str(header.get("memory") or ""), self.name)
         data = self._data[plan.run]
         none = Data(data.test.x[:0], data.test.y[:0])
         device = Device(self.name, net, data)
@@ -417,26 +417,28 @@ class FieldDevice:
             self._agree(Plan.from_json(path.read_text("utf-8")))
         return self._plans[run]
 
-    def _memory(self, run: str, wanted: str) -> tuple[Params, Path | None]:
-        """Return the memory with a digest and its file; refuse if there is none, rather than train on from another."""
-        if not wanted:
-            return {}, None
-        for path in self._turns(run).values():
-            header, parts = self._read(path)
-            if header["memory"] == wanted:
-                return parts["memory"], path
-        raise InputError(f"run {run}: {self.name} has not the memory that the server knows of; start another run")
-
-    def _turns(self, run: str) -> dict[tuple[int, int], Path]:
-        rounds = {}
-        for path in (self.folder / run).glob("turn-*-*"):
-            _, stage, number = path.name.split("-")
-            if number.isdecimal():
-                rounds[int(stage), int(number)] = path
-        return rounds
-
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Params]]:
         return unpack(path.read_bytes(), f"{self.name}: {path.name}")
+
+
+def turns_in(folder: Path) -> dict[tuple[int, int], Path]:
+    """Return the stage and the round of each of a run's turns, and its file."""
+    numbers = {path: path.name.split("-")[1:] for path in folder.glob("turn-*-*")}
+    return {(int(stage), int(number)): path for path, (stage, number) in numbers.items() if number.isdecimal()}
+
+
+def find_memory(folder: Path, wanted: str, name: str) -> tuple[Params, Path | None]:
+    """Return a device's memory in a run by its digest, and its file; nothing for none.
+
+    Refuses if there is none of this digest, rather than train on or predict from another.
+    """
+    if not wanted:
+        return {}, None
+    for path in turns_in(folder).values():
+        header, parts = unpack(path.read_bytes(), f"{name}: {path.name}")
+        if header["memory"] == wanted:
+            return parts["memory"], path
+    raise InputError(f"run {folder.name}: {name} has not the memory that the server knows of; start another run")
 
 
 def row_digests(data: Data) -> torch.Tensor:
