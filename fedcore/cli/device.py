@@ -7,12 +7,6 @@ import click
 from fedcore.errors import InputError, require_extra
 
 
-def refuse_leaf(_context: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> None:
-    """Refuse the option's name of earlier versions."""
-    if value:
-        raise InputError("--leaf: it is now called --sends")
-
-
 @click.group()
 def device() -> None:
     """Take part, as one device, in a method that runs in the field (`fedcore docs field`)."""
@@ -28,7 +22,6 @@ def device() -> None:
 )
 @click.option("--allow", multiple=True, help="A method, numbers, or module=SHA-256; may be given several times.")
 @click.option("--sends", multiple=True, help="What it may send, such as model; by default what the methods send.")
-@click.option("--leaf", multiple=True, hidden=True, expose_value=False, callback=refuse_leaf)
 @click.option("--max-steps", type=click.IntRange(1), default=100_000, show_default=True, help="Minibatches of a round.")
 @click.option("--max-parameters", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a net.")
 @click.option("--max-number", type=click.IntRange(1), default=20_000, show_default=True, help="In a run's settings.")
