@@ -2,9 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from dataset_files import CASES, cases
+from federations import bits
+from own_modules import OwnTrain
+from torch import nn
 
+import fedcore as fc
 from benchmarks.table_files import differences
 from fedcore import Dataset, InputError, load
 
@@ -13,6 +19,34 @@ from fedcore import Dataset, InputError, load
 @pytest.mark.parametrize("number", range(30))
 def test_a_made_table_means_the_same_in_both_files(tmp_path: Path, number: int):
     assert differences(number, tmp_path) == []
+
+
+class OwnModes(OwnTrain):
+    """A hook, a `train()` of its own and a batch norm, for the rows of a table."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first = nn.Linear(*shape, 8)
+        self.second.register_forward_pre_hook(lambda _, inputs: (inputs[0] * self.scale,))
+
+
+def test_an_own_net_learns_the_same_numbers_from_both_files(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(90, 2)), columns=["u", "v"]).assign(
+        on=rng.random(90) < 0.5, kind=np.resize(["01", "1", "A"], 90), site=np.repeat(["1", "01", "x"], 30)
+    )
+    frame["y"] = (frame["u"] > frame["v"]) + frame["on"] * 1
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    runs = []
+    for file in ("t.csv", "t.parquet"):
+        data = load("table", path=tmp_path / file, label="y", device="site", categorical=["kind"])
+        fed = fc.federate(data, fc.by_device(), net=fc.net(OwnModes), scale="common")
+        runs.append(fc.run(fc.fedavg(rounds=2, training={"epochs": 1}), fed, progress=False))
+    first, second = runs
+    assert bits(first.models) == bits(second.models)
+    assert bits(first.state) == bits(second.state)
+    pd.testing.assert_frame_equal(first.table, second.table)
 
 
 def read(case: str, file: str, label: str, **settings: str) -> Dataset:
