@@ -13,6 +13,9 @@ from fedcore.pipeline.record.runs import PAIR, ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
+HARD = "m s{0} 'q\" %20 x\ny \u202eü 🙂"
+"""A dataset's name, that of its file."""
+
 
 def study_run(client: Any, experiment: str, end: int, **tags: str) -> str:
     """Make the run of a request."""
@@ -32,8 +35,8 @@ def view(client: Any, experiment: str, place: str) -> dict[str, Any]:
 def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     """The pair is the answer's, and not the two best means."""
     experiment = client.create_experiment("fedcore of this test")
-    study_run(client, experiment, 1)  # on older data
-    study = study_run(client, experiment, 2, **{PAIR: '["code_ot", "local_only"]'})
+    study_run(client, experiment, 1, **{"fedcore.dataset": "older"})
+    study = study_run(client, experiment, 2, **{PAIR: '["code_ot", "local_only"]', "fedcore.dataset": HARD})
     made = {}
     for method, cost in {"local_only": 0.6, "lmf": 0.2, "code_ot": 0.3}.items():
         tags = {"kind": "method", "method": method, "mlflow.parentRunId": study}
@@ -44,10 +47,10 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     client.create_registered_model(name)
     promotion.promote(client, client.create_model_version(name, "file:///nowhere", made["lmf"]))
     found = dict(links(client, experiment))
-    runs = f"#/experiments/{experiment}/runs"
-    assert found["code (small): answer"] == f"{runs}/{study}?{TRAINING}"
+    runs, title = f"#/experiments/{experiment}/runs", f"code (small, {HARD})"
+    assert found[f"{title}: answer"] == f"{runs}/{study}?{TRAINING}"
     assert found["champion of links"] == f"#/models/{name}/versions/1"
-    methods, pair = (found[f"code (small): {words}"] for words in ("methods", "code_ot and local_only"))
+    methods, pair = (found[f"{title}: {words}"] for words in ("methods", "code_ot and local_only"))
     assert parts(methods)["path"] == parts(pair)["path"] == runs
     assert parts(pair)["compareRunsMode"] == "CHART"
     for place, expected in ((methods, {*made}), (pair, {"code_ot", "local_only"})):
