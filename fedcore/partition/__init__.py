@@ -3,9 +3,8 @@
 from fedcore.partition.examples import server_examples, splits
 from fedcore.partition.final import final_partition, final_splits, shared_examples_of
 from fedcore.partition.held_out import split_device
-from fedcore.partition.partitions import partition
+from fedcore.partition.partitions import check_labels, partition
 from fedcore.partition.parts import PARTS, Partition, training
-from fedcore.partition.refusals import check_labels
 from fedcore.partition.schemes import (
     AUTO,
     PARTITIONS,

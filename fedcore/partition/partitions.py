@@ -13,15 +13,25 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.data.task import require_classes
 from fedcore.errors import InputError
-from fedcore.partition.held_out import Share, hold_out_shared, limit_shared, split_parts
+from fedcore.partition.held_out import Share, draw, hold_out_shared, limit_shared, split_parts
 from fedcore.partition.hidden import Hidden, draw_unlabelled, hide_labels
 from fedcore.partition.new_devices import without_new
-from fedcore.partition.parts import Partition
-from fedcore.partition.pools import EVERYONE, FROM_DATA, devices_per_pool, divide_pools, limit_pools, pools_of
-from fedcore.partition.refusals import check_choices, check_held_out, check_labels, check_sizes, check_task
-from fedcore.partition.schemes import AUTO, PARTITIONS, Index, check_devices, device_names
+from fedcore.partition.parts import PARTS, Partition
+from fedcore.partition.schemes import (
+    AUTO,
+    BY_CLASS,
+    PARTITIONS,
+    Index,
+    by_device,
+    by_domain,
+    check_devices,
+    device_names,
+    draws,
+)
 from fedcore.partition.stable import row_keys, uniform
 from fedcore.types.ranges import Count, Depth, Fraction, Positive
 
@@ -166,3 +176,150 @@ def _drop_small(
     if owners is not None:
         shared = shared[np.isin(np.asarray(owners)[shared], [*large])]
     return large, shared
+
+
+FROM_DATA = ("by_device", "by_domain")
+
+
+EVERYONE = "everyone"
+
+
+def pools_of(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
+    """Return the examples to divide separately: of each device, of each domain, or of all together."""
+    if domains == "split":
+        if name in FROM_DATA:
+            raise InputError(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
+        if dataset.domain is None:
+            raise InputError("federation.domains = 'split': must be mixed, the data name no domains")
+        return by_domain(dataset.domain)
+    if name == "by_device":
+        return by_device(dataset.device)
+    if name == "by_domain":
+        return by_domain(dataset.domain)
+    return {EVERYONE: np.arange(len(dataset.train))}
+
+
+def limit_pools(
+    pools: Mapping[str, Index], labels: Index, limit: int, devices: int, min_size: int, domains: str, seed: int
+) -> dict[str, Index]:
+    """Keep at most `limit` examples of all pools; of split domains each keeps its devices' part."""
+    if domains != "split":
+        return _limit_examples(pools, labels, limit, draws(seed, "examples"))
+    numbers = devices_per_pool(pools, devices, min_size)
+    return {
+        who: _limit_examples({who: pool}, labels, round(limit * numbers[who] / devices), draws(seed, who))[who]
+        for who, pool in pools.items()
+    }
+
+
+def _limit_examples(
+    pools: Mapping[str, Index], labels: Index, examples: int, rng: np.random.Generator
+) -> dict[str, Index]:
+    """Keep at most `examples` examples of all pools together."""
+    everything = np.concatenate(list(pools.values()))
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[draw(everything, labels, min(examples, len(everything)), rng, whole=True)[0]] = True
+    return {who: index[chosen[index]] for who, index in pools.items()}
+
+
+def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
+    """Return the number of devices of each domain, assigned in turn while it has min_size examples for one more."""
+    if devices < len(pools):
+        raise InputError(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
+    numbers = dict.fromkeys(pools, 0)
+    for placed in range(devices):
+        room = [who for who, index in pools.items() if len(index) >= (numbers[who] + 1) * min_size]
+        if not room:
+            raise InputError(
+                f"federation.devices = {devices}: must be at most {placed}, so many devices of federation.min_size = "
+                f"{min_size} examples find room in the domains"
+            )
+        numbers[min(room, key=numbers.__getitem__)] += 1
+    for who, number in numbers.items():
+        if not number:
+            raise InputError(
+                f"federation.min_size = {min_size}: domain {who!r} has {len(pools[who])} examples; lower it"
+            )
+    return numbers
+
+
+def divide_pools(
+    divided: Callable[[Index, int, int], dict[str, Index]], pools: Mapping[str, Index], numbers: Mapping[str, int],
+    seed: int,
+) -> dict[str, Index]:  # fmt: skip
+    """Divide each domain, by separate random draws, among devices named after it."""
+    own: dict[str, Index] = {}
+    for domain, number in numbers.items():
+        try:
+            shares = divided(pools[domain], number, int(draws(seed, "domain", domain).integers(2**63)))
+        except InputError as refused:
+            raise InputError(f"{refused} (in domain {domain!r})") from None
+        own |= {f"{domain}{who.removeprefix('device')}": index for who, index in shares.items()}
+    return own
+
+
+def check_choices(name: str, domains: str, unlabelled_classes: str, classes: object) -> None:
+    """Refuse a partition that is not known, and words that do not go together."""
+    if name not in PARTITIONS:
+        raise unknown_value("federation.partition", name, [*PARTITIONS, AUTO])
+    if unlabelled_classes == "shared" and (name not in ("few_classes", "device_dirichlet") or domains == "split"):
+        raise InputError(
+            "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes or "
+            "device_dirichlet, and federation.domains is mixed"
+        )
+    if isinstance(classes, list) and (name != "device_dirichlet" or unlabelled_classes == "shared"):
+        raise InputError(
+            f"federation.classes = {classes}: must be a number unless federation.partition is device_dirichlet and "
+            "federation.unlabelled_classes is own"
+        )
+
+
+def check_task(dataset: Dataset, name: str, unlabelled: float, hidden: Hidden) -> None:
+    """Refuse what is by class, where labels are no classes."""
+    if name in BY_CLASS:
+        require_classes(dataset.task.name, f"federation.partition = {name!r}:")
+    for key, value in {"unlabelled": unlabelled, "hidden": hidden}.items():
+        if value:
+            require_classes(dataset.task.name, f"federation.{key} = {value}:")
+
+
+def check_held_out(val: float, test: float) -> None:
+    """Refuse held-out parts that leave nothing to train on."""
+    if val + test >= 1:
+        raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
+
+
+def check_sizes(sizes: Mapping[str, int], min_size: int) -> None:
+    """Refuse devices with too few examples."""
+    small = [who for who, size in sizes.items() if size < min_size]
+    if small:
+        others = f" and {len(small) - 1} more devices have too few" if len(small) > 1 else ""
+        raise InputError(
+            f"federation.min_size = {min_size}: {small[0]!r} has {sizes[small[0]]} examples{others}; lower it, or "
+            "set federation.drop_small=true"
+        )
+
+
+def check_labels(dataset: Dataset, partition: Partition) -> None:
+    """Raise InputError if no device has a labelled training example of some class: no model could learn it.
+
+    A class that the server alone knows may be (CWRU's normal bearings at location C): no device is asked for it. So may
+    any class of a dataset that may lack some.
+    """
+    if dataset.may_lack or not dataset.task.has_classes:
+        return
+    labels = dataset.train.y.numpy()
+    everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
+    labels_in = {part: np.unique(labels[index]) for part, index in everyone.items()}
+    labels_in["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
+    servers = set() if dataset.server is None else set(dataset.server.y.tolist())
+    for k, label in enumerate(dataset.classes):
+        where = [part for part, present in labels_in.items() if k in present]
+        if "train" not in where and (where or k not in servers):
+            advice = "add training examples of it or remove the label"
+            if "unlabelled" in where:
+                advice = "lower federation.unlabelled or federation.hidden, or change the seed"
+            raise InputError(
+                f"data: no device has a training example of label {label!r} (found in: {', '.join(where) or 'nothing'})"
+                f"; {advice}"
+            )
