@@ -19,7 +19,6 @@ from fedcore.field.consent import Limits, consent_of
 from fedcore.field.device import FieldDevice
 from fedcore.field.plan import plan_of
 from fedcore.field.recipe import NUMBERS, Recipe
-from fedcore.field.results import left_devices
 from fedcore.field.runs import (
     Setup,
     Study,
@@ -31,6 +30,7 @@ from fedcore.field.runs import (
     state_of,
     write_setup,
 )
+from fedcore.field.study import left_devices
 from fedcore.field.wire import pack, unpack
 
 TWO = Limits(runs=2)

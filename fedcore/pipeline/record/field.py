@@ -19,9 +19,8 @@ from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.params import read
 from fedcore.core.metrics import METRICS
 from fedcore.field.plan import Plan
-from fedcore.field.results import SETTING, STUDY, left_devices, models_of, schema_of, table_of
 from fedcore.field.session import FieldRun
-from fedcore.field.study import criterion_of
+from fedcore.field.study import SETTING, STUDY, criterion_of, left_devices, models_of, schema_of, table_of
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import models, promotion
 from fedcore.pipeline.record.contents import about_data, user_tags

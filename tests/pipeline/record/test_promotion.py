@@ -23,9 +23,9 @@ from fedcore.cli import predict, promote, status
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
-from fedcore.field.results import schema_of
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import FieldRun
+from fedcore.field.study import schema_of
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
