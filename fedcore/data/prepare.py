@@ -80,7 +80,8 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
         for device, index in trains.items()
     }
     if scale == "common":
-        mean_and_std = _fit_common_scale(schema, inputs)
+        sizes = {device: len(x) for device, x in inputs.items()}
+        mean_and_std = pool_moments(schema, {device: moments(x) for device, x in inputs.items()}, sizes)
         devices = {device: Fit(fill, *mean_and_std) for device, fill in fills.items()}
         return replace(schema, devices=devices, shared=Fit(shared_fill, *mean_and_std))
     devices = {device: Fit(fills[device], *fit_scale(schema, x)) for device, x in inputs.items()}
@@ -200,13 +201,6 @@ def fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
     """Return each input's mean and deviation; 1 in place of a deviation of 0, and 0 and 1 for that of a text."""
     x = x.double()
     return _as_numbers(schema, x.mean(0), x.std(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 1.0))
-
-
-def _fit_common_scale(schema: Schema, inputs: Mapping[str, Tensor]) -> tuple[Numbers, Numbers]:
-    """Return each input's mean and deviation over all devices' examples, from those of each device."""
-    return pool_moments(
-        schema, {device: moments(x) for device, x in inputs.items()}, {device: len(x) for device, x in inputs.items()}
-    )
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
