@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedcore.cli.project import enter_project, open_template
 from fedcore.errors import InputError, TooFew, printable, require_extra
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
 
     require_extra("field")
     import fedcore.field.cells  # noqa: F401  # once for all processes, which are forks
-    from fedcore.cli.project import open_template
 
     open_template()
     from fedcore.api.federation import federate, method
@@ -113,8 +113,6 @@ def init(
 
 def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup:
     """Return the setup for the devices of the project's study."""
-    from fedcore.cli.project import enter_project
-
     enter_project()
     from fedcore.config.request import ask, plan_jobs
     from fedcore.data import load
@@ -327,8 +325,6 @@ def run(
         field_run = play(kit, config, name, seed, seconds=deadline, least=least, said=say)
     say(f"{name}: over; {field_run.folder / 'state'} holds what each device was sent last")
     if Path("params.yaml").is_file():
-        from fedcore.cli.project import enter_project
-
         enter_project()
         from fedcore.pipeline.record.field import record
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from fedcore.cli.project import enter_project, flow, load, open_template
+
 SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
 fedcore {name} method=code_ot seed=0                 one method of a study, or any method by its name
@@ -20,8 +22,6 @@ KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
 @KEYS
 def run(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import enter_project
-
     enter_project()
     from fedcore.pipeline.orchestration import server
 
@@ -30,8 +30,6 @@ def run(settings: tuple[str, ...]) -> None:
 
 
 def _run(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import flow, open_template
-
     open_template()
     from fedcore.config.request import ask, first_own, plan_jobs
 
@@ -57,8 +55,6 @@ def _run(settings: tuple[str, ...]) -> None:
 )
 @KEYS
 def plan(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import enter_project, load, open_template
-
     enter_project()
     open_template()
     from fedcore.config.request import ask, plan_jobs
@@ -78,8 +74,6 @@ def plan(settings: tuple[str, ...]) -> None:
 )
 @KEYS
 def preview(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import enter_project
-
     enter_project()
     from fedcore.config.request import ask, plan_jobs
 
@@ -92,8 +86,6 @@ def preview(settings: tuple[str, ...]) -> None:
 @click.group(hidden=True)
 def stage() -> None:
     """Run one stage of dvc.yaml."""
-    from fedcore.cli.project import enter_project
-
     enter_project()
 
 
@@ -118,7 +110,6 @@ def partition() -> None:
 
 
 def _prepare(name: str) -> None:
-    from fedcore.cli.project import flow
     from fedcore.pipeline.orchestration.session import prefect_server
     from fedcore.pipeline.run.outputs import plan_settings
 
@@ -137,7 +128,5 @@ def federate(study: str) -> None:
 @stage.command()
 def compare() -> None:
     """Compare the studies -> pipeline/compare, results."""
-    from fedcore.cli.project import flow, open_template
-
     open_template()  # the record's process need not import PyTorch again
     flow("compare", "compare")()

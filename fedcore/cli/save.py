@@ -2,6 +2,8 @@
 
 import click
 
+from fedcore.cli.project import enter_project
+
 
 @click.command()
 @click.argument("url", metavar="FOLDER_OR_URL")
@@ -17,8 +19,6 @@ def save(url: str, cache: bool, replace: bool) -> None:
     It replaces the project's last save there, and writes only what has changed. `fedcore restore` brings it into a
     clone.
     """
-    from fedcore.cli.project import enter_project
-
     enter_project()
     from fedcore.pipeline import backup
 
@@ -35,8 +35,6 @@ def restore(url: str) -> None:
     Every file is checked by its digest before any is written. Restore only from places that nobody else may write:
     loading a model may run the code beside it.
     """
-    from fedcore.cli.project import enter_project
-
     enter_project()
     from fedcore.pipeline import backup
 

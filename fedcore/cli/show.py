@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedcore.errors import InputError
+from fedcore.cli.project import enter_project
+from fedcore.errors import InputError, printable
 from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ def show(brief: bool, history: bool, study: str | None) -> None:
     """Print the last answers of `dvc repro`, with their tables and claims; without them those of the last run."""
     if study is not None and not history:
         raise InputError("--study: works with --history alone; type: fedcore show --history --study NAME")
-    from fedcore.cli.project import enter_project
-
     enter_project()
     if history:
         show_history(study)
@@ -128,8 +127,6 @@ def show_history(study: str | None) -> None:
 @click.command()
 def ui() -> None:
     """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
-    from fedcore.cli.project import enter_project
-
     enter_project()
     import subprocess
     import sys
@@ -153,7 +150,9 @@ def ui() -> None:
         secret = f"   password: {password}" if server.running() == url else ""
         links = [("Prefect", url.removesuffix("/api") + secret)]
         links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
-        links += [(title, page + path) for title, path in mlflow_links.links(record.client, record.experiment)]
+        links += [
+            (printable(title), page + path) for title, path in mlflow_links.links(record.client, record.experiment)
+        ]
         end = "MLflow asks for user {}, password {}; Ctrl-C ends both".format(*password.split(":"))
         width = max(len(title) for title, _ in links)
         print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedcore.cli.project import enter_project
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
 @click.command()
 def status() -> None:
     """Say how large the project's state is, when it ran last and will run, and which models are champions."""
-    from fedcore.cli.project import enter_project
-
     home = enter_project()
     import shutil
     from collections import Counter
@@ -125,8 +124,6 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     for option, value in (("--days", days), ("--record", record)):
         if value is not None and not 0 <= value < float("inf"):
             raise InputError(f"{option} = {value!r}: must be a number from 0")
-    from fedcore.cli.project import enter_project
-
     enter_project()
     from fedcore.config import nightly
     from fedcore.config.params import change, read
