@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -176,40 +176,23 @@ def differences(there: Sequence[RoundResult], here: Sequence[RoundResult], metho
     differing = []
     for field_turn, simulated in zip(there, here, strict=True):
         where = f"stage {simulated.state.stage + 1}, round {simulated.state.round}"
-        differing += [f"{where}: {part}" for part, same in _compare(field_turn, simulated, method).items() if not same]
+        personal = set() if method.deploy is received_model else {*simulated.state.memories}
+        ours, theirs = (_bits(turn, personal) for turn in (field_turn, simulated))
+        differing += [f"{where}: {part}" for part in ours if ours[part] != theirs[part]]
     return differing
 
 
-def _compare(field_turn: RoundResult, simulated: RoundResult, method: Method) -> dict[str, bool]:
-    personal = set() if method.deploy is received_model else {*simulated.state.memories}
+def _bits(turn: RoundResult, personal: Collection[str]) -> dict[str, Any]:
+    """Return what tells the bits of a turn, part by part; scores as text, in which nan equals nan."""
+    state: Any = turn.state
     return {
-        "the server's memory": _server(field_turn) == _server(simulated),
-        "messages": _messages(field_turn) == _messages(simulated),
-        "memories": _memories(field_turn) == _memories(simulated),
-        "bytes up": field_turn.up == simulated.up,
-        "bytes down": field_turn.down == simulated.down,
-        "scores": _scores(field_turn, personal) == _scores(simulated, personal),
-    }
-
-
-def _server(turn: RoundResult) -> str:
-    memory: Any = turn.state.server
-    return digest(memory)
-
-
-def _messages(turn: RoundResult) -> dict[str, tuple[str, str]]:
-    messages: Mapping[str, Any] = turn.state.messages
-    return {name: (digest(message.params), digest(message.extra)) for name, message in messages.items()}
-
-
-def _memories(turn: RoundResult) -> dict[str, str]:
-    memories: Mapping[str, Any] = turn.state.memories
-    return {name: memory.digest if is_handle(memory) else digest(memory) for name, memory in memories.items()}
-
-
-def _scores(turn: RoundResult, personal: set[str]) -> dict[str, Any]:
-    """Return the scores as text, in which nan equals nan."""
-    return {
-        name: {split: repr(numbers) for split, numbers in splits.items() if split != "shared" or name not in personal}
-        for name, splits in (turn.scores or {}).items()
+        "the server's memory": digest(state.server),
+        "messages": {name: (digest(sent.params), digest(sent.extra)) for name, sent in state.messages.items()},
+        "memories": {name: of.digest if is_handle(of) else digest(of) for name, of in state.memories.items()},
+        "bytes up": turn.up,
+        "bytes down": turn.down,
+        "scores": {
+            name: {part: repr(of) for part, of in parts.items() if part != "shared" or name not in personal}
+            for name, parts in (turn.scores or {}).items()
+        },
     }
