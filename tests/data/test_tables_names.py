@@ -104,7 +104,7 @@ def test_each_form_of_a_name_gets_a_line(tmp_path: Path, names: str):
     assert len(set(joined.device or ())) == 2
 
 
-def test_files_of_devices_whose_names_look_alike_are_said_and_joined_if_asked(tmp_path: Path):
+def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
     for name in ("A", "a ", "b"):
         (tmp_path / f"{name}.csv").write_text("u,y\n1,0\n2,1\n")
     apart, joined = (load("table", path=tmp_path, label="y", join_names=joined) for joined in (False, True))
