@@ -8,7 +8,7 @@ from fedcore.pipeline.run.requests import Run
 
 
 @task("report")
-def report(run: Run) -> tuple[list[str], str]:
+def report(run: Run) -> tuple[dict[str, bool], str]:
     """Print the answers, leave them on Prefect's page, write tables and the page.
 
     Returns what to propose, and the answer.
@@ -17,6 +17,6 @@ def report(run: Run) -> tuple[list[str], str]:
 
 
 @task("propose")
-def propose(run: Run, configs: list[str]) -> list[tuple[Origin, PromotionCandidate]]:
+def propose(run: Run, configs: dict[str, bool]) -> list[tuple[Origin, PromotionCandidate]]:
     """Propose the models of configurations; returns those whose final fit is to be promoted, with what made them."""
     return run.propose(configs)

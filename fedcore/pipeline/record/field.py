@@ -70,7 +70,7 @@ def record(field_run: FieldRun) -> list[str]:
             },
         )  # fmt: skip
         keeper.close(run, result)
-    return [proposal.line for proposal in keeper.propose([config], rule_of(read()), promote=False)]
+    return [proposal.line for proposal in keeper.propose({config: True}, rule_of(read()), promote=False)]
 
 
 def find_answer(model_name: str) -> tuple[MethodConfig, int]:

@@ -37,6 +37,7 @@ from fedcore.pipeline.record.proposals import (
     BETTER,
     FINAL_FIT_OF,
     PROPOSAL,
+    SHOWN,
     STUDY_RUN,
     WHY,
     Proposal,
@@ -94,9 +95,17 @@ def study_version(client: MlflowClient, version: ModelVersion) -> ModelVersion |
     return versions[0] if versions else None
 
 
-def mark_candidate(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
-    """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep."""
+def mark_candidate(
+    client: MlflowClient, version: ModelVersion, rule: Rule | None = None, shown: bool = True
+) -> Proposal:
+    """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep.
+
+    shown: whether the answer recommends it; where there is no champion, a tag says that it does not.
+    """
     proposal = compare(client, version, rule)
+    if proposal.champion is None and not shown:
+        client.set_model_version_tag(version.name, version.version, SHOWN, "no")
+        proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     against = "none" if proposal.champion is None else str(proposal.champion.version)
     for tag, value in {PROPOSAL: str(proposal), BETTER: proposal.better, WHY: proposal.why, AGAINST: against}.items():
@@ -148,6 +157,9 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
     before = alias(client, version.name, CHAMPION)
     if before is not None and before.version == version.version:
         return
+    studied = study_version(client, version)
+    if before is None and studied is not None and SHOWN in studied.tags:
+        client.set_model_version_tag(version.name, version.version, SHOWN, studied.tags[SHOWN])
     if before is not None:
         client.set_registered_model_alias(version.name, PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)

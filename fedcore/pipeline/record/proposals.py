@@ -16,6 +16,10 @@ FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 """The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
 
 
+SHOWN = "fedcore.shown"
+"""The tag of a first champion, or one proposed as such, that the answer did not recommend: no."""
+
+
 class Version(Protocol):
     """A version of a registered model: MLflow's, or as its database has it."""
 
@@ -96,7 +100,8 @@ def describe(version: Version) -> str:
     """Return where a version comes from."""
     of = version.tags.get(FINAL_FIT_OF)
     final = "" if of is None else f", final fit of version {of}"
-    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}"
+    shown = ", not shown to be better" if version.tags.get(SHOWN) == "no" else ""
+    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}"
 
 
 def study_run(version: Version) -> str:

@@ -379,7 +379,7 @@ class Record:
             )
         return version
 
-    def propose(self, configs: Sequence[str], rule: Rule, promote: bool) -> list[Notice]:
+    def propose(self, configs: Mapping[str, bool], rule: Rule, promote: bool) -> list[Notice]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
@@ -387,16 +387,17 @@ class Record:
         return self.accept(configs, rule, promote, final_fit=False)[0]
 
     def accept(
-        self, configs: Sequence[str], rule: Rule, promote: bool = True, final_fit: bool = True
+        self, configs: Mapping[str, bool], rule: Rule, promote: bool = True, final_fit: bool = True
     ) -> tuple[list[Notice], list[PromotionCandidate]]:
         """Propose versions as `propose` does; returns notices of those that stay, and those to be promoted.
 
-        Of the latter a final fit is promoted at once, if there is one; without `final_fit` the version itself is.
+        configs: whether the answer recommends each. Of those to be promoted a final fit is at once, if there is one;
+        without `final_fit` the version itself is.
         """
         notices, candidates = [], []
         with self.lock:
             for version, config in self._versions(configs):
-                proposal = promotion.mark_candidate(self.client, version, rule)
+                proposal = promotion.mark_candidate(self.client, version, rule, configs[config])
                 if not (promote and proposal.accepted):
                     notices.append(Notice(proposal.advice))
                 elif not final_fit:
@@ -456,7 +457,7 @@ class Record:
             self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
         return [Notice(line, "promoted")]
 
-    def _versions(self, configs: Sequence[str]) -> list[tuple[ModelVersion, str]]:
+    def _versions(self, configs: Mapping[str, bool]) -> list[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
         for config in configs:

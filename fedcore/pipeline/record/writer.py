@@ -15,7 +15,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from functools import cache
 from types import TracebackType
@@ -89,14 +89,14 @@ class RecordWriter:
         """Compare training rows with the champion's; `proposed` has the line about them after the block."""
         self._submit(write, "check_drift", store, result)
 
-    def propose(self, configs: Sequence[str], rule: Rule, promote: bool = False) -> None:
+    def propose(self, configs: Mapping[str, bool], rule: Rule, promote: bool = False) -> None:
         """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
 
         `proposed` has the lines about them after the block.
         """
         self._submit(write, "propose", configs, rule, promote)
 
-    def accept(self, configs: Sequence[str], rule: Rule) -> list[PromotionCandidate]:
+    def accept(self, configs: Mapping[str, bool], rule: Rule) -> list[PromotionCandidate]:
         """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
         self._wait()
         self._check()

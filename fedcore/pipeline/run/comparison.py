@@ -346,8 +346,10 @@ def new_device_numbers(
     return numbers
 
 
-def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> list[str]:
+def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> dict[str, bool]:
     """Return the configurations of the runs to propose as champions, one for each study and setting, in their order.
+
+    The values tell whether the answer recommends it.
 
     It is the row that the answer recommends, or if nothing can be said the one with the best mean over seeds on
     the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
@@ -358,13 +360,14 @@ def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> 
             by_method = by_setting.setdefault((run["study"], run["setting"]), {})
             by_method.setdefault(run["method"], []).append(run)
     advised = {(study, setting): answer.advised for (study, _, setting), answer in answers.items()}
-    chosen = []
+    chosen = {}
     for setting_key, rows in by_setting.items():
         scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
         scored = [name for name, score in scores.items() if score is not None]
         name = advised.get(setting_key) or max(scored, key=lambda name: scores[name] or 0.0, default=None)
         if name in rows:
-            chosen.append(min(rows[name], key=lambda run: run["seed"])["config"])
+            config = min(rows[name], key=lambda run: run["seed"])["config"]
+            chosen[config] = advised.get(setting_key) is not None
     return chosen
 
 

@@ -114,8 +114,8 @@ def _save(store: Store, results: list[Result], folder: Path, metrics: Path, curv
 def write_run(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], inputs: comparison.ComparisonInput,
     store: Store, writer: RecordWriter,
-) -> list[str]:  # fmt: skip
-    """Write, compare and print the results of a run outside of `dvc repro`; returns the configurations to propose."""
+) -> dict[str, bool]:  # fmt: skip
+    """Write, compare and print the results of a run outside of `dvc repro`; returns what to propose, as `proposals`."""
     everything = [result for job in jobs for result in results[job.name]]
     print_summary(inputs.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
@@ -143,10 +143,11 @@ def write_run(
 def report(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], store: Store,
     writer: RecordWriter, prepared: bool,
-) -> tuple[list[str], str]:  # fmt: skip
+) -> tuple[dict[str, bool], str]:  # fmt: skip
     """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
 
-    Returns the configurations to propose, none of a stage of `dvc repro`, whose last one does; and the answer in lines.
+    Returns what to propose, as `comparison.proposals`, nothing of a stage of `dvc repro`, whose last one does; and the
+    answer in lines.
     """
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything)
@@ -157,7 +158,7 @@ def report(
         if prepared:
             write_stage(jobs, results, store)
             writer.history += history.lines_of(everything, answered.answers, store)
-            return [], brief(answered.answers)
+            return {}, brief(answered.answers)
         return write_run(params, jobs, results, answered, store, writer), brief(answered.answers)
 
 

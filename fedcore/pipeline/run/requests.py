@@ -1,6 +1,6 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -278,7 +278,7 @@ class Run:
         seeds = [job.name for job in self.jobs if job.study == ready.job.study]
         return len(seeds) > 1 and ready.job.name == seeds[0]
 
-    def propose(self, configs: list[str]) -> list[tuple[Origin, PromotionCandidate]]:
+    def propose(self, configs: Mapping[str, bool]) -> list[tuple[Origin, PromotionCandidate]]:
         """Propose models; returns those whose final fit is to be promoted, with what made them.
 
         First their training rows are compared with those of the champion.

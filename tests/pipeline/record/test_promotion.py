@@ -69,7 +69,7 @@ def propose(client: Any, version: Any, promote: bool) -> str:
     """Propose a version as the record does; returns the line about it."""
     record: Any = SimpleNamespace(client=client, lock=nullcontext(), _versions=lambda _: [(version, "")])
     rule: Any = None
-    ((notice,), _) = runs.Record.accept(record, [], rule, promote, final_fit=False)
+    ((notice,), _) = runs.Record.accept(record, {"": True}, rule, promote, final_fit=False)
     assert (notice.event == "promoted") == ("promoted" in notice.line)
     return str(notice.line)
 
@@ -185,6 +185,18 @@ def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
     assert propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
     assert champion(client, first) == str(first.version)
     assert propose(client, first, True).endswith("is the champion")
+
+
+def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: Make):
+    """Its final fit too; a later one is better than a champion."""
+    words, first = "not shown to be better", make([0.5])
+    final = make([0.5], of=first)
+    assert words in promotion.mark_candidate(client, first, shown=False).advice
+    promotion.promote(client, final)
+    found = promotion.alias(client, first.name, registry.CHAMPION)
+    assert found is not None
+    assert words in proposals.describe(found)
+    assert words not in promotion.mark_candidate(client, make([0.7]), shown=False).advice
 
 
 def test_what_is_not_there_is_named(client: Any, make: Make):
