@@ -319,14 +319,14 @@ def stages(source: Path) -> str:
     """Return dvc.yaml of a project: fedcore's own, whose stages depend on its version in place of its source."""
     from ruamel.yaml import YAML
 
-    yaml = YAML()
-    yaml.indent(sequence=4, offset=2)
-    config = yaml.load(source.read_text())
+    writer = YAML()
+    writer.indent(sequence=4, offset=2)
+    config = writer.load(source.read_text())
     for stage in config["stages"].values():
         own = {path: path.split("/")[0] in ("fedcore", "claims", "papers") for path in stage["deps"]}
         stage["deps"] = [*dict.fromkeys("requirements.txt" if is_own else path for path, is_own in own.items())]
     text = StringIO()
-    yaml.dump(config, text)
+    writer.dump(config, text)
     return text.getvalue()
 
 
