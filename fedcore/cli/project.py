@@ -39,7 +39,7 @@ def load(module: str) -> Any:
         if missing.name == "fedcore.pipeline.orchestration.steps":
             raise InputError(
                 "flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: fedcore init ../NEW. "
-                "Move its flows/ and tasks/ here, and make your edits in them"
+                "Move its flows/, tasks/ and prefect.yaml here, make your edits in them, and deploy again"
             ) from None
         if missing.name not in ("flows", module, "tasks"):
             raise

@@ -245,11 +245,11 @@ def threshold_label(run: Run) -> str | None:
     return run.positive
 
 
-def find_study(params: Mapping[str, Any], name: str) -> Study:
-    """Return a checked study. Raises InputError for an unknown name."""
+def find_study(params: Mapping[str, Any], name: str, key: str = "study") -> Study:
+    """Return a checked study. Raises InputError, with the key that names it, for an unknown name."""
     studies = params.get("studies", {})
     if name not in studies:
-        raise unknown_value("study", name, studies)
+        raise unknown_value(key, name, studies)
     study = check(Study, f"studies.{name}", studies[name])
     for label, size in study.sizes.items():
         for key in DEVICES.keys() & size.grid:

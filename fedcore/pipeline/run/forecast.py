@@ -102,7 +102,10 @@ class DryRun(Graph):
             deploy_models(self, method, fed, results[-1].state)
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
         longer = {"rounds": times}
-        steps = {step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0)) for step in self.done}
+        steps = {
+            step.key: replace(step, wall=0.0 if step.cached else step.wall * longer.get(step.kind, 1.0))
+            for step in self.done
+        }
         return Plan(steps, traffic * times, turns > TURNS)
 
     def _run(

@@ -73,7 +73,7 @@ def write_plan() -> None:
     section = run_section(params)
     for name in section.studies:
         points = grid_points(params, name, section.size, {})
-        study = find_study(params, name)
+        study = find_study(params, name, "run.studies")
         own = section.of(study)
         settings = [asdict(point) | {"data": point.content} for point in points]
         plans: dict[str, Any] = {

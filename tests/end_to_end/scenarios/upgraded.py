@@ -61,6 +61,7 @@ def upgraded(place: Place) -> Upgraded:
     for name in ("flows", "tasks"):
         shutil.rmtree(folder / name)
         shutil.copytree(place.host.folder / name, folder / name)
+    shutil.copyfile(place.host.folder / "prefect.yaml", folder / "prefect.yaml")
     refused = project.run("fedcore", "promote", MODEL, "--version", CANDIDATE, code=2, whole=True)
     promoted = project.run(*refused.err.rpartition(": ")[2].split())
     second = labels(project)
