@@ -136,7 +136,7 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
     run = run_section(params)
     size, jobs = request.size or run.size, []
     for name in dict.fromkeys(request.studies or run.studies):
-        study = find_study(params, name)
+        study = find_study(params, name, "study" if request.studies else "run.studies")
         own = run.of(study)
         points = grid_points(params, name, size, changes, request.methods)
         seeds = request.seeds or run.seeds
