@@ -124,6 +124,12 @@ def placed_on(
     return (kind, together) if net * batch * min(together, len(calls)) >= WORTH_IT else (None, 1)
 
 
+def describe_use(kind: str, most: int) -> str:
+    """Say in a line what `auto` does with an accelerator that it has found."""
+    at_once = f", up to {most} devices at a time" if most > 1 else ""
+    return f"GPU ({kind}): trains steps of at least {WORTH_IT:,} multiplications{at_once}; off: run.accelerator=none"
+
+
 def products(device: Device) -> int:
     """Return the multiplications of a device's net for an example; its parameters where its inputs are not known."""
     shape = device.net.build.keywords.get("shape") if isinstance(device.net.build, partial) else None

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
+from fedcore.core.together import describe_use
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster
@@ -236,6 +237,8 @@ def open_run_session(
     store = open_store(run.store)
     engine = choose_engine(run, settings, store, console.print)
     with open_session(flow, store, engine, run.accelerator, run.together, on_compute) as session:
+        if session.steps.accelerator:
+            console.print(describe_use(session.steps.accelerator, session.steps.together), markup=False)
         yield session
         if run.states == "long":
             session.steps.evict_cheap()

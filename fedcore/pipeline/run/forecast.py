@@ -22,7 +22,7 @@ from fedcore.config.studies import run_section
 from fedcore.core.new_device import NEVER, trains_alone
 from fedcore.core.rounds import device_step, receive, to_memories
 from fedcore.core.threats import corrupt
-from fedcore.core.together import run_on_together
+from fedcore.core.together import describe_use, run_on_together
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import find_accelerator, run_on
 from fedcore.execute.workers import Inline, Workers
@@ -43,6 +43,7 @@ from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepa
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import build, word_of
 from fedcore.report.forecast import CostEstimate, print_forecast
+from fedcore.report.terminal import standard
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Message, Method, Report, Stage, StepId
@@ -376,4 +377,6 @@ def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
     run, jobs = run_section(params), [*jobs]
     stops = any(sum(job.stop_rows for job in jobs if job.study == study.study) > STOPPED_AFTER for study in jobs)
     store, accelerator = open_store(run.store), find_accelerator(run.accelerator)
+    if accelerator:
+        standard().print(describe_use(accelerator, run.together), markup=False)
     print_forecast(forecast(jobs, store, Workers(run.workers).count, accelerator, run.together), stops)

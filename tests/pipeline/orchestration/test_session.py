@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from prefect.context import refresh_global_settings_context
+from prefect.logging import disable_run_logger
 from prefect.server.database.orm_models import Base
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, get_current_settings
 from project_params import copied, refusal
@@ -26,6 +27,7 @@ from fedcore.pipeline.cache.calls import store_error
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import database, session
 from fedcore.pipeline.orchestration.session import choose_engine, own_modules
+from fedcore.pipeline.run import forecast
 
 PREFECTS_OWN = get_current_settings().flows.heartbeat_frequency
 
@@ -75,6 +77,22 @@ def test_a_run_uses_processes_of_this_machine_unless_told(tmp_path: Path):
     engine = choose_engine(section(workers=3), [], Store(tmp_path), print)
     assert isinstance(engine, Workers)
     assert engine.count == 3
+
+
+def test_a_run_and_its_plan_say_first_what_a_gpu_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    run = section(workers=1, together=16)
+    line = "GPU (cuda): trains steps of at least 1,000,000,000 multiplications, up to 16 devices at a time; off: "
+    for kind in ("cuda", None):
+        for module in (session, forecast):
+            monkeypatch.setattr(module, "find_accelerator", {"auto": kind}.get)
+        with disable_run_logger(), session.open_run_session("federate", run, [], lambda: None):
+            first = " ".join(capsys.readouterr().out.split())
+        forecast.print_plan({**copied(), "run": {**copied()["run"], "together": 16}}, [])
+        plan = " ".join(capsys.readouterr().out.partition("study")[0].split())
+        assert {first, plan} == {line + "run.accelerator=none"} if kind else not {first, plan} & {line}
 
 
 def test_a_cluster_is_where_section_run_says(tmp_path: Path):
