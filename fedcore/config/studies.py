@@ -288,7 +288,7 @@ def grid_points(
     leaves a single point). methods: labels of the study, or names of methods with a section; all rows if empty. The
     study's controls that always guess are run whether they are among them or not.
     """
-    study = find_study(params, study_name)
+    study = find_study(params, study_name, "run.studies")
     if size_name not in study.sizes:
         raise InputError(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(study.sizes)}")
     size = study.sizes[size_name]

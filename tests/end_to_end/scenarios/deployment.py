@@ -64,6 +64,9 @@ def deployed(place: Place) -> Deployed:
             aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
         done = here.look()
         (first_run,) = [run for run in runs() if not run["auto_scheduled"]]
+        inside = {"flow_runs": {"parent_flow_run_id": {"any_": [first_run["id"]]}}}
+        own = {first_run["id"], *(run["id"] for run in host.ask("flow_runs/filter", inside))}  # others share the server
+        tables = host.ask("artifacts/filter", {"artifacts": {"key": {"any_": ["devices-lmf"]}}})
         lines = host.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [first_run["id"]]}}})
         told = [json.loads(line) for line in (place.folder / "told").read_text().splitlines()]
         return Deployed(
@@ -78,7 +81,7 @@ def deployed(place: Place) -> Deployed:
             told,
             arrows(host, first_run["id"]),
             [line["message"] for line in lines if line["name"] == "prefect.flow_runs"],
-            host.ask("artifacts/filter", {"artifacts": {"key": {"any_": ["devices-lmf"]}}}),
+            [table for table in tables if table["flow_run_id"] in own],
         )
     finally:
         end(worker)
