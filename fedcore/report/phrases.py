@@ -23,6 +23,9 @@ MANY = 6
 MORE = "More seeds or more test data would tell."
 """What would decide where nothing can be said."""
 
+LOCAL, ANOTHER = "local training", "one device's model"
+"""What a method is compared with: on devices' own test data, and on data of all or of new devices."""
+
 
 @dataclass(frozen=True)
 class AnswerInWords(Answer):
@@ -53,7 +56,7 @@ def headline(advice: Advice) -> str:
         case Action.USE:
             return f"Use {advice.method}"
         case Action.ALONE:
-            return "Train alone"
+            return f"Use {LOCAL}"
         case Action.SAME:
             return "No difference that matters"
         case _:
@@ -76,15 +79,14 @@ def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:
         return None
     criterion = answers[best].criterion
     gaps = [
-        f"{_change(criterion.metric, gain)} {criterion.metric.unit} against scale {name} ({answers[name].advice.best})"
+        f" Against scale {name} ({answers[name].advice.best}): {_gain(criterion.metric, gain)}."
         for name, gain in gains.items()
         if gain is not None
     ]
     sure = all(gain is not None and gain.sure for gain in gains.values())
     advice = answers[best].advice
     value = _named(criterion, advice.best_value or 0.0)
-    be = "is" if criterion.metric.name == "accuracy" else "has"
-    sentence = f"With scale {best} the best combining method, {advice.best}, {be} {value}, {join_words(gaps)} (± 95 %)."
+    sentence = f"With scale {best} the best combining method is {advice.best}: {value}.{''.join(gaps)}"
     return (f"Scale {best}", sentence) if sure else ("No scale is better for sure", sentence)
 
 
@@ -96,11 +98,11 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     value, gain = metric.value(advice.value), _change(metric, advice.gain)
     right = "right" if metric.name == "accuracy" else answer.criterion.words
     best = f"with {advice.best}, the best combining method"
-    against = f"{metric.unit} against training alone" if answer.own else f"{metric.unit} against one device's model"
+    against = f"{metric.unit} against {LOCAL if answer.own else ANOTHER}"
     if advice.action is Action.UNSURE:
         return [(value, f"{right} {best}"), (gain, against.strip())]
     if advice.action is not Action.USE:
-        return [(value, f"{right} when trained alone"), (gain, f"{metric.unit} {best}".strip())]
+        return [(value, f"{right} with {LOCAL}"), (gain, f"{metric.unit} {best}".strip())]
     pairs = [(value, right), (gain, against.strip())]
     if devices is not None:
         pairs.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
@@ -108,7 +110,7 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
 
 
 def tally(answers: Iterable[Answer]) -> str:
-    """Return how often each answer is given: "Use code_ot in 5 of 8 settings, train alone in 3."."""
+    """Return how often each answer is given: "Use code_ot in 5 of 8 settings, use local training in 3."."""
     counts = Counter(headline(answer.advice) for answer in answers)
     (first, number), *others = counts.most_common()
     rest = "".join(f", {text[0].lower()}{text[1:]} in {count}" for text, count in others)
@@ -120,6 +122,13 @@ def _change(metric: Metric, gain: Gain) -> str:
     return f"{metric.difference(gain.mean)} ± {metric.width(gain.margin)}"
 
 
+def _gain(metric: Metric, gain: Gain, over: str = "seeds") -> str:
+    """Return a gain with its interval: +4.3 points (95 % interval +3.1 to +5.5; 3 seeds). over: what it is over."""
+    low, high = sorted((gain.low, gain.high), key=lambda end: metric.sign * end)
+    size = f"{metric.difference(gain.mean)} {metric.unit}".strip()
+    return f"{size} (95 % interval {metric.difference(low)} to {metric.difference(high)}; {gain.seeds} {over})"
+
+
 def _sentences(answer: Answer) -> Iterator[str]:
     own, new, criterion = answer.own, answer.new, answer.criterion
     first = answer.advice
@@ -127,33 +136,32 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
         more = "" if answer.misses_rare else MORE
-        yield _decision(first, criterion, "training alone" if own else "one device's model", more=more).strip()
+        yield _decision(first, criterion, LOCAL if own else ANOTHER, more=more).strip()
     if own is not None:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
-            size = f"{_change(criterion.metric, gain)} {criterion.metric.unit}".strip()
-            yield f"Over all {gain.seeds} devices that have test rows it is {size} ({gain.seeds} devices; ± 95 %)."
+            yield f"Over all devices that have test rows: {_gain(criterion.metric, gain, 'devices')}."
     if answer.misses_rare:
         yield RARE_CLASS.format(first.method if first.action is Action.USE else first.best)
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
-        yield whom if first.action is Action.USE else f"In these runs, which may be chance, {whom}"
+        yield whom if first.action is Action.USE else f"In these runs {whom} This may be chance."
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
     yield from _rivals(first, criterion, answer.stopped)
     yield from _at_chance(answer.causes, answer.criterion)
     if answer.stopped:
-        (few, most), they = answer.seeds, "it" if len(answer.stopped) == 1 else "they"
+        (few, most), they = answer.seeds, "It" if len(answer.stopped) == 1 else "They"
         yield (
-            f"Stopped after {few} of {most} seeds, since by validation data {they} could not win: "
-            f"{join_words(answer.stopped)} (run.stop_rows=none runs all)."
+            f"Stopped after {few} of {most} seeds: {join_words(answer.stopped)}. {they} cannot win by validation data; "
+            f"run.stop_rows=none runs all seeds."
         )
     if answer.new_device is not None:
         yield from _new_device(answer.new_device, criterion)
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
-        decision = _decision(new, criterion, "one device's model")
-        yield f"On the shared test data, new rows of all devices: {decision[0].lower()}{decision[1:]}"
+        decision = _decision(new, criterion, ANOTHER)
+        yield f"On the shared test data (new rows of any device): {decision[0].lower()}{decision[1:]}"
 
 
 def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
@@ -161,22 +169,21 @@ def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
     metric, counted = criterion.metric, new.measured
     names = tuple(counted.weights)
     where = f"{_count(names)}, left out of training in turn" if new.in_turn else f"{_count(names)}, not in training"
-    decision = _decision(new.advice, criterion, "one device's model", "left-out devices", "More devices would tell.")
+    decision = _decision(new.advice, criterion, ANOTHER, "left-out devices", "More devices would tell.")
     yield f"For a new device ({where}): {decision[0].lower()}{decision[1:]}"
     row = new.advice.method if new.advice.action is Action.USE else new.advice.best
     if new.worst_value is not None:
-        alone = "" if new.worst_alone is None else f", one device's model {metric.value(new.worst_alone)}"
+        alone = "" if new.worst_alone is None else f"; with {ANOTHER} {metric.value(new.worst_alone)}"
         yield f"{row} does worst on {new.worst}: {_named(criterion, new.worst_value)}{alone}."
     if new.advice.action is not Action.UNSURE:
-        yield "This holds for new devices that are like these; one that is unlike them may do worse."
+        yield "This holds for new devices like these. A device unlike them may do worse."
     uncounted = (*counted.few, *counted.one_class)
     if uncounted and not counted.everyone:
         have = "has" if len(uncounted) == 1 else "have"
         least = criterion.least_test
         yield f"Not counted: {_count(uncounted)}, which {have} fewer than {least} labelled rows or one class."
     if new.without:
-        have = "has" if len(new.without) == 1 else "have"
-        yield f"{join_words(new.without)} {have} no model for a device that took no part."
+        yield f"{join_words(new.without)} cannot serve a device that did not train."
 
 
 def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "seeds", more: str = MORE) -> str:
@@ -189,41 +196,35 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
     guess = ""
     if advice.over_guess:
         own = f" each device's own {criterion.guess}" if advice.guess == "majority_per_device" else ""
-        guess = f"{_change(metric, advice.over_guess)} against always guessing{own}"
+        guess = f" Against always guessing{own}: {_gain(metric, advice.over_guess, over)}."
     right = _named(criterion, advice.value) if advice.value is not None else ""
-    be = "is" if metric.name == "accuracy" else "has"
     if advice.action is Action.ALONE and advice.best is None:
-        return f"Train alone: {right}{f' ({guess})' if guess else ''}. No method fits the budget."
+        return f"Use {alone}: {right}.{guess} No method fits the budget."
     if advice.reason or advice.gain is None:
         return f"Cannot say: {advice.reason}."
-    gain, matter = advice.gain, metric.amount(criterion.min_effect)
-    size = f"{_change(metric, gain)} {metric.unit}".strip()
-    seeds = f"{gain.seeds} {over}; ± 95 %"
+    matter = metric.amount(criterion.min_effect)
+    against = f"Against {alone}: {_gain(metric, advice.gain, over)}."
     by = " by validation data" if advice.validated else ""
     match advice.action:
         case Action.USE:
-            also = f", {guess}" if guess else ""
             cheaper = ""
             if advice.method != advice.best:
-                cheaper = f" It is as good as {advice.best} within {matter}, and cheaper."
-            return f"Use {advice.method}: {right}, {size} against {alone}{also} ({seeds}).{cheaper}"
+                cheaper = f" It is as good as {advice.best} within {matter}, and sends less."
+            return f"Use {advice.method}: {right}. {against}{guess}{cheaper}"
         case Action.ALONE:
-            return (
-                f"Train alone: {right}{f' ({guess})' if guess else ''}. No method gains {matter}: "
-                f"the best{by}, {advice.best}, has {size} against {alone} ({seeds})."
-            )
+            return f"Use {alone}: {right}.{guess} No method gains {matter}. The best{by} is {advice.best}. {against}"
         case Action.SAME:
+            use = " Use it, as it sends nothing, unless devices without data need a model." if alone == LOCAL else ""
             return (
-                f"No difference that matters ({matter}): the best combining method{by}, {advice.best}, has {size} "
-                f"against {alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which "
-                f"needs no traffic, unless devices without data of their own need a model."
+                f"No difference that matters ({matter}). The best combining method{by} is {advice.best}. {against} "
+                f"{alone.capitalize()}: {right}.{guess}{use}"
             )
         case _:
-            if gain.seeds == 2:
+            if advice.gain.seeds == 2:
                 more = f"Two {over} say nothing; {'run a third' if over == 'seeds' else 'more devices would tell'}."
             return (
-                f"Cannot say: the best combining method{by}, {advice.best}, {be} {right}, {size} against "
-                f"{alone} ({seeds}), and {matter} would matter. {more}"
+                f"Cannot say. The best combining method{by} is {advice.best}: {right}. {against} A gain of {matter} "
+                f"would matter. {more}"
             )
 
 
@@ -239,7 +240,7 @@ def _left_out(answer: Answer) -> Iterator[str]:
     """Say which devices have no part in the mean, and how devices are weighed."""
     counted, least = answer.measured, answer.criterion.least_test
     by_rows = ", each by its test rows" if answer.criterion.weigh == "examples" else ""
-    rows, why = "test rows" if counted.expected else "test rows, mean of the seeds", []
+    rows, why = "test rows" if counted.expected else "test rows on average over seeds", []
     if counted.few:
         have = "has" if len(counted.few) == 1 else "have"
         why.append(f"{_count(counted.few)} {have} fewer than {least} {rows}")
@@ -247,7 +248,7 @@ def _left_out(answer: Answer) -> Iterator[str]:
         have = "has" if len(counted.one_class) == 1 else "have"
         why.append(f"{_count(counted.one_class)} {have} test rows of one class only")
     if counted.everyone and why:
-        yield f"The mean is over all devices{by_rows}, though none can be measured well: {'; '.join(why)}."
+        yield f"The mean is over all devices{by_rows}. None can be measured well: {'; '.join(why)}."
     elif why:
         every = len(counted.weights) + len(counted.few) + len(counted.one_class)
         yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}."
@@ -270,53 +271,54 @@ def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
     verb = "rises" if metric.less else "falls"
     tail = ""
     if falls:
-        tail = f"; the worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}"
+        tail = f" The worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}."
     change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
-    return f"{sentence} and hurts {devices.hurt}, most {devices.lowest} ({change}){tail}."
+    return f"{sentence} and hurts {devices.hurt}, most {devices.lowest} ({change}).{tail}"
 
 
 def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> Iterator[str]:
-    """Name the rows that are as good or not told apart, and controls that are better. Stopped rows are named so."""
+    """Name the rows that are as good or not significantly different, and controls that are better. stopped: rows."""
     use = advice.action is Action.USE
     if advice.ahead is not None:
         name, value = advice.ahead
         yield (
-            f"{name} is ahead on the test rows, with {_named(criterion, value)}, but {advice.best} is on validation "
-            f"rows, which choose: the first of many on test rows is partly luck."
+            f"{name} is ahead on the test rows ({_named(criterion, value)}), {advice.best} on validation rows. "
+            f"Validation rows choose: the first of many on test rows is partly luck."
         )
     rest = [name for name in advice.equal if name != advice.best]
     if use and rest:
         be = "is" if len(rest) == 1 else "are"
         yield f"{join_words(rest)} {be} as good within {criterion.metric.amount(criterion.min_effect)}."
     if use and (close := [name for name in advice.indistinguishable if name not in stopped]):
-        yield f"Not told apart from {advice.method} by these seeds: {join_words(close)}."
+        yield f"Not significantly different from {advice.method} with these seeds: {join_words(close)}."
     if use and advice.better_controls:
         noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
-        yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better, interval included."
+        yield f"Warning: the {noun} {join_words(advice.better_controls)} {be} significantly better."
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "it is solved in closed form, without a learning rate: the columns may tell nothing of the "
-    "label, or analytic.features does not fit",
-    Cause.DIFFERENT_STARTS: "devices start from different models, which an average spoils (training.shared_init)",
-    Cause.TOO_FAR: "a learning rate that is too high is likely, rows so few that they are learnt by heart, or columns "
-    "that tell nothing of the label",
-    Cause.COMMONEST: "the probabilities tell something, but the commonest class is mostly the most probable; another "
-    "run.metric or training.class_weights=balanced may show it",
-    Cause.TOO_LITTLE: "predictions hardly depend on the features: the columns may tell nothing of the label; else a "
-    "learning rate is too low (or so high that units die), steps are too few, or the net does not fit",
+    Cause.NO_TRAINING: "It has a closed form and no learning rate. The columns may tell nothing of the label, or "
+    "analytic.features does not fit.",
+    Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils "
+    "(training.shared_init).",
+    Cause.TOO_FAR: "Likely causes: the learning rate is too high, so few rows are learnt by heart, or the columns tell "
+    "nothing of the label.",
+    Cause.COMMONEST: "The probabilities tell something, but the commonest class is mostly the most probable. Another "
+    "run.metric or training.class_weights=balanced may show it.",
+    Cause.TOO_LITTLE: "The predictions hardly depend on the features. The columns may tell nothing of the label. Else "
+    "the learning rate is too low (or so high that units die), steps are too few, or the net does not fit.",
 }
 """The likely cause why a row is no better than guessing, and what to do."""
 
 RARE_CLASS = (
-    "{} mostly predicts the common class: training.class_weights=balanced weighs the rare one; for two classes "
+    "{} mostly predicts the common class. training.class_weights=balanced weighs the rare one. With two classes "
     "run.threshold=validation also moves the threshold of promoted models."
 )
 """What helps a row that misses a rare class."""
 
 RARE = (
-    "the probabilities tell something, but those of rare labels stay below 1/2; "
-    "run.metric=mean_average_precision may show it"
+    "The probabilities tell something, but those of rare labels stay below 1/2. "
+    "run.metric=mean_average_precision may show it."
 )
 """The same as COMMONEST where there are several labels."""
 
@@ -329,4 +331,4 @@ def _at_chance(causes: Mapping[str, AtChance], criterion: Criterion) -> Iterator
         if of_cause:
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
             named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
-            yield f"No better than always guessing (loss {guess:.3g}) {be} {named}: {sentence}."
+            yield f"{named} {be} no better than always guessing (loss {guess:.3g}). {sentence}"

@@ -97,12 +97,12 @@ def test_numbers_and_facts_are_those_of_the_answer():
     given = answers(table, frozenset())
     first, second = given.values()
     assert facts(first) == [
-        ("77.5%", "right"), ("+15.0 ± 0.0", "points against training alone"), ("2 of 2", "devices helped, none hurt"),
+        ("77.5%", "right"), ("+15.0 ± 0.0", "points against local training"), ("2 of 2", "devices helped, none hurt"),
         ("300 B", "sent and received by a device"),
     ]  # fmt: skip
     assert second.advice.value == pytest.approx(0.7)
     assert brief(given).splitlines()[0] == (
-        "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against training alone, 2 of 2 devices helped, none hurt, "
+        "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against local training, 2 of 2 devices helped, none hurt, "
         "300 B sent and received by a device"
     )
     assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
@@ -138,9 +138,9 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     runs = {"a": [[0.5], [0.5], [0.5]], "b": [[0.2], [0.2], [0.2]]}
     table = frame(rows(runs), rows({"local_only": [[0.64], [0.66], [0.65]]}, up=0.0))
     (alone,) = answers(table, frozenset()).values()
-    assert headline(alone.advice) == "Train alone"
+    assert headline(alone.advice) == "Use local training"
     assert facts(alone) == [
-        ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best combining method"),
+        ("65.0%", "right with local training"), ("-15.0 ± 2.7", "points with a, the best combining method"),
     ]  # fmt: skip
 
 
@@ -161,9 +161,11 @@ def test_the_answer_says_which_scale_is_best():
     assert (first.title, first.headline) == ("study: scale", "Scale common")
     gains = [0.10, 0.11, 0.12]
     margin = 4.303 * 0.01 * (1 / 3 + 1 / 15) ** 0.5
-    said = f"+{100 * sum(gains) / 3:.1f} ± {100 * margin:.1f} points against scale device (fedavg) (± 95 %)"
+    mean = 100 * sum(gains) / 3
+    interval = f"95 % interval {mean - 100 * margin:+.1f} to {mean + 100 * margin:+.1f}; 3 seeds"
+    said = f"Against scale device (fedavg): {mean:+.1f} points ({interval})."
     assert said in first.sentences[0]
-    assert "With scale common the best combining method, fedavg, is 81.0% right" in first.sentences[0]
+    assert "With scale common the best combining method is fedavg: 81.0% right." in first.sentences[0]
     assert len(others) == 2
 
 

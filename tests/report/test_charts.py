@@ -75,7 +75,7 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
 def test_neighbouring_budgets_that_say_the_same_are_one_step():
     steps = budget_steps(answers_by_budget(made(), frozenset({"control"})))
     assert [(step["below"], step["text"], step["said"]["headline"]) for step in steps] == [
-        (3_000, "less than 3 kB", "Train alone"), (None, "3 kB or more", "Use good"),
+        (3_000, "less than 3 kB", "Use local training"), (None, "3 kB or more", "Use good"),
     ]  # fmt: skip
 
 

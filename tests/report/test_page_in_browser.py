@@ -105,7 +105,7 @@ def test_the_slider_moves_the_recommendation(tab: Tab, page: str):
     tab.open(page)
     assert tab.run("document.querySelector('.answer strong').textContent") == "Use dear"
     assert [move(tab, place)[:2] for place in range(3)] == [
-        ("less than 3 kB", "Train alone"), ("3 kB to 300 kB", "Use cheap"), ("300 kB or more", "Use dear"),
+        ("less than 3 kB", "Use local training"), ("3 kB to 300 kB", "Use cheap"), ("300 kB or more", "Use dear"),
     ]  # fmt: skip
     assert move(tab, 1)[2:] == ("cheap", "cheap")
     assert not tab.run(HIDDEN.format("document.querySelector('.key-advised')"))

@@ -118,13 +118,18 @@ def test_an_answer_speaks_in_its_metric():
     """Of a loss and a cost less is better: a gain is a fall. In these tables loss is 1 - accuracy."""
     made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     words = " ".join(sentences(answer(made, CONTROLS, Criterion(METRICS["log_loss"]))))
-    assert words.startswith("Use code: log loss 0.250 (less is better), -0.1 ± 0 against training alone, -0.45 ± ")
+    assert words.startswith(
+        "Use code: log loss 0.250 (less is better). Against local training: "
+        "-0.1 (95 % interval -0.1 to -0.1; 3 seeds). Against always guessing: "
+    )
     cost = made.assign(metric=made["metric"].replace("loss", "cost"))
     words = " ".join(sentences(answer(cost, CONTROLS, Criterion(METRICS["cost"]))))
-    assert words.startswith("Use code: cost 250 per 1,000 rows, -100 ± 0 per 1,000 rows against training alone")
+    assert words.startswith("Use code: cost 250 per 1,000 rows. Against local training: -100 per 1,000 rows (95 % ")
     f1 = made.assign(metric=made["metric"].replace("macro_f1", "f1"))
     words = " ".join(sentences(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault"))))
-    assert words.startswith("Use code: F1 of 'fault' 37.5%, +5.0 ± 0.0 points against training alone")
+    assert words.startswith(
+        "Use code: F1 of 'fault' 37.5%. Against local training: +5.0 points (95 % interval +5.0 to +5.0;"
+    )
     assert headline(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault")).advice) == "Use code"
 
 
@@ -132,8 +137,8 @@ def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
     assert headline(found.advice) == "Use code"
     assert sentences(found) == [
-        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 2.7 against always guessing "
-        "(3 seeds; ± 95 %).",
+        "Use code: 75.0% right. Against local training: +10.0 points (95 % interval +10.0 to +10.0; 3 seeds). "
+        "Against always guessing: +45.0 points (95 % interval +42.3 to +47.7; 3 seeds).",
         "code helps 2 of 2 devices by at least 1 point and hurts none.",
         "Each device sends 1 kB and receives 2 kB in total.",
     ]
@@ -141,16 +146,18 @@ def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
 
 def test_a_difference_that_does_not_matter():
     found = answer(table({"local_only": ALONE, "code": plus(0.002)}), CONTROLS)
-    begins = "No difference that matters (1 point): the best combining method"
+    begins = "No difference that matters (1 point). The best combining method"
     assert found.own is not None
-    assert sentences(found)[0].startswith(f"{begins} by validation data, code, has ")
+    assert sentences(found)[0].startswith(
+        f"{begins} by validation data is code. Against local training: +0.2 points (95 % "
+    )
     unvalidated = replace(found, own=replace(found.own, validated=False))
-    assert sentences(unvalidated)[0].startswith(f"{begins}, code, has ")
+    assert sentences(unvalidated)[0].startswith(f"{begins} is code. Against ")
 
 
 def test_an_open_question_says_what_would_answer_it():
     wide = in_words({"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]})
-    assert wide.startswith("Cannot say: the best combining method by validation data, code, is ")
+    assert wide.startswith("Cannot say. The best combining method by validation data is code: ")
     assert "More seeds or more test data would tell." in wide
     assert "as good" not in wide
     assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no row fits the budget."
@@ -158,36 +165,39 @@ def test_an_open_question_says_what_would_answer_it():
 
 def test_a_winner_names_the_device_that_it_hurts_most():
     words = in_words({"local_only": ALONE, "code": [[0.95, 0.50], [0.97, 0.50], [0.93, 0.50]]})
-    assert "hurts 1, most d01 (-10.0 points); the worst device falls from 60.0% to 50.0%." in words
+    assert "hurts 1, most d01 (-10.0 points). The worst device falls from 60.0% to 50.0%." in words
 
 
 def test_rivals_and_better_controls_are_named():
     assert "even is as good within 1 point." in in_words({"local_only": ALONE, "big": plus(0.1), "even": plus(0.1)})
     cheap = answer(table({"local_only": ALONE, "big": plus(0.101), "thin": plus(0.1)}, {"big": 9000.0}), CONTROLS)
-    assert "It is as good as big within 1 point, and cheaper." in sentences(cheap)[0]
+    assert "It is as good as big within 1 point, and sends less." in sentences(cheap)[0]
     shaky = in_words({"local_only": ALONE, "code": plus(0.1), "shaky": [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]})
-    assert "Not told apart from code by these seeds: shaky." in shaky
+    assert "Not significantly different from code with these seeds: shaky." in shaky
     assert "as good" not in shaky
     beaten = in_words({"local_only": ALONE, "code": plus(0.1), "best_local": plus(0.2)})
-    assert "Beware: the control best_local is better, interval included." in beaten
+    assert "Warning: the control best_local is significantly better." in beaten
 
 
 def test_a_new_device_has_a_sentence_of_its_own():
     made = {"local_only": ALONE, "personal": plus(0.1), "common": plus(-0.1)}
     found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
     last = sentences(found)[-1]
-    assert last.startswith("On the shared test data, new rows of all devices: use common: 80.0% right, +30.0")
+    assert last.startswith(
+        "On the shared test data (new rows of any device): use common: 80.0% right. Against one device's model: +30.0"
+    )
 
 
 def test_training_alone_where_no_row_fits_the_budget():
     assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
-        "Train alone: 65.0% right (+35.0 ± 2.7 against always guessing). No method fits the budget."
+        "Use local training: 65.0% right. Against always guessing: +35.0 points "
+        "(95 % interval +32.3 to +37.7; 3 seeds). No method fits the budget."
     )
 
 
 def test_answers_of_many_settings_are_counted():
     better, worse = (answer(table({"local_only": ALONE, "code": plus(by)}), CONTROLS) for by in (0.1, -0.1))
-    assert tally([better, worse, better]) == "Use code in 2 of 3 settings, train alone in 1."
+    assert tally([better, worse, better]) == "Use code in 2 of 3 settings, use local training in 1."
 
 
 def test_an_answer_in_words_has_the_same_numbers_and_prints_its_sentences():

@@ -96,7 +96,9 @@ def test_without_a_console_it_prints_plain_text(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("study", PARAMS["run"]["studies"])
-@pytest.mark.parametrize(("seeds", "lift", "says"), [(1, 0.2, "Cannot say"), (3, -0.1, "Train alone"), (3, 0.2, "Use")])
+@pytest.mark.parametrize(
+    ("seeds", "lift", "says"), [(1, 0.2, "Cannot say"), (3, -0.1, "Use local training"), (3, 0.2, "Use")]
+)
 @pytest.mark.slow
 def test_one_screen_never_says_two_things(study: str, seeds: int, lift: float, says: str):
     """Default studies with made numbers: which row is best, or that nobody can say, stands in the answer alone."""

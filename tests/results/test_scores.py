@@ -102,7 +102,7 @@ def test_the_loss_beside_that_of_guessing_tells_the_cause(loss: float, cause: Ca
     found = answer(with_losses(made, {"code": loss, "majority": 0.7}), CONTROLS)
     assert {name: one.cause for name, one in found.causes.items()} == {"code": cause}
     (said,) = [one for one in sentences(found) if "always guessing (" in one]
-    assert said.startswith(f"No better than always guessing (loss 0.7) is code (loss {loss:.3g}): ")
+    assert said.startswith(f"code (loss {loss:.3g}) is no better than always guessing (loss 0.7). ")
 
 
 def test_the_loss_of_an_untrained_net_is_not_called_too_far():
@@ -215,7 +215,7 @@ def test_the_answer_is_that_of_all_seeds_and_names_what_stopped():
     before, after = (answer(one, CONTROLS) for one in (whole, part))
     assert (after.advice.action, after.advised, after.advice.gain) == (Action.USE, "good", before.advice.gain)
     assert (before.stopped, after.stopped, after.seeds) == ((), ("bad",), (3, 6))
-    said = "Stopped after 3 of 6 seeds, since by validation data it could not win: bad (run.stop_rows=none runs all)."
+    said = "Stopped after 3 of 6 seeds: bad. It cannot win by validation data; run.stop_rows=none runs all seeds."
     assert said in sentences(after)
     assert said not in sentences(before)
 
@@ -233,7 +233,7 @@ def test_a_stopped_row_is_not_among_those_not_told_apart():
     _, part = stopped()
     found = answer(part, CONTROLS)
     close = replace(found, own=replace(found.advice, indistinguishable=("bad", "near")))
-    assert "Not told apart from good by these seeds: near." in sentences(close)
+    assert "Not significantly different from good with these seeds: near." in sentences(close)
 
 
 def course(values: dict[str, list[float]], metric: str = "accuracy", few: str = "") -> pd.DataFrame:
