@@ -6,6 +6,7 @@ for each of its categories, 1 where it is that one and 0 elsewhere, so that a mi
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Context, Decimal
 from typing import Any
 from unicodedata import normalize
 
@@ -27,7 +28,9 @@ WORDS = {"True": 1.0, "False": 0.0}
 
 BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
 WHOLE = re.compile(r"(0|-?[1-9]\d*)\.0")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
+DIGITS = 40
+"""Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
 
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
@@ -189,7 +192,9 @@ def column_texts(
 ) -> NDArray[np.str_]:
     """Return a column of names as strings, see :func:`name_of`, "" where a cell is missing."""
     codes, categories = pd.factorize(rows[name])
-    return np.array([*(name_of(v, spelling) for v in categories), ""], dtype=np.str_)[codes]  # -1 is a missing cell
+    floats = np.asarray(categories)  # of float32 .1, not 0.10000000149
+    values = floats if spelling != "inferred" and floats.dtype.kind == "f" else categories
+    return np.array([*(name_of(v, spelling) for v in values), ""], dtype=np.str_)[codes]  # -1 is a missing cell
 
 
 def name_of(value: Any, spelling: Spelling) -> str:
@@ -198,7 +203,7 @@ def name_of(value: Any, spelling: Spelling) -> str:
     So a name is the same whatever else its file holds, in CSV and Parquet. spelling: "joined": texts that are equal as
     numbers, or but for case, blanks or Unicode form, are one name; "inferred": texts as they are.
     """
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float if spelling == "inferred" else float | np.floating) and value.is_integer():
         return str(int(value))
     name = str(value)
     if spelling == "inferred" or not isinstance(value, str):
@@ -206,7 +211,9 @@ def name_of(value: Any, spelling: Spelling) -> str:
     if spelling == "joined":
         name = normalize("NFC", " ".join(name.split()).casefold())
         if NUMBER.fullmatch(name):
-            name = str(float(name) if {*name} & {".", "e"} else int(name))
+            exact = Context(prec=len(name))
+            number = exact.normalize(exact.add(Decimal(name), 0))
+            name = f"{number:f}" if abs(number.adjusted()) < DIGITS else str(number)
     return name.capitalize() if name in BOOLEANS else name[:-2] if WHOLE.fullmatch(name) else name
 
 

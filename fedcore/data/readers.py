@@ -164,7 +164,7 @@ def read_parquet(
     rows.validate(full=True)
     refuse_twice(rows.column_names)
     nested = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
-    frame: pd.DataFrame = rows.drop_columns(nested).to_pandas()
+    frame: pd.DataFrame = rows.drop_columns(nested).to_pandas(types_mapper=_whole)
     unread = dict.fromkeys(nested, "lists, structs or bytes; give a column for each number")
     unread |= {
         str(name): "the index of the file's frame; reset_index() makes it a column"
@@ -173,6 +173,12 @@ def read_parquet(
     }
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
     return RawTable(blank(frame, markers), _written(markers), unread=unread)
+
+
+def _whole(kind: Any) -> Any:
+    """Return the type of pandas for whole numbers of which some are missing, which it would round as float64."""
+    signed = pd.Int64Dtype() if types.is_signed_integer(kind) else None
+    return pd.UInt64Dtype() if types.is_unsigned_integer(kind) else signed
 
 
 def check_declared(metadata: Any) -> None:

@@ -172,7 +172,7 @@ def table(
         owners = all_rows(device)
     if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {emptied[0]!r} has a missing cell; use median")
-    named_rows = None if id is None else tuple(earlier_texts(rows, frames, id)[keep].tolist())
+    named_rows = None if id is None else tuple(ids_of(rows, frames, id)[keep].tolist())
     of_label = (named,) if found_task == "classification" and named else ()
     schema = Schema(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
@@ -228,6 +228,14 @@ def earlier_texts(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFr
     """Return a column of names as earlier versions read it, of all rows."""
     files = [frame.assign(**earlier_cells(rows[file], frame)) for file, frame in frames.items()]
     return np.concatenate([column_texts(frame, name, "inferred") for frame in files])
+
+
+def ids_of(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str) -> NDArray[np.str_]:
+    """Return a column of ids as earlier versions read it, but whole where these rounded long numbers to one."""
+    earlier = earlier_texts(rows, frames, name)
+    whole = np.concatenate([column_texts(frame, name) for frame in frames.values()])
+    rounded = [a != b and name_of(a, "joined") != name_of(b, "joined") for a, b in zip(earlier, whole, strict=True)]
+    return np.where(rounded, whole, earlier)
 
 
 def earlier_names(

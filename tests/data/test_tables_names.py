@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow.csv import write_csv
+from pyarrow.parquet import write_table
 
 from fedcore.cli.predict import read_tables
 from fedcore.data import Dataset, load
@@ -102,6 +106,32 @@ def test_each_form_of_a_name_gets_a_line(tmp_path: Path, names: str):
     assert sum(note.startswith("site: ") for note in data.notes) == 1
     joined = table(tmp_path / "t.csv", rows, device="site", join_names=True)
     assert len(set(joined.device or ())) == 2
+
+
+LONG = ("9007199254740993", "9007199254740992", "100000000000000001", "100000000000000002", "0.12345678901234567891")
+
+
+def test_long_numbers_stay_apart_and_forms_of_one_are_joined(tmp_path: Path):
+    forms = [f"{name}{end}" for name in LONG for end in ("", "0" if "." in name else ".00", "e0")] + ["1e400", "1e401"]
+    rows = "site,u,y\n" + "".join(f"{form},{i},{i % 2}\n" for i, form in enumerate(forms))
+    data = table(tmp_path / "t.csv", rows, device="site", join_names=True)
+    assert data.device == (*(name for name in LONG for _ in range(3)), "1E+400", "1E+401")
+
+
+@pytest.mark.parametrize("use", ["device", "label", "categorical", "id"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("kind", ["int64", "uint64", "float32"])
+def test_an_empty_cell_joins_no_long_names(tmp_path: Path, kind: str, suffix: str, use: str):
+    cells = [10**17 + 1, 10**17 + 2, 10**17 + 3, None] * 5 if kind != "float32" else [0.1, 0.2, 3.0, None] * 5
+    rows = pa.table({"c": pa.array(cells, kind), "u": range(20), "y": pa.array(["a", "b"] * 10)})
+    file = tmp_path / f"t{suffix}"
+    write = write_csv if suffix == ".csv" else write_table
+    write(rows, file)
+    named: dict[str, Any] = {"label": "y", "missing": "median", use: ["c"] if use == "categorical" else "c"}
+    data = load("table", path=file, drop_unlabelled=True, drop_without_device=use == "device", **named)
+    expected = ("0.1", "0.2", "3") if kind == "float32" else tuple(f"1{i:017}" for i in (1, 2, 3))
+    names = {"device": data.device, "label": data.classes, "id": data.ids}.get(use, data.schema.columns[0].categories)
+    assert tuple(sorted({*names} - {""})) == expected
 
 
 def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
