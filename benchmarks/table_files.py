@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pyarrow import Table
+from pyarrow.parquet import write_table
 
 from fedcore.data import Dataset, load
 from fedcore.data.encoding import encode, from_json, to_json
@@ -25,9 +27,9 @@ NAMES: tuple[tuple[Any, ...], ...] = (
     ("1", "01", "001"), ("01", "02", "n1"), ("true", "True", "no"), ("1E2", "10E1", "100"), ("a", "A", "a "),
     (1, 2, 30), (1.0, 2.0, 2.5), (True, False), ("1.0", "1", "x"), ("12345678901234567", "12345678901234568", "7"),
     ("K\u00f6", "Ko\u0308"), ("00501", "90210", "10115"), ("1.10", "1.1", "2.0"), ("none at all", "n/a.", "-1"),
-    ("3,5", "4", "b"),
+    ("3,5", "4", "b"), (2**53, 2**53 + 1, 10**17 + 1, 10**17 + 2), (0.1, 0.2, 3.0),
 )  # fmt: skip
-"""Names that pandas, or a person, may take for one another."""
+"""Names that pandas, or a person, may take for one another; numbers are written as whole ones, or as float32."""
 STARTS = (0.0, 1.7e9, 5.4e6, 2460000.5, 101325.0, -1e5)
 """Levels of columns of numbers, such as seconds since 1970, metres, days, pascals."""
 
@@ -37,11 +39,14 @@ def draw(number: int) -> tuple[pd.DataFrame, dict[str, Any]]:
     rng = np.random.default_rng(number)
     count = int(rng.integers(30, 90))
 
-    def names() -> list[Any]:
+    def names() -> Any:
         values = NAMES[rng.integers(len(NAMES))]
-        return [values[i] for i in rng.permutation(np.arange(count) % len(values))]
+        cells = [values[i] for i in rng.permutation(np.arange(count) % len(values))]
+        kind = {int: "Int64", float: "float32"}.get(type(values[0]))
+        return pd.array(cells, kind) if kind else cells
 
     rows = pd.DataFrame({"site": names(), "y": names(), "kind": names(), "note": names()})
+    rows["part"] = pd.array(10**17 + rng.integers(0, 9, count), "Int64")
     for i in range(int(rng.integers(1, 4))):
         rows[f"u{i}"] = rng.choice(STARTS) + rng.normal(size=count) * 10.0 ** rng.integers(-1, 4)
     rows["n"] = rng.integers(0, 50, count)
@@ -49,16 +54,18 @@ def draw(number: int) -> tuple[pd.DataFrame, dict[str, Any]]:
     if missing:
         rows["u0"] = rows["u0"].mask(rng.random(count) < 0.1)
         rows["kind"] = rows["kind"].mask(rng.random(count) < 0.1)
-    settings = {"label": "y", "device": "site", "categorical": ["kind", "note"], "task": "classification"}
+        rows["part"] = rows["part"].mask(rng.random(count) < 0.1)
+    settings = {"label": "y", "device": "site", "id": "part", "categorical": ["kind", "note"], "task": "classification"}
     settings |= {"missing": "median" if missing else "refuse", "join_names": bool(rng.integers(2))}
     return rows, settings
 
 
 def write(rows: pd.DataFrame, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write a table as CSV and as Parquet."""
+    """Write a table as CSV and as Parquet, half of them without what pandas adds about types."""
     paths = folder / f"{name}.csv", folder / f"{name}.parquet"
     rows.to_csv(paths[0], index=False)
-    rows.to_parquet(paths[1], index=False)
+    table = Table.from_pandas(rows, preserve_index=False)
+    write_table(table.replace_schema_metadata() if len(rows) % 2 else table, paths[1])
     return paths
 
 
@@ -101,8 +108,8 @@ def _trains(dataset: Dataset) -> Mapping[str, Any]:
 
 
 def _federations(first: Dataset, second: Dataset, scale: str) -> list[str]:
-    if (first.classes, first.device, first.schema) != (second.classes, second.device, second.schema):
-        return ["classes, devices or schema"]
+    if any(getattr(first, what) != getattr(second, what) for what in ("classes", "device", "ids", "schema")):
+        return ["classes, devices, ids or schema"]
     if not first.train.x.nan_to_num(-1).equal(second.train.x.nan_to_num(-1)) or not first.train.y.equal(second.train.y):
         return ["inputs or labels"]
     (one, shared), (other, also) = (
