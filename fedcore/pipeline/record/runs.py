@@ -520,9 +520,10 @@ class Record:
             self.client.log_batch(where, tags=[tables_tag([METHODS])])
 
     def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Write numbers without a step, as far as they are new, and tags."""
-        now = get_current_time_millis()
-        points = [Metric(key, value, now, 0) for key, value in numbers.items() if run.data.metrics.get(key) != value]
+        """Write numbers without a step, as far as they are new, and tags; the first seconds of all stay."""
+        now, known = get_current_time_millis(), run.data.metrics
+        new = {key: value for key, value in numbers.items() if known.get(key) != value}
+        points = [Metric(key, value, now, 0) for key, value in new.items() if key != "seconds" or key not in known]
         self.client.log_batch(run.info.run_id, points, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:

@@ -29,10 +29,12 @@ ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
 ROWS, MORE_ROWS = (about_data("machines", "a" * 64, {"examples": count}) for count in (60, 70))
 
 
-def asked(request: str, note: str = "", files: dict[str, bytes] | None = None, **rows: float) -> ComparedRequest:
+def asked(
+    request: str, note: str = "", files: dict[str, bytes] | None = None, seconds: float = 1.0, **rows: float
+) -> ComparedRequest:  # fmt: skip
     """A comparison of rows with two seeds each; the configuration of one names its row and seed."""
     methods = (
-        ComparedMethod("base", name, {"test/accuracy": value}, (f"{name} 0", f"{name} 1"))
+        ComparedMethod("base", name, {"test/accuracy": value, "seconds": seconds}, (f"{name} 0", f"{name} 1"))
         for name, value in rows.items()
     )
     return ComparedRequest(request, "Which?", note, {"gain": 0.1}, tuple(methods), files=files or {})
@@ -166,9 +168,10 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
     monkeypatch.setattr(first.client, "log_batch", late)
     first.describe(*given)
     other.join()
+    first.describe(ON_DATA, asked("all", "This.", seconds=2.0, fedavg=0.5))  # a step was damaged and computed again
     with closing(sqlite3.connect(database)) as db:
         found = sorted(db.execute("select key, value, step from metrics"))
-    assert found == [("gain", 0.1, 0), ("test/accuracy", 0.5, 0)]
+    assert found == [("gain", 0.1, 0), ("seconds", 1.0, 0), ("test/accuracy", 0.5, 0)]
 
 
 @pytest.mark.slow
