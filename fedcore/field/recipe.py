@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, with_config
 from torch import Tensor
 
+from fedcore.config.signatures import Section, check
 from fedcore.data import Dataset
 from fedcore.data.prepare import (
     FILLED,
@@ -172,7 +173,7 @@ class Recipe:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it."""
-        mapping: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        mapping: dict[str, Any] = _Travelling(recipe=self).model_dump(mode="json")["recipe"]
         return mapping
 
     def form(self) -> str:
@@ -183,11 +184,7 @@ class Recipe:
     @classmethod
     def from_mapping(cls, mapping: Any) -> Recipe:
         """Undo `to_mapping`. Raises InputError for anything else."""
-        try:
-            recipe: Recipe = _ADAPTER.validate_python(mapping)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(f"recipe: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        recipe = check(_Travelling, "", {"recipe": mapping}).recipe
         recipe.check()
         return recipe
 
@@ -233,7 +230,8 @@ class Source(Protocol):
         """Return the device's examples as its net takes them."""
 
 
-_ADAPTER = TypeAdapter(Recipe)
+class _Travelling(Section):
+    recipe: Recipe
 
 
 def _are_numbers(tensor: Tensor | None, count: int, nan: bool) -> bool:
