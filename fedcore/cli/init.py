@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COPIED = (
     "flows", "tasks", "prefect.yaml", "prefect.toml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
+    ".dvc/plots",
 )  # fmt: skip
 """Files and folders of a project that are those of fedcore's own repository."""
 OPS = ("fedcore.service", "fedcore.timer", "Containerfile", "compose.yaml", "databases.sql")

@@ -1,6 +1,6 @@
 """The names of the files that a run writes. This module imports nothing else."""
 
-TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
+TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves", "models.json", "runs.json"
 SECONDS, PICTURES, INDEX, SCHEMA, PLOTS = "seconds.csv", "pictures", "index.csv", "schema.json", "plots"
 OUTCOMES = "outcomes.json"
 SETTING, FINAL_FIT, TRAINED = "setting.json", "final_fit.json", "trained_rows.npy"

@@ -3,9 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
 
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
-from fedcore.report.tables import FEW, Table
+from fedcore.report.tables import FEW, Table, split_by_setting
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import SettingKey
 
@@ -72,26 +75,28 @@ def brief(answers: Mapping[SettingKey, Answer]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def answer_numbers(answers: Mapping[SettingKey, Answer]) -> dict[str, dict[str, float]]:
-    """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
+def answer_numbers(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, dict[str, Any]]:
+    """Return each study's numbers for `dvc metrics`; those that are unknown are left out.
 
-    The metric by its name, of the best row that combines (`_best`) and of training alone (`_alone`), and their
-    difference, `gain`. None depends on what is recommended, so that a change of run.min_effect changes none of them.
+    metric: its name. best: the best row that combines, its `value`, and half of the 95 % `interval` over seeds. gain:
+    on training alone. methods: the mean of each row. A study of several settings has these for each. None depends on
+    what is recommended, so that a change of run.min_effect changes none of them.
     """
-    numbers: dict[str, dict[str, list[float]]] = {}
-    for (study, _, _), answer in answers.items():
-        numbers_of_study = numbers.setdefault(study, {})
-        advice, name = answer.advice, answer.criterion.metric.name
-        values = {f"{name}_best": advice.best_value, f"{name}_alone": advice.alone_value}
+    numbers: dict[str, dict[str, Any]] = {}
+    for setting_key, rows in split_by_setting(summary):
+        advice = answers[setting_key].advice
+        split = rows["primary"].iloc[0]
+        means, margins = (rows.set_index("method")[f"{split}_{of}"].dropna().round(6) for of in ("mean", "margin"))
+        values = {"value": advice.best_value, "interval": margins.get(advice.best)}
         if advice.best_value is not None and advice.alone_value is not None:
             values["gain"] = advice.best_value - advice.alone_value
-        for key, value in values.items():
-            if value is not None:
-                numbers_of_study.setdefault(key, []).append(value)
-    return {
-        study: {name: round(sum(values) / len(values), 6) for name, values in numbers_of_study.items()}
-        for study, numbers_of_study in numbers.items()
-    }
+        known = {key: round(float(value), 6) for key, value in values.items() if value is not None}
+        gain = {"gain": known.pop("gain")} if "gain" in known else {}
+        best = {"best": {"method": advice.best, **known}} if advice.best else {}
+        metric = answers[setting_key].criterion.metric.name
+        of_setting = {"metric": metric, **best, **gain, "methods": means.to_dict()}
+        numbers.setdefault(setting_key[0], {})[setting_key[2]] = of_setting
+    return {study: next(iter(of.values())) if len(of) == 1 else of for study, of in numbers.items()}
 
 
 def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:

@@ -258,10 +258,14 @@ PANELS = 12
 
 @dataclass(frozen=True)
 class Plots:
-    """PNG files by (study, setting). comparisons: accuracies of all methods. courses: accuracy over rounds."""
+    """PNG files by (study, setting). comparisons: accuracies of all methods. courses: accuracy over rounds.
+
+    curves: the numbers that `courses` shows, see :func:`fedcore.results.summary.curves`.
+    """
 
     comparisons: dict[tuple[str, str], bytes]
     courses: dict[tuple[str, str], bytes]
+    curves: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion) -> Plots:
@@ -270,13 +274,15 @@ def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Mapping[SettingKe
     criteria: which devices count.
     """
     count = summary.groupby("study")["setting"].nunique()
+    course = curves(table, criteria)
     return Plots(
         {
             (study, setting): figures.png(figures.comparison(rows))
             for (study, _, setting), rows in split_by_setting(summary)
             if count[study] <= FEW
         },
-        courses(curves(table, criteria), summary),
+        courses(course, summary),
+        course,
     )
 
 

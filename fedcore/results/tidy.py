@@ -1,4 +1,4 @@
-"""Rounds as rows of one tidy table, and summary numbers for DVC."""
+"""Rounds as rows of one tidy table."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedcore.core.metrics import ACCURACY, Metric
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results import reports
 from fedcore.results.criterion import LEFT_OUT
-from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, of_counted, weighted_means, with_scores
+from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
 from fedcore.types.method import Method, Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -143,30 +142,6 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, fl
     return {word: float(value) for word, value in numbers.items()}
 
 
-def headline(
-    table: pd.DataFrame, metric: Metric = ACCURACY, weights: Mapping[str, float] | None = None
-) -> dict[str, dict[str, float]]:
-    """Return the last round's values of a metric over devices for each setting and method.
-
-    Their names contain the metric's unless it is accuracy, so that only values of one metric are compared. weights: as
-    for `curves`.
-    """
-    scores = _scores(final(table), metric, weights)
-    numbers: dict[str, dict[str, float]] = {}
-    by = ["setting", "method", "split"]
-    for (setting, method, split), rows in scores.groupby(by, sort=False):
-        name = split if metric == ACCURACY else f"{split}_{metric.name}"
-        worst = rows["value"].max() if metric.less else rows["value"].min()
-        of_row = numbers.setdefault(f"{setting}: {method}", {})
-        of_row |= {f"{name}_mean": round(weighted_means(rows, by).item(), 6), f"{name}_worst": round(worst, 6)}
-    return numbers
-
-
-def _scores(table: pd.DataFrame, metric: Metric, weights: Mapping[str, float] | None) -> pd.DataFrame:
-    """Return the rows of a metric that count, see :func:`fedcore.results.summary.of_counted`."""
-    return of_counted(table[(table["metric"] == metric.column) & table["value"].notna()], weights)
-
-
 def has(table: pd.DataFrame, split: str) -> bool:
     """Return whether every device has examples of a split."""
     values = table[(table["split"] == split) & (table["metric"] == "loss")]["value"]
@@ -207,13 +182,3 @@ def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
     key_columns = [name for name in COLUMNS if name not in ("metric", "value")]
     total = sent.groupby(key_columns, sort=False)["value"].sum().div(rate).reset_index()
     return total[total["value"] > 0].assign(metric="seconds")[COLUMNS]
-
-
-def curves(table: pd.DataFrame, metric: Metric = ACCURACY, weights: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Return the mean of a metric over devices, for each round.
-
-    weights: of the devices that count on their own data; None: all alike.
-    """
-    scores = _scores(table, metric, weights)
-    by = ["setting", "method", "seed", "stage", "round", "split"]
-    return weighted_means(scores, by).rename(metric.name).reset_index()

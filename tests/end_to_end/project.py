@@ -138,10 +138,11 @@ class Project:
         for name in SOURCES:
             shutil.copytree(Path(compiled().name, name), folder / name)
         files = (
-            ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore", "dvc.yaml", "prefect.yaml", "prefect.toml",
+            ".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots/curves.json", "dvc.yaml",
+            "prefect.yaml", "prefect.toml",
         )  # fmt: skip
         for name in (*files, "data/README.md"):
-            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
         shutil.copytree(ROOT / "claims", folder / "claims")
         (folder / "papers").mkdir()

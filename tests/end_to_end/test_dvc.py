@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from functools import reduce
@@ -118,18 +119,19 @@ def test_the_lock_names_its_processor(repro: Repro):
     assert "dvc.processor" in (repro.project.folder / "dvc.lock").read_text()
 
 
-def test_metrics_fit_a_screen_and_plots_need_no_network(repro: Repro):
+def test_metrics_name_their_methods_and_plots_draw_curves(repro: Repro):
     shown = json.loads(repro.project.run("dvc", "metrics", "show", "--json").out)
     numbers = shown[""]["data"]["pipeline/compare/metrics.json"]["data"]
     assert [*numbers] == ["code"]
-    assert [*numbers["code"]] == ["accuracy_best", "accuracy_alone", "gain"]
-    assert all(0 < value < 1 for value in map(abs, numbers["code"].values()))
+    assert [*numbers["code"]] == ["metric", "best", "gain", "methods"]
+    assert numbers["code"]["best"]["value"] == numbers["code"]["methods"][numbers["code"]["best"]["method"]]
+    assert "local_only" in numbers["code"]["methods"]
     assert len(repro.project.run("dvc", "metrics", "show").out.splitlines()) <= 30
     repro.project.run("dvc", "plots", "show", "--out", "runs/plots")
     page = (repro.project.folder / "runs" / "plots" / "index.html").read_text()
     assert 'src="static/' in page
     assert "code-base.png" in page
-    assert "http" not in page
+    assert {'"field": "round"', '"field": "value"', '"field": "method"'} <= {*re.findall('"field": "[a-z]+"', page)}
 
 
 def test_experiments_are_compared_in_a_few_columns(repro: Repro):
@@ -144,8 +146,8 @@ def test_no_output_holds_seconds_or_dates(repro: Repro):
     for name in (
         "federate/code/code-0/models.json",
         "federate/code/code-0/runs.json",
-        "metrics/code/seed-0.json",
-        "curves/code/seed-0.csv",
+        "compare/metrics.json",
+        "compare/curves/code.csv",
     ):
         text = (found / name).read_text()
         assert not {"wall", "cpu", "seconds", "time", "date", "2026"} & set(text.replace('"', " ").split())

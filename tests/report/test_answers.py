@@ -19,7 +19,7 @@ from fedcore.report.terminal import print_answers
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import Criterion, SettingKey
-from fedcore.results.summary import summarise
+from fedcore.results.summary import NO_SECONDS, summarise
 
 CONTROLS = frozenset(METHODS[-1:])
 
@@ -108,11 +108,19 @@ def test_numbers_and_facts_are_those_of_the_answer():
     assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
     many = {("study", "digits", str(i)): first for i in range(4)}
     assert brief(many) == "study: Use a in 4 of 4 settings.\n"
-    assert answer_numbers(given) == {"study": {"accuracy_best": 0.7375, "accuracy_alone": 0.625, "gain": 0.1125}}
+    summary = summarise(table, NO_SECONDS, frozenset())
+    numbers = answer_numbers(summary, given)["study"]
+    assert [*numbers] == ["one", "two"]
+    margin = summary.set_index(["setting", "method"])["test_margin"]["one", "a"]
+    best = {"method": "a", "value": 0.775, "interval": pytest.approx(margin, abs=1e-6)}
+    assert numbers["one"] == {
+        "metric": "accuracy", "best": best, "gain": 0.15, "methods": {"a": 0.775, "local_only": 0.625},
+    }  # fmt: skip
     alone = answers(table[table["seed"] == 0], frozenset())
     assert [facts(one) for one in alone.values()] == [[], []]
     assert brief(alone).splitlines()[1] == "study: two: Cannot say: at least two seeds are needed"
-    assert [*answer_numbers(alone)["study"]] == ["accuracy_best", "accuracy_alone", "gain"]
+    one_seed = answer_numbers(summarise(table[table["seed"] == 0], NO_SECONDS, frozenset()), alone)["study"]["one"]
+    assert [*one_seed["best"]] == ["method", "value"]
 
 
 def test_numbers_for_dvc_do_not_depend_on_what_is_recommended():
@@ -123,15 +131,18 @@ def test_numbers_for_dvc_do_not_depend_on_what_is_recommended():
     )  # fmt: skip
     found = [answers(table, frozenset(), Criterion(min_effect=effect)) for effect in (0.001, 0.05)]
     assert [one.advised for each in found for one in each.values()] == ["a", "b"]
-    assert answer_numbers(found[0]) == answer_numbers(found[1])
-    assert answer_numbers(found[0])["study"]["accuracy_best"] == pytest.approx(0.805)
+    first, second = (answer_numbers(summarise(table, NO_SECONDS, frozenset()), each) for each in found)
+    assert first == second
+    assert (first["study"]["best"]["method"], first["study"]["best"]["value"]) == ("a", 0.805)
 
 
 def test_numbers_for_dvc_are_named_by_the_metric():
     table = frame(rows({"a": [[0.8], [0.7]]}, up=1.0), rows({"local_only": [[0.5], [0.6]]}, up=0.0))
-    found = answer_numbers(answers(table, frozenset(), Criterion(METRICS["log_loss"])))
+    criterion = Criterion(METRICS["log_loss"])
+    summary = summarise(table, NO_SECONDS, frozenset(), criterion)
+    found = answer_numbers(summary, answers(table, frozenset(), criterion))["study"]
     # a loss in these tables is 1 less the accuracy
-    assert found == {"study": {"log_loss_best": 0.25, "log_loss_alone": 0.45, "gain": -0.2}}
+    assert (found["metric"], found["gain"], found["methods"]) == ("log_loss", -0.2, {"a": 0.25, "local_only": 0.45})
 
 
 def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from federations import federation as plainly
 from signals import ADAM, WHOLE, federation
-from tables import frame, rows
 
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
@@ -184,20 +183,3 @@ def test_seconds_are_bytes_both_ways_over_the_rate_of_who_took_part():
         [1, "a", "traffic", "seconds", 8.0],
         [2, "a", "traffic", "seconds", 8.0],
     ]
-
-
-def test_means_are_those_of_the_devices_that_count():
-    table = frame(rows({"one": [[0.2, 0.6, 0.9]]}, at=1), rows({"one": [[0.4, 0.8, 0.1]]}, at=2))
-    everyone = {
-        f"{split}_{word}": value for split in ("val", "test") for word, value in (("mean", 0.433333), ("worst", 0.1))
-    }
-    everyone |= {"shared_mean": 0.5, "shared_worst": 0.5}
-    assert tidy.headline(table) == {"alpha=1: one": everyone}
-    weights = {"d00": 1.0, "d01": 3.0}
-    counted = {f"{split}_{word}": value for split in ("val", "test") for word, value in (("mean", 0.7), ("worst", 0.4))}
-    assert tidy.headline(table, weights=weights) == {"alpha=1: one": everyone | counted}
-    course = tidy.curves(table, weights=weights).set_index(["split", "round"])["accuracy"]
-    assert [course["test", 1], course["test", 2], course["shared", 2]] == pytest.approx([0.5, 0.7, 0.5])
-    assert course["val", 1] == pytest.approx(0.5)
-    alike = tidy.curves(table, weights=dict.fromkeys(("d00", "d01", "d02"), 1.0))
-    assert alike.equals(tidy.curves(table))

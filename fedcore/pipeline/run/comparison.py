@@ -12,11 +12,13 @@ import pandas as pd
 from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
+from fedcore.core.metrics import METRICS as DECIDERS
 from fedcore.errors import InputError
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
+    CURVES,
     GROUPS,
     INDEX,
     METRICS,
@@ -50,6 +52,9 @@ HEADLINE = {
     "traffic/up_MB": "bytes_up", "traffic/down_MB": "bytes_down", "seconds": "wall",
 }  # fmt: skip
 """The numbers of each row in the record, by the name of the metric that decides -> columns of the summary."""
+
+COLUMNS = {"setting": "setting", "method": "method", "step": "round", "mean": "value"}
+"""Columns of curves -> those of their files for DVC."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +225,13 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     (versioned / PLOTS).mkdir(exist_ok=True)
     for (study, setting), picture in compared.plots.comparisons.items():
         (versioned / PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
-    for setting_key, picture in compared.plots.courses.items():
-        (versioned / PLOTS / f"{slug('-'.join(filter(None, setting_key)))}-rounds.png").write_bytes(picture)
+    (versioned / CURVES).mkdir(exist_ok=True)
+    for study, course in curves_of(compared.plots.curves, compared.summary).items():
+        (versioned / CURVES / f"{slug(study)}.csv").write_text(csv(course))
     for study, picture in compared.along.items():
         (versioned / PLOTS / f"{study}.png").write_bytes(picture)
     (versioned / BRIEF).write_text(brief(compared.answers))
-    (versioned / METRICS).write_text(json.dumps(answer_numbers(compared.answers), indent=1) + "\n")
+    (versioned / METRICS).write_text(json.dumps(answer_numbers(compared.summary, compared.answers), indent=1) + "\n")
     (versioned / CLAIMS).write_text(csv(compared.claims))
     (unversioned / SUMMARY).write_text(csv(compared.summary))
     if len(compared.groups):
@@ -233,6 +239,16 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     else:
         (unversioned / GROUPS).unlink(missing_ok=True)
     (unversioned / PAGE).write_text(html(compared))
+
+
+def curves_of(curves: pd.DataFrame, summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return each study's mean of the metric that decides after each round, as `dvc plots` draws it."""
+    means = {}
+    for study, rows in summary.groupby("study", sort=False):
+        keys = rows.assign(split=rows["primary"], metric=rows["metric"].map(lambda name: DECIDERS[name].column))
+        course = curves.merge(keys[["study", "setting", "method", "split", "metric"]])
+        means[str(study)] = course[[*COLUMNS]].rename(columns=COLUMNS)
+    return means
 
 
 def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
-from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
+from fedcore.pipeline.files import BRIEF, PAGE
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
@@ -96,18 +96,15 @@ def write_plan() -> None:
 def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Store) -> None:
     """Write the outputs of a stage of `dvc repro`, for the next stage and for DVC's commands."""
     for job in jobs:
-        folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
-        metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
-        _save(store, results[job.name], folder, metrics / f"{seed}.json", curves / f"{seed}.csv", SECONDS / job.name)
+        _save(store, results[job.name], PIPELINE / "federate" / job.study / job.name, SECONDS / job.name)
 
 
-def _save(store: Store, results: list[Result], folder: Path, metrics: Path, curves: Path, seconds: Path) -> None:
-    """Write a job's results to a folder, and its metrics, curves and seconds to these places."""
+def _save(store: Store, results: list[Result], folder: Path, seconds: Path) -> None:
+    """Write a job's results to a folder, and its seconds to another."""
     run_method.save(results, folder)
     run_method.save_pictures(store, results, folder)
     run_method.save_schemas(store, results, folder)
     run_method.save_outcomes(results, folder)
-    run_method.save_metrics(results, metrics, curves)
     run_method.save_seconds(results, seconds)
 
 
@@ -123,7 +120,7 @@ def write_run(
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         job_folder = folder / job.name
         folders.append(job_folder)
-        _save(store, results[job.name], job_folder, job_folder / METRICS, job_folder / CURVES, job_folder)
+        _save(store, results[job.name], job_folder, job_folder)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"

@@ -225,19 +225,6 @@ def save_outcomes(results: Iterable[Result], folder: Path) -> None:
     (folder / OUTCOMES).write_text(json.dumps(outcomes) + "\n")
 
 
-def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
-    """Write a seed's values of the metric that decides over the devices that count, at the end and by round."""
-    for path in (metrics, curves):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    last, course = dict[str, dict[str, float]](), []
-    for result in results:
-        weights = measured(result.table, result.criterion).weights
-        last |= tidy.headline(result.table, result.metric, weights)
-        course.append(tidy.curves(result.table, result.metric, weights))
-    metrics.write_text(json.dumps(last, indent=1) + "\n")
-    spreadsheet.write(pd.concat(course, ignore_index=True), curves, index=False)
-
-
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
     """Draw the pictures of each setting, and list them with their captions."""
     (folder / PICTURES).mkdir(parents=True, exist_ok=True)
