@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedcore.config.params import read
 from fedcore.pipeline.files import PAGE
 from fedcore.pipeline.record.result import rule_of
-from fedcore.pipeline.run import comparison
+from fedcore.pipeline.run import comparison, history
 from fedcore.pipeline.run.outputs import RESULTS, compare_stages, stage_folders, stage_studies
 from fedcore.pipeline.run.requests import open_record
 
@@ -16,6 +16,7 @@ def compare() -> None:
     It starts no step, so that it needs no server of Prefect.
     """
     with open_record() as writer:
+        writer.history += history.read(history.HELD)
         made = compare_stages()
         writer.propose(comparison.proposals(stage_folders()[0], made.answers), rule_of(read()))
         comparison.describe(made, stage_studies(), writer, RESULTS / PAGE)

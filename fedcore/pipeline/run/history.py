@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from fedcore.results.criterion import SettingKey
 
 HISTORY = Path("runs") / "history.jsonl"
+HELD = environment.STATE / "history.jsonl"
+"""The lines of the stages of `dvc repro`, until its last one has challenged the champion."""
 SAME = ("study", "size", "setting", "data", "result")
 """A line with the same values, of the same day, is not written again."""
 
@@ -114,7 +116,20 @@ def append(lines: Sequence[Line]) -> None:
         new = [line | after.get(line["task"], {}) for line in lines if _identity(line) not in recorded]
         if new:
             end = b"\n" if content and not content.endswith(b"\n") else b""
-            write_atomic(HISTORY, content + end + "".join(json.dumps(line) + "\n" for line in new).encode())
+            write_atomic(HISTORY, content + end + _text(new))
+        if HELD.is_file():
+            written = {_identity(line) for line in lines}
+            write_atomic(HELD, _text(line for line in read(HELD) if _identity(line) not in written))
+
+
+def hold(lines: Sequence[Line]) -> None:
+    """Keep lines until `append` is given them."""
+    with FileLock(environment.STATE / "history.lock", mode=0o600):
+        write_atomic(HELD, _text([*read(HELD), *lines]))
+
+
+def _text(lines: Iterable[Line]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
 def read(path: Path | None = None) -> list[Line]:

@@ -154,7 +154,7 @@ def report(
     with naming(PIPELINE if prepared else RUNS):
         if prepared:
             write_stage(jobs, results, store)
-            writer.history += history.lines_of(everything, answered.answers, store)
+            history.hold(history.lines_of(everything, answered.answers, store))
             return {}, brief(answered.answers)
         return write_run(params, jobs, results, answered, store, writer), brief(answered.answers)
 

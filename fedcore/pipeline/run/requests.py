@@ -344,7 +344,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
-        session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
+        session.print_line(run_method.tally(session.steps.done))
         names = [name for name, cached in run._cached.items() if cached]
         known = "\n".join(
             [f"From the cache: {len(names)} of {len(run._cached)} methods", "", *(f"* {n}" for n in names)]

@@ -70,7 +70,7 @@ def repro(place: Place) -> Repro:
     columns = piped.repro("exp", "show", "--only-changed", "--csv").out.splitlines()[0].split(",")
     piped.repro("exp", "show", "--only-changed")
     piped.repro("metrics", "diff")
-    piped.run("dvc", "plots", "show", "--open", BROWSER="true")
+    piped.run("dvc", "plots", "diff", "--open", BROWSER="true")
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
     for function in ("lmf", "code"):
         piped.edit("fedcore/methods/code/fusion.py", function, "len('a line that was not there')")

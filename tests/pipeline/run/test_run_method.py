@@ -236,6 +236,7 @@ environment.prepare()  # Prefect reads its settings when it is imported
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(history, "HISTORY", tmp_path / "runs" / "history.jsonl")
+    monkeypatch.setattr(history, "HELD", tmp_path / "held.jsonl")
     monkeypatch.setattr(environment, "STATE", tmp_path)
     proposed = Version("fedcore-machines", "8", tags={"fedcore.proposal": "better? no"})
     monkeypatch.setattr(
@@ -258,6 +259,19 @@ def test_a_line_is_completed_by_the_champion_and_kept_once_a_day(file: Path):
     assert {one["challenge"] for one in history.read()} == {"better? no"}
     history.append([line(date="2026-01-02T02:00:00+00:00"), line("another")])
     assert [one["date"][8:10] for one in history.read()] == ["01", "01", "02", "01"]
+
+
+def test_a_stage_holds_its_line_until_the_challenge_is_known(file: Path):
+    history.hold([line()])
+    history.hold([line(study="t")])
+    history.append([line("by hand")])
+    assert [one["result"] for one in history.read()] == ["by hand"]
+    history.append(history.read(history.HELD))
+    assert [(one["study"], one["challenge"]) for one in history.read()[1:]] == [
+        ("s", "better? no"),
+        ("t", "better? no"),
+    ]
+    assert history.read(history.HELD) == []
 
 
 def test_half_a_line_is_no_line_and_the_next_one_is_whole(file: Path):
