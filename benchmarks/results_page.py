@@ -48,10 +48,13 @@ The lead is the accuracy of the paper's method less that of a rival: right of 0 
 line names two rows ("A on B"), it is that of A on B. A line is a rival, a dot one setting, a bar the 90 % interval over
 seeds ([numbers](results/forest.csv)).
 
-* Filled dot: the claim stands, by the rule [below](#how-near-to-the-papers).
-* Hollow dot: another regime, which says nothing against the paper.
-* Grey dot: less than a point.
+* Filled dot: it counts for or against the paper. A baseline has about [the paper's accuracy](#how-near-to-the-papers).
+* Hollow dot: another regime. It says something of our settings, and nothing against the paper.
+* Grey band: less than a point either way. Outside of it the axis is logarithmic.
 * No bar: values by seed were not kept.
+
+LMF is an older matching. The plain mean is FedAvg with one round. FD (federated distillation) sends mean outputs per
+label alone.
 
 The interval has a part for data that seeds share, [as in the answer](answer.md#the-interval). With three seeds it is
 10 % wider than Student's, with five 15 %.
@@ -62,9 +65,9 @@ The interval has a part for data that seeds share, [as in the answer](answer.md#
 SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed. These signs have nothing to do with the
 dots of the plot. "Weights in means": how much each device counts where models or outputs are averaged.
 
-A claim stands where the baseline that it names has an accuracy within .03 of the paper's. If the paper prints none
-of that baseline, any other near baseline of the same study suffices. A statement of several claims "holds in part" even
-if only some of its claims stand.
+A claim is tested where the baseline that it names has an accuracy within .03 of the paper's. If the paper prints no
+number of that baseline, one other baseline of the same study must be near. Bytes, energy and bounds need no baseline.
+A statement of several claims "holds in part" if some of its claims hold and others do not, or are not tested.
 
 ## In forty words
 

@@ -208,7 +208,7 @@ def fedasa() -> dict[str, list[str]]:
         "cost": [f"{100 * mb / least['fedavg']:.0f}" for mb in (least["fedasa"], one["fedasa"].max())],
         "near": printed,
         "note 0": [*points(*(run["fedasa"] - run["fedavg"] for run in (everywhere, late))), "80"],
-        "note 5": [dot(least["fedavg"]), *(dot(one["fedasa"][seed]) for seed in (0, 1))],
+        "note 5": [dot(least["fedavg"]), dot(least["fedasa"]), "80", *(dot(one["fedasa"][seed]) for seed in (0, 1))],
         "also 0": ["80", dot(clean, 3), printed[1], f"{own:.3f}", ".96"],
         "also 1": [*map(dot, scaled), "20", "1,000", printed[1], ".33"],
         "also 2": ["200"],
