@@ -68,6 +68,7 @@ OF_STUDY = ("run.every", "run.lr_factors")
 """The settings of section run that a study may change."""
 
 NewDeviceFrom = Literal["left_out", "shared", "auto"]
+Recent = Literal["auto", "none"] | Annotated[int, Ge(1)]
 
 POINTS = 2000
 """The most settings of a study: each takes a row of the record, and of every table and page."""
@@ -164,6 +165,9 @@ class Run(Deciding):
         weigh: "devices": each device counts alike in means; "examples": by its test examples.
         threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
             from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
+        recent: which test rows decide whether a candidate is better than the champion. "none": all. "auto": once the
+            training rows have drifted from the champion's, those that came since. A number: those that came since the
+            champion's, where there are so many.
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -183,6 +187,7 @@ class Run(Deciding):
     min_effect: Positive = MIN_EFFECT
     weigh: Weighting = "devices"
     threshold: Literal["half", "validation"] = "half"
+    recent: Recent = "auto"
 
     def of(self, study: Study) -> Run:
         """Return the section for a study, which says what the section leaves open; costs say what decides."""

@@ -6,6 +6,7 @@ study's model. The rows that did train a version are beside it, as hashes, and d
 
 import io
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mlflow.exceptions import MlflowException
 from torch import Tensor
 
 from fedcore.api.serving import ServedModels
+from fedcore.config.studies import Recent
 from fedcore.core.evaluation import outputs
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
@@ -28,12 +30,13 @@ from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.stable import Keys, row_keys, uniform
 from fedcore.pipeline.cache.store import DamagedBlob, Ref
-from fedcore.pipeline.files import TRAINED
+from fedcore.pipeline.files import HELD, TRAINED
 from fedcore.pipeline.record import models, seals
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.challenge import PARTS, Paired, challenge, verdict
 from fedcore.results.criterion import Criterion
 from fedcore.results.criterion import scoring as measures
+from fedcore.results.gains import Gain
 from fedcore.types.federation import Data, Scoring
 
 DATA, PARTITION = "fedcore.data", "fedcore.partition"
@@ -41,10 +44,10 @@ DATA, PARTITION = "fedcore.data", "fedcore.partition"
 INCOMPARABLE = "not comparable"
 
 
-def trained_keys(dataset: Dataset, partition: Partition) -> Keys:
-    """Return the keys of all rows that a run may learn from: train, val and unlabelled; sorted."""
-    keys: Keys = np.unique(row_keys(dataset)[trains(partition)])
-    return keys
+def split_keys(dataset: Dataset, partition: Partition) -> tuple[Keys, Keys]:
+    """Return the keys of all rows that a run may learn from: train, val and unlabelled; and of the others; sorted."""
+    keys, learnt = row_keys(dataset), trains(partition)
+    return np.unique(keys[learnt]), np.unique(np.delete(keys, learnt))
 
 
 def trains(partition: Partition) -> Index:
@@ -52,25 +55,55 @@ def trains(partition: Partition) -> Index:
     return np.concatenate([own[part] for own in partition.devices.values() for part in ("train", "val", "unlabelled")])
 
 
+def read_keys(run: str, *names: str) -> Keys | None:
+    """Return the keys of rows that a run's files have; None if it has none."""
+    try:
+        folder = seals.own_folder(MlflowClient().get_run(run).info.artifact_uri, f"run {run}")
+        files = [io.BytesIO((folder / name).read_bytes()) for name in names]
+    except (MlflowException, OSError):
+        return None
+    return np.concatenate([np.load(file, allow_pickle=False) for file in files])
+
+
 def read_trained(version: ModelVersion) -> Keys:
     """Return the keys of the rows that trained a version. Raises InputError if its run does not say."""
-    try:
-        folder = seals.own_folder(MlflowClient().get_run(version.run_id).info.artifact_uri, f"run {version.run_id}")
-        content = (folder / TRAINED).read_bytes()
-    except (MlflowException, OSError):
+    keys = read_keys(version.run_id, TRAINED)
+    if keys is None:
         raise InputError(
             f"version {version.version} does not say which rows trained it; was federation.hold_out random?"
-        ) from None
-    keys: Keys = np.load(io.BytesIO(content), allow_pickle=False)
+        )
     return keys
 
 
+@dataclass(frozen=True)
+class Before:
+    """The rows that are not recent, by their keys. since: their end, in words. least: recent rows that may decide."""
+
+    keys: Keys
+    since: str
+    least: int = 1
+
+
+def read_before(champion: ModelVersion, drifted: str | None, recent: Recent) -> Before | None:
+    """Return which rows are not recent: `recent` of section `run`; None where all rows decide.
+
+    champion: of its study. drifted: the last run before drift was seen, if it was.
+    """
+    if recent == "none" or (recent == "auto" and drifted is None):
+        return None
+    if recent == "auto" and (keys := read_keys(str(drifted), TRAINED, HELD)) is not None:
+        return Before(keys, "since drift was seen")
+    keys = read_keys(champion.run_id, TRAINED, HELD)
+    return None if keys is None else Before(keys, "since the champion's", 1 if recent == "auto" else recent)
+
+
 def compare(
-    candidate: ModelVersion, champion: ModelVersion, rule: Rule, criterion: Criterion, scoring: Mapping[str, Any]
-) -> tuple[str, str]:
+    candidate: ModelVersion, champion: ModelVersion, rule: Rule, criterion: Criterion, scoring: Mapping[str, Any],
+    drifted: str | None = None,
+) -> tuple[str, str]:  # fmt: skip
     """Return whether a study's version is better than an earlier study's: yes, no or not comparable; and why.
 
-    scoring: the settings of what the candidate's study is measured by.
+    scoring: the settings of what the candidate's study is measured by. drifted: see :func:`read_before`.
     """
     refs = [Ref(candidate.tags[tag], 0) for tag in (DATA, PARTITION)]
     try:
@@ -79,7 +112,8 @@ def compare(
         if scoring:
             measured = measures(**scoring, classes=dataset.classes)
         served, rival = read_models(candidate), read_models(champion)
-        return judge(dataset, partition, trained, served, rival, criterion, measured)
+        before = read_before(champion, drifted, rule.recent)
+        return judge(dataset, partition, trained, served, rival, criterion, measured, before)
     except DamagedBlob:
         return INCOMPARABLE, "its data are no longer in the cache; run its study again"
     except InputError as reason:
@@ -88,11 +122,12 @@ def compare(
 
 def judge(
     dataset: Dataset, partition: Partition, trained: Keys, candidate: ServedModels, champion: ServedModels,
-    criterion: Criterion, scoring: Scoring = Scoring(),
+    criterion: Criterion, scoring: Scoring = Scoring(), before: Before | None = None,
 ) -> tuple[str, str]:  # fmt: skip
     """Return whether a candidate is better than the champion, yes or no, and why. Raises InputError if nothing can say.
 
     dataset, partition: today's, on which the candidate was trained. trained: the keys of the champion's training rows.
+    before: the rows that do not decide, where enough others are there.
     """
     schema = champion.schema
     require_same(dataset, schema)
@@ -105,23 +140,37 @@ def judge(
     part = (uniform(keys, "part") * PARTS).astype(np.int64)
     rows = unseen(dataset, partition, keys, trained)
     comparable = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}
-    pairs = {}
+    pairs, late = {}, {}
     for who, index in comparable.items():
         i = torch.from_numpy(index)
         y = dataset.train.y[i]
         predicted, rival = predict(candidate, who, Data(dataset.train.x[i], y)), predict(champion, who, Data(x[i], y))
         pairs[who] = Paired(predicted, rival, y, part[index])
+        if before is not None and (new := ~np.isin(keys[index], before.keys)).any():
+            late[who] = Paired(predicted[new], rival[new], y[new], part[index][new])
     gain = challenge(pairs, criterion, scoring)
+    count = describe(gain, pairs, criterion)
+    if before is not None:
+        enough = sum(len(pair.y) for pair in late.values()) >= before.least
+        recent = challenge(late, criterion, scoring) if enough else None
+        decides = "these" if recent is not None else "too few, all rows"
+        count = f"{describe(recent, late, criterion)}, {before.since} ({decides} decide); on all: {count}"
+        gain = recent or gain
     better, reason = verdict(gain, criterion)
-    metric = criterion.metric
-    count = f"{sum(len(pair.y) for pair in pairs.values()):,} rows of {len(pairs)} devices that trained neither"
-    if gain is not None:
-        low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)
-        text = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
-        count = f"{text.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
     others = f"left out, as the champion has no model for it: {', '.join(sorted({*rows} - {*comparable}))}"
     sentences = (count, reason, others if len(comparable) < len(rows) else "")
     return "yes" if better else "no", "; ".join(filter(None, sentences))
+
+
+def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterion) -> str:
+    """Return a gain with its interval, if there is one, and the rows that it is of."""
+    metric, rows = criterion.metric, sum(len(pair.y) for pair in pairs.values())
+    count = f"{rows:,} rows of {len(pairs)} devices that trained neither"
+    if gain is None:
+        return count
+    low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)
+    text = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
+    return f"{text.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
 
 
 def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) -> dict[str, Index]:

@@ -34,6 +34,7 @@ from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.proposals import (
     AGAINST,
+    BEFORE_DRIFT,
     BETTER,
     FINAL_FIT_OF,
     PROPOSAL,
@@ -134,7 +135,8 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
             return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")
         scoring = read_origin(client, candidate).setting.scoring
         criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
-        return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring))
+        drifted = champion.tags.get(BEFORE_DRIFT)
+        return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring, drifted))
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")

@@ -16,6 +16,9 @@ FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 """The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
 
 
+BEFORE_DRIFT = "fedcore.before_drift"
+"""The tag of a champion from whose training rows those of later runs have drifted: the last run before."""
+
 SHOWN = "fedcore.shown"
 """The tag of a first champion, or one proposed as such, that the answer did not recommend: no."""
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedcore.config.nightly import Event
-from fedcore.config.studies import run_section
+from fedcore.config.studies import Recent, run_section
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
@@ -106,17 +106,18 @@ class Rule:
     """By what a challenge of a champion is decided (fedcore/pipeline/record/challenge.py).
 
     store: has the data of the candidate's run. criterion: the least difference that matters, and the devices that
-    count; its metric is replaced by that of the candidate's study.
+    count; its metric is replaced by that of the candidate's study. recent: as in section `run`.
     """
 
     store: Store
     criterion: Criterion
+    recent: Recent = "none"
 
 
 def rule_of(params: Mapping[str, Any]) -> Rule:
     """Return the rule of section `run`."""
     run = run_section(params)
-    return Rule(open_store(run.store), run.criterion)
+    return Rule(open_store(run.store), run.criterion, run.recent)
 
 
 @dataclass(frozen=True)

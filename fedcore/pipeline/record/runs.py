@@ -52,9 +52,9 @@ from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed, naming
-from fedcore.pipeline.files import SCHEMA, TABLE, TRAINED
+from fedcore.pipeline.files import HELD, SCHEMA, TABLE, TRAINED
 from fedcore.pipeline.record import models, promotion, seals
-from fedcore.pipeline.record.challenge import trained_keys
+from fedcore.pipeline.record.challenge import split_keys
 from fedcore.pipeline.record.contents import (
     DEVICES,
     FOLDS,
@@ -82,8 +82,8 @@ from fedcore.pipeline.record.contents import (
 from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.proposals import FINAL_FIT_OF, PROPOSAL, STUDY_RUN
-from fedcore.pipeline.record.registry import CHAMPION, FAMILY, registered
+from fedcore.pipeline.record.proposals import BEFORE_DRIFT, FINAL_FIT_OF, PROPOSAL, STUDY_RUN, study_run
+from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, registered
 from fedcore.pipeline.record.result import (
     ComparedRequest,
     Notice,
@@ -185,7 +185,7 @@ class Record:
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
             files=origin_files(result)
-            | ({TRAINED: trained_rows(store, result.prepared)} if stable else {}),
+            | (keys_of_rows(store, result.prepared) if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -413,7 +413,8 @@ class Record:
     def check_drift(self, store: Store, result: Result) -> list[Notice]:
         """Compare the training rows of a result with those of its model's champion; returns a line about them.
 
-        There is none without a champion, without a reference of it, and if both have the same data.
+        There is none without a champion, without a reference of it, and if both have the same data. While they drift, a
+        tag of the champion names the last run before they did.
         """
         champion = promotion.alias(self.client, registered(result.setting.model_name), CHAMPION)
         if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
@@ -432,6 +433,11 @@ class Record:
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
             return [Notice(f"{beside}: drift not checked: other columns or classes")]
         changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
+        if changes and BEFORE_DRIFT not in champion.tags:
+            last = promotion.alias(self.client, champion.name, CANDIDATE) or champion
+            self.client.set_model_version_tag(champion.name, champion.version, BEFORE_DRIFT, study_run(last))
+        elif not changes and BEFORE_DRIFT in champion.tags:
+            self.client.delete_model_version_tag(champion.name, champion.version, BEFORE_DRIFT)
         return [Notice(f"{beside}: {'; '.join(changes) or 'nothing has moved'}", "drifted" if changes else None)]
 
     def find_source(self, model_name: str, word: str) -> tuple[Origin, PromotionCandidate]:
@@ -566,9 +572,10 @@ def source_tags() -> dict[str, str]:
 
 
 @lru_cache(maxsize=8)
-def trained_rows(store: Store, of: PreparedData) -> bytes:
-    """Return the keys of the rows that a run may learn from as a file; those of a study's seeds are remembered."""
-    return to_npy(trained_keys(*store.get((of.dataset, of.partition))))
+def keys_of_rows(store: Store, of: PreparedData) -> dict[str, bytes]:
+    """Return the keys of the rows that a run may learn from, and of others, as files; a study's seeds share them."""
+    trained, held = split_keys(*store.get((of.dataset, of.partition)))
+    return {TRAINED: to_npy(trained), HELD: to_npy(held)}
 
 
 def has_result(run: Run, result: str) -> bool:

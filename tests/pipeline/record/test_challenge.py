@@ -20,11 +20,12 @@ from fedcore.data.schema import Column, Schema
 from fedcore.partition import Partition, partition, training
 from fedcore.partition.stable import Keys, row_keys
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.files import TRAINED
+from fedcore.pipeline.files import HELD, TRAINED
 from fedcore.pipeline.record import challenge, models, seals
-from fedcore.pipeline.record.challenge import judge, require_same, trained_keys, unseen
+from fedcore.pipeline.record.challenge import Before, judge, require_same, split_keys, unseen
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import Criterion
+from fedcore.types.federation import Scoring
 
 CRITERION = Criterion(min_effect=0.01, least_test=20)
 COLUMNS = (Column("load", "number"), Column("heat", "number"), Column("sensor", "text", ("old", "new")))
@@ -72,6 +73,7 @@ class Night:
     made: Partition
     served: ServedModels
     trained: Keys
+    held: Keys
 
 
 def study(night: int, hold_out: str = "stable") -> Night:
@@ -92,7 +94,7 @@ def study(night: int, hold_out: str = "stable") -> Night:
     model = Model(({name: tensor.detach() for name, tensor in params.items()},))
     schema = fit_schema(data, training(made), "none")
     served = ServedModels(schema, ((model, net),), dict.fromkeys(made.names, 0))
-    return Night(night, data, made, served, trained_keys(data, made))
+    return Night(night, data, made, served, *split_keys(data, made))
 
 
 def truth(one: Night, other: Night) -> float:
@@ -132,6 +134,20 @@ def test_a_month_has_the_right_promotions():
     assert all(abs(gains[night]) < 0.02 for night in range(1, SHIFT))
     missed = [night for night, gain in gains.items() if gain > 0.03 and night not in promoted]
     assert len(missed) <= 2
+
+
+def test_recent_rows_decide_where_there_are_enough_and_say_so():
+    """After new sensors these alone tell that the candidate is better; all rows and too few of them do not."""
+    champion, last, now = study(0), study(SHIFT - 1), study(SHIFT + 2)
+    models = champion.trained, now.served, champion.served, replace(CRITERION, min_effect=0.2), Scoring()
+    keys = np.concatenate([last.trained, last.held])
+    late = int((~np.isin(row_keys(now.data), keys)).sum())
+    assert late == 3 * DAILY
+    assert judge(now.data, now.made, *models)[0] == "no"
+    better, why = judge(now.data, now.made, *models, Before(keys, "since then"))
+    assert (better, "since then (these decide); on all: " in why) == ("yes", True)
+    better, why = judge(now.data, now.made, *models, Before(keys, "since then", late))
+    assert (better, "since then (too few, all rows decide); on all: " in why) == ("no", True)
 
 
 @pytest.mark.slow
@@ -188,6 +204,7 @@ def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_p
                      [(one.served.models[0][0], 0)], one.served.devices)  # fmt: skip
         if files:
             np.save(folder / TRAINED, one.trained)
+            np.save(folder / HELD, one.held)
         client.log_artifacts(run.info.run_id, str(folder))
         seals.seal("fedcore-month", f"{run.info.artifact_uri}/model")
         tags = {challenge.DATA: store.put(one.data).digest, challenge.PARTITION: store.put(one.made).digest}
@@ -200,6 +217,12 @@ def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_p
     (old, new), said = nights, challenge.compare(now, before, rule, CRITERION, {})
     assert said == judge(new.data, new.made, old.trained, new.served, old.served, CRITERION)
     assert said[0] == "yes"
+    auto, quiet = replace(rule, recent="auto"), (CRITERION, {}, None)
+    assert challenge.compare(now, before, auto, *quiet) == said
+    for recent, drifted in ((auto, before.run_id), (auto, "pruned"), (replace(rule, recent=5), None)):
+        late = challenge.compare(now, before, recent, CRITERION, {}, drifted)
+        assert late[1].endswith(f"(these decide); on all: {said[1]}")
+        assert ("since drift was seen" in late[1]) == (drifted == before.run_id)
     assert "which rows trained it" in challenge.compare(now, silent, rule, CRITERION, {})[1]
     store.drop(Ref(now.tags[challenge.DATA], 0))
     lost = challenge.compare(now, before, rule, CRITERION, {})

@@ -20,7 +20,7 @@ from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.record import models, promotion, runs, seals
+from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
 from fedcore.pipeline.record.contents import about_data
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Notice, PreparedData, StudyOnData
 from fedcore.types.method import Model, Threshold
@@ -119,11 +119,12 @@ def test_a_model_whose_logging_was_killed_is_continued(
 
 def test_the_keys_of_equal_training_rows_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(runs, "trained_keys", lambda _, made: asked.append(made.digest) or np.array([1], np.uint64))
+    keys = np.array([1], np.uint64)
+    monkeypatch.setattr(runs, "split_keys", lambda _, made: asked.append(made.digest) or (keys, keys))
     store: Any = type("Known", (), {"get": lambda _, refs: refs})()
     for _ in range(2):
         for seed in "012":
-            runs.trained_rows(store, PreparedData(Ref("data", 1), Ref(seed, 1)))
+            runs.keys_of_rows(store, PreparedData(Ref("data", 1), Ref(seed, 1)))
     assert asked == ["0", "1", "2"]
 
 
@@ -285,3 +286,10 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     (moved,) = said(dataset(2.0))
     assert moved.line.startswith(f"{beside}column 'heat' moved in 2 groups of rows, most on ")
     assert moved.event == "drifted"
+    drifted = promotion.alias(client, version.name, registry.CHAMPION)
+    assert drifted is not None
+    assert drifted.tags[proposals.BEFORE_DRIFT] == run.info.run_id
+    said(dataset(0.0))
+    drifted = promotion.alias(client, version.name, registry.CHAMPION)
+    assert drifted is not None
+    assert proposals.BEFORE_DRIFT not in drifted.tags
