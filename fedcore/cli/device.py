@@ -72,7 +72,7 @@ def start(
     limit_memory(max_gigabytes)
     folder = memory or kit / "memory"
     folder.mkdir(parents=True, exist_ok=True)
-    with only_one(opened):
+    with only_one(kit):
         waits = find_server(opened)
         cell = DeviceCell(opened, FieldDevice(opened.name, rows, folder, consent, keys=Keys(opened), overrun=give_up))
         for line in describe(consent):

@@ -200,18 +200,18 @@ def check_kit(kit: Kit) -> datetime:
 
 
 @contextmanager
-def only_one(kit: Kit) -> Iterator[None]:
-    """Refuse that a second process takes the place of one that runs with the same kit."""
+def only_one(kit: Path, part: str = "own.key") -> Iterator[None]:
+    """Refuse a second process with a kit, such as one that takes a device's place. part: the file that is locked."""
     try:
         import fcntl
     except ImportError:  # Windows
         yield
         return
-    with (kit.folder / "own.key").open("rb") as file:
+    with (kit / part).open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"{kit.folder}: another process runs with this kit; end that one first") from None
+            raise InputError(f"{kit}: another process runs with this kit; end that one first") from None
         yield
 
 

@@ -322,7 +322,8 @@ class Field:
                     continue
             for name in devices:
                 packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
-                shared[name] = {part: on_shared[part] for part in ("shared", "inference") if part in on_shared}
+                here = ("shared", "inference") if len(test) else ("shared",)  # else a device counts the products
+                shared[name] = {part: on_shared[part] for part in here if part in on_shared}
         scored = self._answers(packed, lambda name, answer: read_scores(name, answer, self.plan.task))
         # By device, as `measure` puts the parts together.
         return {name: {name: scores | shared[name]} for name, scores in scored.items()}

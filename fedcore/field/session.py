@@ -12,7 +12,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.rounds import RoundResult
 from fedcore.errors import InputError
 from fedcore.field import station
-from fedcore.field.kits import read_kit
+from fedcore.field.kits import only_one, read_kit
 from fedcore.field.runs import Setup, StoredRun, plan_run, read_run, read_setup, run_with_devices
 from fedcore.field.study import FieldStudy, rows_of, run_study
 
@@ -45,17 +45,18 @@ def choose_method(kit: Path, name: str | None, settings: Mapping[str, Any]) -> M
 @contextmanager
 def open_link(kit: Path, setup: Setup, seconds: float, notify: Notify) -> Iterator[tuple[Any, set[str]]]:
     """Open the way to the devices, and wait for them; who is away is named, and waited for no more."""
-    link: Any = station.find(kit)
-    if link is None:
-        from fedcore.field.cells import Cells
+    with only_one(kit, "setup.json"):  # of two runs at once each would take the other's steps from the devices
+        link: Any = station.find(kit)
+        if link is None:
+            from fedcore.field.cells import Cells
 
-        link = Cells(read_kit(kit))
-    try:
-        if away := link.wait_for([*setup.devices], seconds):
-            notify(f"not connected: {', '.join(away)}")
-        yield link, {*away}
-    finally:
-        link.close()
+            link = Cells(read_kit(kit))
+        try:
+            if away := link.wait_for([*setup.devices], seconds):
+                notify(f"not connected: {', '.join(away)}")
+            yield link, {*away}
+        finally:
+            link.close()
 
 
 @dataclass(frozen=True)

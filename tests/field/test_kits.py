@@ -167,7 +167,7 @@ def test_a_spoiled_kit_is_one_line(part, harm, two, tmp_path):
 
 
 def test_a_second_process_with_one_kit_is_refused(two):
-    kit = read_kit(two["a"])
+    kit = two["a"]
     with only_one(kit), pytest.raises(InputError, match=r"a: another process runs with this kit; end that one first$"):
         only_one(kit).__enter__()
     with only_one(kit):  # once the first one has ended
@@ -177,8 +177,8 @@ def test_a_second_process_with_one_kit_is_refused(two):
 def test_a_kit_that_is_unpacked_again_is_the_same_for_a_second_process(two, tmp_path):
     shutil.copytree(two["a"], tmp_path / "a")
     whole = archive(tmp_path / "a")
-    with only_one(read_kit(unpack_kit(whole))), pytest.raises(InputError, match="another process runs with this kit"):
-        only_one(read_kit(unpack_kit(whole))).__enter__()
+    with only_one(unpack_kit(whole)), pytest.raises(InputError, match="another process runs with this kit"):
+        only_one(unpack_kit(whole)).__enter__()
 
 
 @pytest.mark.slow

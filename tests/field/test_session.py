@@ -14,6 +14,7 @@ from plant_rows import on_devices
 from fedcore import InputError, method
 from fedcore.core.evaluation import metrics
 from fedcore.field import deployed, station
+from fedcore.field.kits import only_one
 from fedcore.field.runs import Study, write_setup
 from fedcore.field.session import choose_method, play
 
@@ -55,6 +56,8 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     assert (row.label, row.name, row.settings["rounds"]) == ("mine", "ditto", 2)
     field_run = play(kit, row, "one", seconds=20.0)
     assert (field_run.stored.plan.seed, len(field_run.stored.turns)) == (4, 2)
+    with only_one(kit, "setup.json"), pytest.raises(InputError, match="server: another process runs with this kit"):
+        play(kit, row, "two", seconds=20.0)
     again = play(kit, row, "one", seconds=20.0)  # it is over
     assert bits(again.stored.turns) == bits(field_run.stored.turns)
 

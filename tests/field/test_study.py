@@ -27,8 +27,10 @@ KEY = ["method", "seed", "device", "split", "metric"]
 
 
 def numbers(table: pd.DataFrame) -> pd.Series:
-    """What devices score after the last round, and what they send, of the rows that study and field have both."""
-    wanted = table["split"].isin(["val", "test", "traffic"]) & table["method"].isin([row.label for row in ROWS])
+    """What devices score after the last round, its cost, and what they send, of the rows that both have."""
+    wanted = table["split"].isin(["val", "test", "traffic", "inference"]) & table["method"].isin(
+        [row.label for row in ROWS]
+    )
     return table[wanted].groupby([*KEY, "stage", "round"])["value"].first().sort_index()
 
 
