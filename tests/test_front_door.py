@@ -229,7 +229,9 @@ def test_worker_processes_give_the_same_bits_with_a_common_scale(sites: fc.Datas
 
 
 @pytest.mark.slow
-def test_models_predict_the_rows_of_a_frame_by_the_names_of_its_columns(tmp_path: Path):
+def test_models_predict_the_rows_of_a_frame_by_the_names_of_its_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """Texts and gaps included; scored on the very rows that the partition held out."""
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"a": rng.normal(size=120), "kind": rng.choice(["x", "y"], 120), "who": np.arange(120) % 3})
@@ -246,6 +248,9 @@ def test_models_predict_the_rows_of_a_frame_by_the_names_of_its_columns(tmp_path
         assert (guess == held["y"]).mean() == scored[name]
     with pytest.raises(fc.InputError, match="column 'kind' is not there"):
         result.models["0"].predict(rows[["a"]])
+    capsys.readouterr()
+    result.models["0"].predict(held.assign(kind="strange").head(2))
+    assert capsys.readouterr().err == "column 'kind': 2 rows have 'strange', unknown in training\n"
 
 
 def test_models_of_a_federation_of_ones_own_predict():

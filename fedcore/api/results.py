@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,18 +17,19 @@ from torch import Tensor
 from fedcore.api.federation import DividedDataset, federation_of
 from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
-from fedcore.core.evaluation import outputs
+from fedcore.core.evaluation import outputs_of_new
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
-from fedcore.data.encoding import encode
+from fedcore.data.encoding import encode, unknown_texts
 from fedcore.data.inputs import Input, as_mapping, side_by_side
 from fedcore.data.prepare import in_unit, prepare
+from fedcore.data.schema import Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
-from fedcore.nets.inputs import largest_integer, takes_integers
+from fedcore.nets.inputs import takes_integers
 from fedcore.report import latex
 from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
@@ -86,7 +88,7 @@ class DeployedModel:
         """Return what the model says of examples: log-probabilities, standardised numbers, or logits of labels."""
         inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
         with one_thread():
-            return outputs(self.model, self.net, inputs, self.task)
+            return outputs_of_new(self.model, self.net, inputs, self.task)
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
@@ -100,8 +102,6 @@ class DeployedModel:
         if not examples.isfinite().all():
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):
-            if largest_integer(examples) is None:
-                raise InputError("predict: x has other numbers than whole ones from 0, which the embedding looks up")
             return examples.float()
         if self.pixels and examples.dtype != torch.uint8:
             if examples.is_floating_point() or not ((examples >= 0) & (examples <= 255)).all():
@@ -173,7 +173,7 @@ class Result:
                 device.net,
                 tuple(device.data.train.x.shape[1:]),
                 partial(prepare, fit=schema.devices[name]) if schema else _as_given,
-                partial(encode, schema=schema, device=name) if schema and schema.columns else None,
+                partial(_encode, schema=schema, device=name) if schema and schema.columns else None,
                 LABEL_KINDS[fed.task],
                 fed.scoring.label_scale,
                 schema.several if schema else (),
@@ -181,6 +181,11 @@ class Result:
             )
             for name, device in fed.devices.items()
         }
+
+
+def _encode(rows: pd.DataFrame, schema: Schema, device: str) -> Tensor:
+    sys.stderr.writelines(f"{line}\n" for line in unknown_texts(rows, schema))
+    return encode(rows, schema, device)
 
 
 def _as_given(data: Data) -> Data:

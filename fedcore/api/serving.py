@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from fedcore.core.evaluation import outputs
-from fedcore.data.encoding import column_texts, encode, from_json
+from fedcore.core.evaluation import outputs_of_new
+from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, SEQUENCES, LabelKind
@@ -38,7 +38,8 @@ from fedcore.types.federation import Net
 from fedcore.types.method import Model, Threshold
 
 SCHEMA, MODELS, ONE_FILE = "schema.json", "models.json", "models.safetensors"
-LABEL, PROBABILITY, THRESHOLD, PREDICTED_AS = "label", "probability", "threshold", "predicted_as"
+LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
+PREDICTED_AS, UNKNOWN = "predicted_as", "unknown"
 DEVICE, NEW_DEVICE = "device", "a new device"
 """The column of each row's device where the training data's is not there; in PREDICTED_AS: of no known device."""
 
@@ -64,7 +65,8 @@ class ServedModels:
         other column. Where there are several, the columns are `label_NAME`, 0 or 1, and `probability_NAME` of each;
         where each step has one, `label_STEP`, its most probable class, and `probability_STEP`, steps counted from 0.
         With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
-        If a row is of no known device, `predicted_as` says for whom each one is, unless that changes nothing.
+        If a row is of no known device, `predicted_as` says for whom each one is, unless that changes nothing. If a text
+        was unknown in training, which counts as a missing one, `unknown` names each row's columns that have one.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows, or a name for each row; None: of each row the device in the column of
@@ -85,6 +87,10 @@ class ServedModels:
             answers = answers.to(of_part.dtype)
             answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
+        if isinstance(rows, pd.DataFrame) and (unknown := dict(unknown_cells(rows, self.schema))):
+            of_rows = zip(*unknown.values(), strict=True)
+            named = [", ".join(name for name, text in zip(unknown, texts, strict=True) if text) for texts in of_rows]
+            predictions[UNKNOWN] = named
         if None not in owners or not names_devices(self.schema):
             return predictions
         return predictions.assign(**{PREDICTED_AS: [NEW_DEVICE if owner is None else owner for owner in owners]})
@@ -132,7 +138,7 @@ class ServedModels:
 
     @property
     def output_columns(self) -> list[str]:
-        """The columns of a prediction with every class; PREDICTED_AS may follow."""
+        """The columns of a prediction with every class; UNKNOWN and PREDICTED_AS may follow."""
         if self.task.standardised:
             return [LABEL]
         if not self.task.has_classes:
@@ -180,7 +186,7 @@ class ServedModels:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():
-            return in_unit(outputs(model, net, x, self.task), self.schema.label_scale)
+            return in_unit(outputs_of_new(model, net, x, self.task), self.schema.label_scale)
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str | None]:
         """Return whose model predicts each row; None: a new device's."""

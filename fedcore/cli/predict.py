@@ -178,7 +178,7 @@ def kept_columns(
     """Return the columns to write before the predictions: those of `keep`, and each row's device, if it is known."""
     import pandas as pd
 
-    from fedcore.api.serving import DEVICE, PREDICTED_AS
+    from fedcore.api.serving import DEVICE, PREDICTED_AS, UNKNOWN
 
     names: list[str] = []
     if keep is not None:
@@ -188,7 +188,7 @@ def kept_columns(
     for name in names:
         if name not in rows:
             raise InputError(f"--keep = {keep}: no column {name!r}; the table has: {', '.join(map(str, rows))}")
-        if name in (*index.names, *served.output_columns, PREDICTED_AS):
+        if name in (*index.names, *served.output_columns, PREDICTED_AS, UNKNOWN):
             raise InputError(
                 f"--keep = {keep}: the predictions have a column {name!r} of their own; rename the table's"
             )

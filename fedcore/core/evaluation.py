@@ -17,7 +17,8 @@ from fedcore.data.prepare import in_unit
 from fedcore.data.task import CLASSIFICATION, LabelKind, binary_loss, label_kind_of, labelled_steps
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.nets import shapes
-from fedcore.nets.inputs import multiplications
+from fedcore.nets.copies import template
+from fedcore.nets.inputs import largest_integer, multiplications, takes_integers
 from fedcore.types.federation import Data, Device, Net, OwnMetric, Params, Scoring, Splits, is_handle
 from fedcore.types.method import Deploy, Message, Model, Scores, step_word
 
@@ -39,6 +40,16 @@ def outputs(model: Model, net: Net, x: Tensor, kind: LabelKind = CLASSIFICATION)
     net: the device's, for a model that has none of its own. kind: what the net was trained for.
     """
     return outputs_of_all(model, net, [x], kind)[0]
+
+
+def outputs_of_new(model: Model, net: Net, x: Tensor, kind: LabelKind) -> Tensor:
+    """Return the same for new examples; refuses numbers that an embedding cannot look up."""
+    if takes_integers(template(model.net or net)) and largest_integer(x) is None:
+        raise InputError(why := "predict: x has other numbers than whole ones from 0, as an embedding needs", why)
+    try:
+        return outputs(model, net, x, kind)
+    except IndexError as error:
+        raise InputError(why := "predict: x has a number for which an embedding has no entry", why) from error
 
 
 def outputs_of_all(model: Model, net: Net, parts: Sequence[Tensor], kind: LabelKind = CLASSIFICATION) -> list[Tensor]:

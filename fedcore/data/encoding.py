@@ -5,7 +5,7 @@ for each of its categories, 1 where it is that one and 0 elsewhere, so that a mi
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
 from unicodedata import normalize
@@ -62,20 +62,26 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
     return fill_and_scale(x, fit).float()
 
 
-def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
-    """Return a line for each column with texts that are no category of the schema: they count as none of them.
+def unknown_cells(rows: pd.DataFrame, schema: Schema) -> Iterator[tuple[str, NDArray[np.str_]]]:
+    """Return each column with texts that are no category of the schema, and these texts, (N,), "" in other rows.
 
-    A column that is not there has none; `encode` refuses it.
+    They count as none of the categories. A column that is not there has none; `encode` refuses it.
     """
-    lines = []
     rows = without_markers(rows, schema)
     for column in schema.columns:
         if column.kind == "text" and column.name in rows:
             values = column_texts(rows, column.name, schema.spelling)
-            strange = pd.Series(values[(values != "") & ~np.isin(values, column.categories)])
-            if len(strange):
-                named = ", ".join(repr(word) for word in strange.unique()[:3])
-                lines.append(f"column {column.name!r}: {len(strange)} rows have {named}, unknown in training")
+            if (strange := np.where(np.isin(values, column.categories), "", values)).any():
+                yield column.name, strange
+
+
+def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
+    """Return a line for each column of `unknown_cells`."""
+    lines = []
+    for name, values in unknown_cells(rows, schema):
+        strange = pd.Series(values[values != ""])
+        named = ", ".join(repr(word) for word in strange.unique()[:3])
+        lines.append(f"column {name!r}: {len(strange)} rows have {named}, unknown in training")
     return lines
 
 

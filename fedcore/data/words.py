@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ WORD = re.compile(r"[.,;!?]|[\w']+")
 
 def words_of(text: str) -> list[str]:
     """Split a text into words, with their apostrophes, and the marks .,;!? (LEAF, Sent140)."""
-    return WORD.findall(text)
+    return WORD.findall(normalize("NFC", text))
 
 
 def vocabulary_of(texts: Iterable[str], size: Count = VOCABULARY) -> dict[str, int]:

@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedcore import Data, InputError
 from fedcore.data import Dataset, load, schema_of
-from fedcore.data.encoding import encode, from_json, to_json, unknown_texts
+from fedcore.data.encoding import encode, from_json, to_json, unknown_cells, unknown_texts
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
@@ -175,6 +175,9 @@ def test_an_unknown_text_is_none_of_the_categories_and_is_named(made: Made):
     assert line == f"column 'model': {len(frame) - 2} rows have 'Z9', 'Z8', unknown in training"
     assert unknown_texts(frame, schema) == []
     assert unknown_texts(frame.drop(columns="model"), schema) == []
+    for text in (" A1", "a1", "A1\u200b", "9", 9):  # served rows are taken as they come
+        ((name, texts),) = unknown_cells(frame.assign(model=[text, *frame["model"][1:]]).head(1), schema)
+        assert (name, texts.tolist()) == ("model", [str(text)])
 
 
 def test_a_schema_is_json_and_nothing_else_is_a_schema(made: Made, tmp_path: Path):

@@ -7,6 +7,7 @@ from fedcore.data.words import FIRST, UNKNOWN, stored_vocabulary, to_numbers, vo
 
 def test_words_keep_apostrophes_and_marks():
     assert words_of("I can't wait!! @you: 3, yes?") == ["I", "can't", "wait", "!", "!", "you", "3", ",", "yes", "?"]
+    assert words_of("Gro\u0308\u00dfe") == words_of("Gr\u00f6\u00dfe") == ["Gr\u00f6\u00dfe"]
 
 
 def test_vocabulary_has_the_most_frequent_words():

@@ -209,6 +209,9 @@ def test_an_embedding_looks_up_the_shared_test_set_and_new_rows_too():
     model = fc.run(fc.fedavg(training={"epochs": 1}), fc.federate(fc.from_arrays(x, y), fc.iid(), **split)).models
     with pytest.raises(fc.InputError, match="predict: x has other numbers than whole ones from 0"):
         model["device-00"].predict(x + 0.5)
+    for more in (x + 1, x.astype(float) + 1, x + 10**6):
+        with pytest.raises(fc.InputError, match="predict: x has a number for which an embedding has no entry"):
+            model["device-00"].probabilities(more)
 
 
 @pytest.mark.parametrize("name", ["analytic", "gaussian_distillation"])

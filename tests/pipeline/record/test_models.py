@@ -39,6 +39,7 @@ ROWS = pd.DataFrame(
     },
     index=[10, 11, 12, 13],
 )  # fmt: skip
+KNOWN = ROWS.replace("odd", "new")
 
 
 def member(net: int, seed: int) -> dict[str, torch.Tensor]:
@@ -58,7 +59,9 @@ def expected(model: Model, net: Net, rows: pd.DataFrame, device: str | None) -> 
     with one_thread():
         found = outputs(model, net, encode(rows, SCHEMA, device))
     names = np.array(SCHEMA.classes, dtype=object)[found.argmax(1).numpy()]
-    return pd.DataFrame({"label": names, "probability": found.amax(1).exp().numpy()}, index=rows.index)
+    labels = pd.DataFrame({"label": names, "probability": found.amax(1).exp().numpy()}, index=rows.index)
+    unknown = rows["kind"] == "odd"
+    return labels.assign(unknown=np.where(unknown, "kind", "")) if unknown.any() else labels
 
 
 def test_each_devices_rows_are_predicted_by_its_model_with_the_same_bits(tmp_path: Path):
@@ -67,7 +70,8 @@ def test_each_devices_rows_are_predicted_by_its_model_with_the_same_bits(tmp_pat
         mine = ROWS[ROWS["site"] == device]
         known = expected(model, NETS[net], mine, device)
         pd.testing.assert_frame_equal(served.predict(mine.drop(columns="site"), device), known, check_exact=True)
-        pd.testing.assert_frame_equal(served.predict(ROWS).loc[mine.index], known, check_exact=True)
+        found = served.predict(ROWS).loc[mine.index, [*known]]
+        pd.testing.assert_frame_equal(found, known, check_exact=True)
     assert list(served.predict(ROWS).index) == list(ROWS.index)
 
 
@@ -186,9 +190,10 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
     lines = done.stdout.splitlines()
     for text, known in zip(lines, (served.predict(hard), served.predict(hard, B), served.predict(hard)), strict=False):
         said = json.loads(text)
-        assert said["columns"] == ["label", "probability"]
-        assert [label for label, _ in said["data"]] == known["label"].tolist()
-        assert [np.float32(p) for _, p in said["data"]] == known["probability"].tolist()
+        assert said["columns"] == ["label", "probability", "unknown"]
+        assert [label for label, *_ in said["data"]] == known["label"].tolist()
+        assert [np.float32(p) for _, p, _ in said["data"]] == known["probability"].tolist()
+        assert [column for *_, column in said["data"]] == ["", "", KIND, ""]
     (status, answer), *refused = map(json.loads, lines[3 : 3 + len(requests)])
     assert (status, [row["label"] for row in answer["predictions"]]) == (200, served.predict(hard)["label"].tolist())
     for (status, answer), (_, _, line) in zip(refused, REFUSED, strict=True):
@@ -291,7 +296,7 @@ def test_a_threshold_decides_between_two_classes(tmp_path: Path):
         p = outputs(model, net, encode(ROWS, two, None)).exp()[:, 0].numpy()
     value = float(np.sort(p)[1])  # three rows reach it, one of them exactly
     models.write(tmp_path / "files", two, SECTIONS, [(model, 0)], {}, Threshold("bad", value))
-    found = serving.load(tmp_path / "files").predict(ROWS).drop(columns="predicted_as")
+    found = serving.load(tmp_path / "files").predict(ROWS).drop(columns=["unknown", "predicted_as"])
     assert (found["label"] == "bad").tolist() == (p >= value).tolist()
     np.testing.assert_allclose(found["probability"], np.where(p >= value, p, 1 - p), rtol=1e-6)
     assert found["threshold"].tolist() == [value] * 4
@@ -330,12 +335,12 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path, mean: float):
     params = [nets.init(net, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     models.write(tmp_path / "files", schema, [section], [(Model(tuple(params), (0.25, 0.75)), 0)], {"A": 0, "B": 0})
     served = serving.load(tmp_path / "files")
-    found = served.predict(ROWS, "A", every_class=True)
-    x = encode(ROWS, schema, "A")
+    found = served.predict(KNOWN, "A", every_class=True)
+    x = encode(KNOWN, schema, "A")
     one, other = (outputs(Model((of,)), net, x, served.task).numpy()[:, 0] for of in params)
     np.testing.assert_allclose(found["label"] - mean, 20 * (0.25 * one + 0.75 * other), rtol=1e-5, atol=1e-4)
     pd.testing.assert_frame_equal(
-        served.predict(ROWS.iloc[:1], "A"), served.predict(ROWS, ["A", "B", "B", "B"]).iloc[:1]
+        served.predict(KNOWN.iloc[:1], "A"), served.predict(KNOWN, ["A", "B", "B", "B"]).iloc[:1]
     )
     assert [*found] == served.output_columns == ["label"]
     data = Dataset(
@@ -360,10 +365,10 @@ def test_several_labels_are_predicted_with_their_probabilities(tmp_path: Path):
     params = [nets.init(net, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     models.write(tmp_path / "files", schema, [section], [(Model(tuple(params), (0.25, 0.75)), 0)], {"A": 0, "B": 0})
     served = serving.load(tmp_path / "files")
-    found = served.predict(ROWS)
+    found = served.predict(KNOWN)
     assert [*found] == served.output_columns == ["label_leak", "label_wear", "probability_leak", "probability_wear"]
     for device in "AB":
-        x = encode(own := ROWS[ROWS["site"] == device], schema, device)
+        x = encode(own := KNOWN[KNOWN["site"] == device], schema, device)
         one, other = (outputs(Model((of,)), net, x, served.task).sigmoid().numpy() for of in params)
         mean = 0.25 * one + 0.75 * other
         np.testing.assert_allclose(found.loc[own.index].iloc[:, 2:], mean, rtol=1e-5)
