@@ -37,7 +37,7 @@ STARTS = (0.0, 1.7e9, 5.4e6, 2460000.5, 101325.0, -1e5)
 def draw(number: int) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return a table, and the settings of section data that read it."""
     rng = np.random.default_rng(number)
-    count = int(rng.integers(30, 90))
+    count = int(rng.integers(45, 90))
 
     def names() -> Any:
         values = NAMES[rng.integers(len(NAMES))]
