@@ -122,16 +122,10 @@ def table(
     if drop_without_device and device is None:
         raise InputError("data.drop_without_device = True: the data have no column of devices; set data.device")
     dropped = []
-    for drops, columns_of, what in (
-        (drop_unlabelled, [*targets], "label"),
-        (drop_without_device, [str(device)], "device"),
-    ):
+    for drops, gaps, what in ((drop_unlabelled, targets, "label"), (drop_without_device, (str(device),), "device")):
         if drops:
-            before = sum(map(len, frames.values()))
-            frames = {
-                file: frame.dropna(subset=[*frame.columns.intersection(columns_of)]) for file, frame in frames.items()
-            }
-            dropped.append(f"{before - sum(map(len, frames.values())):,} rows without a {what} are left out")
+            frames, line = drop_missing(frames, gaps, what, rows, sources, device)
+            dropped.append(line)
     special = [name for name in (*targets, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
@@ -217,6 +211,26 @@ def read_sources(
         frames = leave_out(frames, device, excluded)
         sources = [source for source in sources if source.file in frames]
     return sources, rows, frames
+
+
+def drop_missing(
+    frames: Mapping[Path, pd.DataFrame], columns: Sequence[str], what: str, rows: Mapping[Path, RawTable],
+    sources: Sequence[Source], device: str | None,
+) -> tuple[dict[Path, pd.DataFrame], str]:  # fmt: skip
+    """Return the frames without the rows that lack a cell in some columns, and a line on these and whose none stays."""
+
+    def owners(of: Mapping[Path, pd.DataFrame]) -> set[str]:
+        if device is None:
+            return {source.device for source in sources if source.device is not None and len(of[source.file])}
+        return {name for frame in of.values() if device in frame for name in column_texts(frame, device)} - {""}
+
+    whole = {file: frame.dropna(subset=[*frame.columns.intersection([*columns])]) for file, frame in frames.items()}
+    line = f"{sum(len(frames[file]) - len(whole[file]) for file in frames):,} rows without a {what} are left out"
+    if written := sorted({text for raw in rows.values() for name in columns for text in raw.markers.get(name, {})}):
+        line += f" ({', '.join(map(repr, written))} counts as missing: data.missing_values)"
+    if gone := in_order(owners(frames) - owners(whole)):
+        line += f"; no row is left of {len(gone):,} devices: {', '.join(gone[:5])}" + ", ..." * (len(gone) > 5)
+    return whole, line
 
 
 def earlier_cells(raw: RawTable, frame: pd.DataFrame) -> dict[str, pd.Series]:

@@ -272,5 +272,14 @@ def test_rows_without_a_label_or_device_are_left_out_where_that_is_asked(tmp_pat
     data = table(tmp_path / "t.csv", rows, device="site", drop_unlabelled=True, drop_without_device=True)
     assert (data.device, data.train.x.flatten().tolist(), data.train.y.tolist()) == (("a", "b"), [1, 4], [0, 1])
     assert {"1 rows without a label are left out", "1 rows without a device are left out"} <= {*data.notes}
+    for missing, also in ((" NA", " ('NA' counts as missing: data.missing_values)"), ("", "")):
+        gaps = rows.replace("b,3,", f"b,3,{missing}").replace("b,4,1", f"b,4,{missing}\nc,5,1")
+        data = table(tmp_path / "t.csv", gaps, device="site", drop_unlabelled=True, drop_without_device=True)
+        assert f"2 rows without a label are left out{also}; no row is left of 1 devices: b" in data.notes
     with pytest.raises(InputError, match=r"data.drop_without_device = True: the data have no column of devices"):
         table(tmp_path / "t.csv", "u,y\n1,0\n2,1\n", drop_without_device=True)
+    (tmp_path / "sites").mkdir()
+    for name, label in (("a", "1\n2,0"), ("b", "")):
+        (tmp_path / f"sites/{name}.csv").write_text(f"u,y\n1,{label}\n")
+    (note,) = load("table", path=tmp_path / "sites", label="y", drop_unlabelled=True).notes
+    assert note == "1 rows without a label are left out; no row is left of 1 devices: b"
