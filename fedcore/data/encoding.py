@@ -223,6 +223,14 @@ def name_of(value: Any, spelling: Spelling) -> str:
     return name.capitalize() if name in BOOLEANS else name[:-2] if WHOLE.fullmatch(name) else name
 
 
+def alike(names: Iterable[object]) -> Iterator[list[str]]:
+    """Return groups of names that differ in case, blanks, Unicode form or a number's form alone."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted({str(name) for name in names}):
+        groups.setdefault(name_of(name, "joined"), []).append(name)
+    return (group for group in groups.values() if len(group) > 1)
+
+
 def name_of_file(stem: str, spelling: Spelling) -> str:
     """Return the device whose rows a file of this name holds."""
     return name_of(stem, spelling) if spelling == "joined" else stem

@@ -5,9 +5,12 @@ training, validation and testing, `<path>/train/<class>/...`.
 """
 
 import math
+import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +72,7 @@ def image_folder(
     if excluded and not named:
         raise InputError(f"data.exclude = {[*excluded]}: the folders in data.path = {path} name no sites")
     check_exclude(excluded, named)
+    read = {of.folder for of in folders}
     folders = [folder for folder in folders if folder.site not in excluded]
     first = [folder for folder in folders if folder.part in (None, "train")]
     classes = tuple(sorted({folder.folder.name for folder in first}))
@@ -90,7 +94,10 @@ def image_folder(
         train, squares(tested, classes, wanted, gray)[0] if tested else None, classes,
         tuple(np.repeat([str(folder.site) for folder in trained], counts).tolist()) if named else None,
         tuple(marks) if {*marks} != {"train"} else None, schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
-        notes=_notes(named, {str(part): roles[part] for part in parts}, excluded),
+        notes=(
+            *_notes(named, {str(part): roles[part] for part in parts}, excluded),
+            *_alike_notes({"classes": classes, "sites": named}), *_unread_notes(path, read),
+        ),
     )  # fmt: skip
     return scale(dataset, scaling)
 
@@ -108,11 +115,17 @@ def find_folders(path: Path, sites: bool | None) -> list[ClassFolder]:
 
 def has_sites(path: Path, inner: Sequence[Path]) -> bool:
     """Tell whether folders are sites rather than classes. Raises InputError if that is not clear."""
-    if any(pictures(folder.iterdir()) for folder in inner):
-        return False
     below = {folder: subfolders(folder) for folder in inner}
     below = {folder: subfolders_of for folder, subfolders_of in below.items() if subfolders_of}
     names = [folder.name for subfolders_of in below.values() for folder in subfolders_of]
+    if own := next((folder for folder in inner if pictures(folder.iterdir())), None):
+        both = [deeper.name for folders in below.values() for deeper in folders if pictures(deeper.iterdir())]
+        if len({*both}) < len(both):
+            raise InputError(
+                f"data.path = {path}: is {own.name!r} a class or a site? It has pictures, and folders such as "
+                f"{both[0]!r} have; set data.sites=false for classes, data.sites=true for sites, or move the others"
+            )
+        return False
     if names and len({*names}) == len(names):
         example = next(iter(below.values()))[0]
         raise InputError(
@@ -164,6 +177,31 @@ def _notes(sites: Sequence[str], roles: Mapping[str, str], exclude: Sequence[str
             lines += [f"folders: {', '.join(roles)}; test {whose}"]
     lines += [f"left out by data.exclude: {', '.join(exclude)}"] if exclude else []
     return tuple(lines)
+
+
+def _alike_notes(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for the first names of folders that look alike."""
+    from fedcore.data.encoding import alike  # pandas takes a while
+
+    for what, of in names.items():
+        for group in islice(alike(of), 3):
+            yield f"{what}: {', '.join(map(repr, group[:4]))} look alike, and are apart; rename folders to join them"
+
+
+def _unread_notes(path: Path, read: Collection[Path]) -> Iterator[str]:
+    """Yield a line on pictures that lie in no folder of a class, and one on files of other types in these."""
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    beside = sorted(file for file in files if file.suffix.lower() in TYPES and file.parent not in read)
+    if beside:
+        yield (
+            f"not read: {len(beside):,} pictures that lie in no class's folder, such as {beside[0].relative_to(path)}; "
+            "move them into one, or set data.sites"
+        )
+    others = Counter(file.suffix for file in files if file.suffix.lower() not in TYPES and file.parent in read)
+    if others:
+        kinds = ", ".join(f"{count:,} {suffix or 'without one'}" for suffix, count in others.most_common(3))
+        yield f"not read: files of other types in the classes' folders ({kinds}); convert those that are pictures"
 
 
 def subfolders(path: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.encoding import (
     ROW,
+    alike,
     cell_error,
     cells,
     check_complete,
@@ -397,13 +398,10 @@ def spelling_notes(
         for column in columns
     }
     for column, written in (cells_of | {"files": of_files}).items():
-        groups: dict[str, list[str]] = {}
-        for cell in sorted(map(str, written)):
-            groups.setdefault(name_of(cell, "joined"), []).append(cell)
-        for alike in islice((group for group in groups.values() if len(group) > 1), 3):
-            one = joined or (column != "files" and len({name_of(cell, "written") for cell in alike}) == 1)
+        for group in islice(alike(written), 3):
+            one = joined or (column != "files" and len({name_of(cell, "written") for cell in group}) == 1)
             advice = "are one name" if one else "look alike, and are names apart; data.join_names=true makes them one"
-            lines.append(f"{column}: {', '.join(map(repr, alike[:4]))} {advice}")
+            lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {advice}")
     return lines
 
 

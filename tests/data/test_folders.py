@@ -106,7 +106,7 @@ def picture_files(folder: Path, counts: dict[str, int]) -> Path:
     """Write so many pictures into each folder; all pixels of the n-th picture of all are n."""
     value = 0
     for name, count in counts.items():
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
             Image.fromarray(np.full((4, 4), value, np.uint8)).save(folder / name / f"{number}.png")
             value += 1
@@ -174,6 +174,50 @@ def test_sites_without_a_class_in_common_are_asked_about(tmp_path: Path):
     assert "is 'north' a site, and 'cat' in it a class?" in line
     assert "data.sites=true" in line
     assert load("image_folder", path=tmp_path, size=4, sites=True).device == ("north", "south")
+
+
+CLASSES = {"cat": 1, "dog": 1}
+SITES = {f"{site}/{label}": 1 for site in ("north", "south") for label in CLASSES}
+BESIDE = "not read: {} pictures that lie in no class's folder, such as {}; move them into one, or set data.sites"
+ALIKE = "{} look alike, and are apart; rename folders to join them"
+SAID = {
+    "one folder deeper": ({**CLASSES, "cat/2024": 2}, {}, BESIDE.format(2, "cat/2024/0.png")),
+    "a folder each deeper": ({**CLASSES, "cat/05": 1, "dog/06": 2}, {}, BESIDE.format(3, "cat/05/0.png")),
+    "as deep as sites'": ({**SITES, "north": 1, "south": 1}, {"sites": False}, BESIDE.format(4, "north/cat/0.png")),
+    "beside the classes": ({**CLASSES, ".": 3}, {}, BESIDE.format(3, "0.png")),
+    "beside those of sites": ({**SITES, "north": 1}, {"sites": True}, BESIDE.format(1, "north/0.png")),
+    "beside parts": ({f"{p}/{of}": 1 for p in ("train", "test") for of in CLASSES} | {"test": 2}, {},
+                     BESIDE.format(2, "test/0.png")),
+    "case of classes": ({**CLASSES, "Dog": 1}, {}, "classes: " + ALIKE.format("'Dog', 'dog'")),
+    "blanks of classes": ({**CLASSES, "dog ": 1}, {}, "classes: " + ALIKE.format("'dog', 'dog '")),
+    "forms of classes": ({"K\u00f6": 1, "Ko\u0308": 1}, {}, "classes: " + ALIKE.format("'Ko\u0308', 'K\u00f6'")),
+    "numbers of classes": ({"1": 1, "01": 1}, {}, "classes: " + ALIKE.format("'01', '1'")),
+    "case of sites": ({**SITES, "North/cat": 1}, {}, "sites: " + ALIKE.format("'North', 'north'")),
+}  # fmt: skip
+"""Counts of pictures in folders, settings, and the line that says what is unread, or apart."""
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_pictures_that_are_not_read_and_folders_that_look_alike_are_said(tmp_path: Path, case: str):
+    counts, settings, line = SAID[case]
+    data = load("image_folder", path=picture_files(tmp_path, counts), size=4, **settings)
+    assert [note for note in data.notes if not note.startswith("folders: ")] == [line]
+
+
+def test_files_of_other_types_are_counted(tmp_path: Path):
+    picture_files(tmp_path, CLASSES)
+    for name in ("cat/1.heic", "cat/2.heic", "dog/3.JFIF", "cat/.hidden", "readme.txt"):
+        (tmp_path / name).write_text("")
+    assert load("image_folder", path=tmp_path, size=4).notes == (
+        "not read: files of other types in the classes' folders (2 .heic, 1 .JFIF); convert those that are pictures",
+    )
+
+
+@pytest.mark.parametrize("extra", [{"north": 1}, {"north": 1, "south": 2}])
+def test_pictures_at_two_depths_that_may_be_sites_are_asked_about(tmp_path: Path, extra: dict[str, int]):
+    line = refusal("image_folder", path=picture_files(tmp_path, SITES | extra))
+    assert "is 'north' a class or a site? It has pictures, and folders such as 'cat' have; set data.sites=false" in line
+    assert load("image_folder", path=tmp_path, size=4, sites=True).device == ("north",) * 2 + ("south",) * 2
 
 
 def test_no_sites_to_leave_out(tmp_path: Path):
