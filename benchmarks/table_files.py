@@ -122,11 +122,17 @@ def _federations(first: Dataset, second: Dataset, scale: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, default=600)
-    tables = parser.parse_args().tables
+    parser.add_argument("--out", type=Path, help="a CSV file of the counts")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = [line for number in range(tables) for line in differences(number, Path(folder))]
-    print(*found, sep="\n")
-    print(f"{tables} tables, {len({line.split(':')[0] for line in found})} of them differ")
+        found = [differences(number, Path(folder), strict=True) for number in range(arguments.tables)]
+    refused = [": refused: " in "".join(lines) for lines in found]
+    differ = [bool(lines) and not alike for lines, alike in zip(found, refused, strict=True)]
+    print(*(line for lines in found for line in lines), sep="\n")
+    counts = pd.DataFrame({"tables": [len(found)], "refused by both": [sum(refused)], "differ": [sum(differ)]})
+    print(counts.to_string(index=False))
+    if arguments.out:
+        counts.to_csv(arguments.out, index=False)
 
 
 if __name__ == "__main__":
