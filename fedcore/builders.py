@@ -109,7 +109,7 @@ def name_of(fn: object) -> str:
     """Return the place of a function, "package.module:function", whatever arguments are bound to it."""
     while isinstance(fn, partial):
         fn = fn.func
-    return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', repr(fn))}"
+    return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', type(fn).__qualname__)}"
 
 
 def takes(fn: Callable[..., Any], name: str) -> bool:

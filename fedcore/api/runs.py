@@ -91,8 +91,8 @@ def run(
         accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one, where
             a step has a billion multiplications; "cuda": on a GPU.
         together: devices of one net that train in one step there, as the rows of one matrix (fedcore docs gpu).
-        metrics: functions by name, each of probabilities (N, K) and labels (N,), tensors, that returns a number; the
-            table has it for each device and split.
+        metrics: functions by name, each of probabilities (N, K), or predicted numbers (N,), and labels (N,), tensors,
+            that returns a number; the table has it for each device and split.
         score_training: whether the table has split `train`, the scores on what each device trains on.
 
     Raises:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.builders import name_of
+from fedcore.core.function_trial import try_metric
 from fedcore.core.metrics import Answers, measured_by
 from fedcore.core.prediction import predict_all
 from fedcore.data.prepare import in_unit
@@ -88,7 +89,7 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
     outcome = read_answers(answers, y, scoring)
     values = {metric.column: metric.compute(outcome) for metric in asked}
     if scoring.own:
-        said = answers if kind.standardised else kind.probabilities(answers)
+        said = answers[:, 0] if kind.standardised else kind.probabilities(answers)
         predictions, labels = (in_unit(part, scoring.label_scale) for part in (said, y))
         values |= {name: _own(name, function, predictions, labels) for name, function in scoring.own}
     return values
@@ -116,6 +117,8 @@ def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
 def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
     """Return the value of a metric of one's own; raises InputError if it is no number."""
     with naming(f"in metric {name}"):
+        answers, y = answers.cpu(), y.cpu()
+        try_metric(name, function, answers, y)
         value = function(*(tensor.to("cpu", copy=True) for tensor in (answers, y)))
     try:
         return float(value)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedcore.core.flat_nets import FlatNet
+from fedcore.core.function_trial import try_loss
 from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient, parts_of, require_scalar
 from fedcore.core.training_settings import Precision, Training, computing_in
 from fedcore.data.task import cross_entropy_grad
 from fedcore.errors import InputError
-from fedcore.nets.inputs import forward_features
 from fedcore.nets.mlp import ManualGradients
 from fedcore.types.federation import Data, Params
 
@@ -65,9 +65,8 @@ def gradient_step(
             elif isinstance(loss, str):
                 torch.autograd.backward(LOSSES[loss](module(x).float(), y))
             else:
-                last_input, logits = forward_features(module, x.clone())
-                value = loss(batch_of(flat.net, module, x, y, logits.float(), last_input))
-                torch.autograd.backward(require_scalar(loss, value))
+                try_loss(loss, flat, x, y, batch_of)
+                torch.autograd.backward(require_scalar(loss, loss(batch_of(flat.net, module, x, y))))
         note_idle()
 
     return gradient

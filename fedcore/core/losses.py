@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from inspect import signature
 from typing import TypeAlias
 
@@ -37,8 +37,6 @@ class Batch:
         x: inputs (B, *shape).
         y: labels (B,), int64; of a number as label float32, standardised; of several labels (B, K) float32, 0 or 1; of
             steps (B, T) int64, -1 where a step has no label.
-        logits: the module's outputs (B, K).
-        last_input: see `features`; None if the net does not call its last layer as a module.
         message: what the server sent: `message.params` is the model that training starts from, if it sent one.
         memory: the device's own tensors, as they were before this round.
         round: of the stage, from 0, as in a `StepId`.
@@ -49,12 +47,22 @@ class Batch:
     module: nn.Module
     x: Tensor
     y: Tensor
-    logits: Tensor
-    last_input: Tensor | None
     message: Message = field(default_factory=Message)
     memory: Params = field(default_factory=dict)
     round: int = 0
     parts: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        vars(self)["_given"] = self.x.clone()  # a loss may change its inputs in place
+
+    @cached_property
+    def _outputs(self) -> tuple[Tensor | None, Tensor]:
+        return forward_features(self.module, vars(self)["_given"])
+
+    @property
+    def logits(self) -> Tensor:
+        """The module's outputs (B, K), computed when a loss first asks for them, or for the features."""
+        return self._outputs[1].float()
 
     @property
     def params(self) -> Params:
@@ -65,14 +73,15 @@ class Batch:
     def features(self) -> Tensor:
         """The input of the net's last layer, (B, d)."""
         require_last_layer(self.net)
-        return require_features(self.last_input, self.logits)[0]
+        return require_features(*self._outputs)[0]
 
     def with_params(self, params: Params) -> Batch:
         """Return the same examples as another model of this net sees them, in evaluation mode, without gradients."""
         module = load(self.net, {name: params[name] for name in shapes(self.net)}).eval()
+        batch = replace(self, module=module)
         with torch.no_grad():
-            last_input, logits = forward_features(module, self.x.clone())
-        return replace(self, module=module, logits=logits, last_input=last_input)
+            vars(batch)["_outputs"] = forward_features(module, self.x.clone())
+        return batch
 
 
 OwnLoss: TypeAlias = Callable[[Batch], Tensor]

@@ -171,7 +171,7 @@ def _changed(module: nn.Module, fresh: nn.Module) -> Iterator[str]:
     for (path, layer), (_, other) in zip(module.named_modules(), fresh.named_modules(), strict=False):
         own, others = ({**vars(part), **part._buffers, **part._parameters} for part in (layer, other))
         for name, value in own.items():
-            if not name.startswith("_") and name != "training" and _bytes(value) != _bytes(others.get(name)):
+            if not name.startswith("_") and name != "training" and to_bytes(value) != to_bytes(others.get(name)):
                 yield f"{path}.{name}".lstrip(".")
 
 
@@ -188,7 +188,7 @@ def _go_on(module: nn.Module, fresh: nn.Module, later: nn.Module) -> None:
                 setattr(layers[2], name, begin + FAR * (end - begin))
 
 
-def _bytes(value: object) -> bytes:
+def to_bytes(value: object) -> bytes:
     """Return a value as bytes; none for what cannot be pickled."""
     try:
         return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)

@@ -170,8 +170,8 @@ class Threats:
 
 
 OwnMetric: TypeAlias = Callable[[Tensor, Tensor], float]
-"""A metric of one's own: probabilities (N, K), or predicted numbers (N, 1), and labels (N,) of at least one example ->
-a number."""
+"""A metric of one's own: probabilities (N, K), or predicted numbers (N,), and labels (N,) of at least one example -> a
+number, which depends on nothing else."""
 
 LabelScale: TypeAlias = tuple[float, float]
 """The mean and the deviation by which a number as label was standardised; (0, 1): it is as it was loaded."""

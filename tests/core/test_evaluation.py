@@ -276,7 +276,7 @@ def test_metrics_of_numbers_are_scikit_learns(seed):
     """Of labels in their own unit; those that are scored are standardised."""
     draws = torch.Generator().manual_seed(seed)
     y, predicted = (torch.randn(20, generator=draws, dtype=torch.float64) for _ in range(2))
-    scoring = Scoring(label_scale=(100.0, 7.0), own=(("largest", lambda p, y: (p[:, 0] - y).abs().max()),))
+    scoring = Scoring(label_scale=(100.0, 7.0), own=(("largest", lambda p, y: (p - y).abs().max()),))
     found = metrics(predicted[:, None], y, scoring)
     truth, said = (100 + 7 * values.numpy() for values in (y, predicted))
     assert found == pytest.approx({
@@ -301,5 +301,5 @@ def test_answers_that_are_no_numbers_are_no_class():
 
 def test_numbers_far_from_zero_keep_their_digits_in_scores():
     """Of labels near 1e9 float32 keeps multiples of 64."""
-    scoring = Scoring(own=(("mine", lambda guess, y: (guess[:, 0] - y).abs().mean()),), label_scale=(1e9, 10.0))
+    scoring = Scoring(own=(("mine", lambda guess, y: (guess - y).abs().mean()),), label_scale=(1e9, 10.0))
     assert metrics(torch.tensor([[0.5], [1.0]]), torch.zeros(2), scoring)["mine"] == pytest.approx(7.5)

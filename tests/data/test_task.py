@@ -233,7 +233,7 @@ def test_metrics_are_those_of_the_labelled_steps():
 
 
 def test_errors_are_in_the_labels_unit():
-    result = fc.run(fc.fedavg(rounds=2), fed(NUMBERS), metrics={"bias": lambda p, y: (p[:, 0] - y).mean().item()})
+    result = fc.run(fc.fedavg(rounds=2), fed(NUMBERS), metrics={"bias": lambda p, y: (p - y).mean().item()})
     test = result.table[(result.table["split"] == "test") & (result.table["device"] == "d1")]
     last = test[test["round"] == 2].set_index("metric")["value"]
     everyone = fed(NUMBERS).federation(0)

@@ -1,0 +1,197 @@
+"""The trial of a user's loss or metric: what it returns follows from what it is given.
+
+Devices call it in any order and in any process, so that what it keeps from call to call differs from run to run. Once
+in a process it is called on some rows, on others, and on the first again; what then differs is refused by name.
+"""
+
+import copy
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedcore.core.flat_nets import FlatNet, flatten_net
+from fedcore.core.losses import Batch, OwnLoss, loss_name, require_scalar
+from fedcore.data.task import REGRESSION, label_kind_of
+from fedcore.errors import InputError
+from fedcore.nets import key
+from fedcore.nets.randomness import keep_generators
+from fedcore.nets.trial import to_bytes
+from fedcore.types.method import seed_all
+
+MOST = 10_000
+"""The most values of a function's own that are compared."""
+
+TABLES = "_parameters", "_buffers", "_modules"
+"""Attributes of a module whose entries are its attributes."""
+
+_TRIED: set[object] = set()
+
+
+def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Callable[..., Batch]) -> None:
+    """Refuse a loss of one's own that keeps or trains something in secret, or that broadcasts; changes nothing.
+
+    flat, x, y: of a minibatch. batch_of: as for `gradient_step`.
+    """
+    name = loss_name(loss)
+    tried = name, key(flat.net), _code_of(loss)
+    if tried in _TRIED or len(y) < 2 or name.startswith("fedcore."):
+        return
+    parts, given = getattr(batch_of, "keywords", {}).get("parts"), set[int]()
+
+    def call(rows: Tensor, labels: Tensor = y) -> Tensor:
+        module, own = flatten_net(flat.net, flat.params()).module, copy.deepcopy(parts)
+        given.update(id(parameter) for part in (module, own) if part is not None for parameter in part.parameters())
+        batch = batch_of(flat.net, module, x[rows], labels[rows], **({} if own is None else {"parts": own}))
+        return require_scalar(loss, loss(batch))
+
+    with torch.random.fork_rng([x.device] if x.is_cuda else []):
+        value, changed = _call_again(call, y, loss)
+        if changed:
+            raise InputError(
+                f"training.loss: {name} changes its {changed[0]} at each call, and devices are trained in any order; "
+                "keep it in a buffer of a module that @fc.with_parts gives the loss, or compute it from batch.round"
+            )
+        if value is None:
+            raise InputError(
+                f"training.loss: {name} returns another value for the same batch; it must keep nothing from call to "
+                "call, and draw from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
+            )
+        own = {path: x for path, x in _values(loss) if isinstance(x, nn.Parameter) and x.requires_grad}
+        own = {path: x for path, x in own.items() if id(x) not in given}
+        found = torch.autograd.grad(value, [*own.values()], allow_unused=True) if own else ()
+        for path, gradient in zip(own, found, strict=True):
+            if gradient is not None:
+                raise InputError(
+                    f"training.loss: {name} has a gradient at its own {path}, which nothing trains; make its module "
+                    "by @fc.with_parts, or freeze it: requires_grad_(False)"
+                )
+        if _broadcasts(call, y, lambda rows, labels: call(rows, labels[:, None])):
+            raise InputError(
+                f"training.loss: {name} compares each output with the labels of all examples, as outputs are (B, 1) "
+                "and labels (B,); write batch.logits[:, 0]"
+            )
+    _TRIED.add(tried)
+
+
+def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Tensor, y: Tensor) -> None:
+    """Refuse a metric of one's own that keeps something from call to call, or that broadcasts."""
+    tried = name, label_kind_of(y).name, _code_of(function)
+    if tried in _TRIED or len(y) < 2:
+        return
+
+    def call(rows: Tensor, labels: Tensor = y, outputs: Tensor = answers) -> Tensor:
+        return torch.as_tensor(float(function(outputs[rows].clone(), labels[rows].clone())))
+
+    try:
+        value, broadcasts = _call_again(call, y)[0], _broadcasts(call, y, partial(call, outputs=answers[:, None]))
+    except IndexError as error:
+        if label_kind_of(y) is not REGRESSION:
+            raise
+        raise InputError(f"metrics.{name}: predictions and labels are both (N,): write p - y ({error})") from error
+    except (TypeError, ValueError):  # it returns no number, which its caller says
+        return
+    if value is None:
+        raise InputError(
+            f"metrics.{name}: returns another value for the same rows; it must keep nothing from call to call, and "
+            "draw from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
+        )
+    if broadcasts:
+        raise InputError(f"metrics.{name}: compares each number with the labels of all rows; both are (N,), so p - y")
+    _TRIED.add(tried)
+
+
+def _call_again(call: Callable[..., Tensor], y: Tensor, function: object = None) -> tuple[Tensor | None, list[str]]:
+    """Return a function's value on all rows, None if it differs between calls, and the paths of what it changes."""
+    every, seen = torch.arange(len(y), device=y.device), list[dict[str, bytes]]()
+    first = _seeded(call, every)
+    for rows in (every * 0, every):
+        seen.append({path: to_bytes(value) for path, value in _values(function)})
+        with suppress(Exception) if len(seen) == 1 else nullcontext():
+            again = _seeded(call, rows)
+    before, after = seen[0], {path: to_bytes(value) for path, value in _values(function)}
+    changed = [path for path in before if path in after and before[path] != after[path]]
+    return (again if _close(first, again) else None), changed
+
+
+def _broadcasts(call: Callable[..., Tensor], y: Tensor, right: Callable[..., Tensor]) -> bool:
+    """Tell whether a function of numbers ignores which label is whose, as it does not for the `right` shapes."""
+    every = torch.arange(len(y), device=y.device)
+
+    def ignores(of: Callable[..., Tensor]) -> bool:
+        return _close(*(_seeded(of, every, labels) for labels in (y, y.roll(1))))
+
+    with suppress(Exception):
+        return label_kind_of(y) is REGRESSION and ignores(call) and not ignores(right)
+    return False
+
+
+def _seeded(call: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    with keep_generators(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seed_all(0)
+        return call(*args)
+
+
+def _close(first: Tensor, other: Tensor) -> bool:
+    return torch.allclose(first.double(), other.double(), rtol=1e-5, atol=1e-9, equal_nan=True)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """Return what a function, method, module or object runs when it is called; None for one in C."""
+    while isinstance(function, partial | MethodType):
+        function = function.func if isinstance(function, partial) else function.__func__
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "forward" if isinstance(function, nn.Module) else "__call__", None)
+    return getattr(function, "__code__", None)
+
+
+def _values(function: object) -> Iterator[tuple[str, object]]:
+    """Yield what a function reaches beside its arguments, by path: attributes, closures, globals of its package."""
+    seen, waiting, home = set[int](), [("", function)], _package(function)
+    while waiting and len(seen) < MOST:
+        path, value = waiting.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            parts = _parts(value) if not isinstance(value, FunctionType | type) or _package(value) == home else {}
+            shown = {name: "" if name in TABLES else name for name in parts}
+            waiting += [(f"{path}.{shown[name]}".strip("."), part) for name, part in parts.items()]
+            if not parts:
+                yield path, value
+
+
+def _package(value: Any) -> str:
+    while isinstance(value, partial | MethodType):
+        value = value.func if isinstance(value, partial) else value.__func__
+    value = value if isinstance(value, FunctionType | type) else type(value)
+    return str(value.__module__).partition(".")[0]
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return what a value consists of, by name; nothing of a module of Python's, a number, a tensor or an array."""
+    if isinstance(value, partial):
+        return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
+    if isinstance(value, MethodType):
+        return {"": value.__self__}
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+        return {name: value.__globals__.get(name) for name in _names(value.__code__)} | closure | vars(value)
+    if isinstance(value, dict):
+        return {str(name): part for name, part in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return {str(number): part for number, part in enumerate(value)}
+    if isinstance(value, ModuleType | Tensor) or not hasattr(value, "__dict__"):
+        return {}
+    return {**vars(value)} if isinstance(value, type) else {**vars(value), "": type(value)}
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that a function's code, and the functions in it, take from elsewhere."""
+    return {*code.co_names}.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))

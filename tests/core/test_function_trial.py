@@ -1,0 +1,231 @@
+"""A user's losses and metrics: what follows from their arguments equals plain PyTorch; anything else is refused."""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federations import SGD, device_of
+from plain_loops import NORMED, chain, close, descend_by_hand, module_of, params_of
+from torch import nn
+from torch.nn import functional as F
+
+from fedcore import InputError, Message, Net, StepId, nets, train, with_parts
+from fedcore.core.evaluation import metrics
+from fedcore.types.federation import Scoring
+
+AT, NET = StepId(3, 0, 1, "a"), Net(chain)
+
+
+def ce(batch):
+    return F.cross_entropy(batch.logits, batch.y)
+
+
+class Centred:
+    def __init__(self):
+        self.centre = torch.zeros(3)
+
+    def __call__(self, batch):
+        self.centre = 0.9 * self.centre + 0.1 * batch.logits.detach().mean(0)
+        return F.cross_entropy(batch.logits - self.centre, batch.y)
+
+
+class Tempered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, batch):
+        return F.cross_entropy(batch.logits / self.temperature, batch.y)
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3, affine=False)
+
+    def forward(self, batch):
+        return F.cross_entropy(self.norm(batch.logits), batch.y)
+
+
+CALLS, HEAD, DRAWS = [0], nn.Linear(5, 3), np.random.default_rng(0)
+
+
+def warming(batch):
+    CALLS[0] += 1
+    return ce(batch) * min(1, CALLS[0] / 100)
+
+
+def headed(batch):
+    return ce(batch) + F.cross_entropy(HEAD(batch.features), batch.y)
+
+
+def drawing(batch):
+    return F.cross_entropy(batch.logits * DRAWS.random(), batch.y)
+
+
+def bank():
+    rows = []
+
+    def loss(batch):
+        rows.append(batch.logits.detach().mean(0))
+        return F.cross_entropy(batch.logits - torch.stack(rows).mean(0), batch.y)
+
+    return loss
+
+
+def in_closure():
+    count = 0
+
+    def loss(batch):
+        nonlocal count
+        count += 1
+        return ce(batch) * (2 if count > 100 else 1)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (Centred(), "Centred changes its centre at each call"),
+        (Tempered(), "has a gradient at its own temperature, which nothing trains"),
+        (Normed(), "changes its norm.num_batches_tracked"),
+        (warming, "changes its CALLS.0"),
+        (partial(warming), "changes its CALLS.0"),
+        (headed, "its own HEAD.(weight|bias), which nothing trains"),
+        (drawing, "changes its DRAWS"),
+        (bank(), "another value for the same batch"),
+        (in_closure(), "changes its count"),
+        (lambda batch: ce(batch) * np.random.default_rng().random(), "another value for the same batch"),
+    ],
+)
+def test_a_loss_that_keeps_or_trains_something_is_refused(loss, words):
+    with pytest.raises(InputError, match=rf"^training.loss: .*{words}"):
+        train({}, Message(), device_of("a", NET), AT, training=SGD, loss=loss)
+
+
+def centre(net):
+    module = nn.Module()
+    module.register_buffer("mean", torch.zeros(3))
+    return module
+
+
+@with_parts(centre)
+def centred(batch):
+    batch.parts.mean.lerp_(batch.logits.detach().mean(0), 0.1)
+    return F.cross_entropy(batch.logits - batch.parts.mean, batch.y)
+
+
+def test_losses_that_the_trial_lets_pass_train_as_they_would_without_it():
+    log, teacher = [], chain().requires_grad_(False)
+    noise, calls = torch.Generator(), []
+
+    def logging(batch):
+        log.append(ce(batch).item())
+        return ce(batch)
+
+    def taught(batch):
+        return ce(batch) + F.mse_loss(batch.logits, teacher(batch.x))
+
+    def noisy(batch):
+        calls.append(torch.get_rng_state())
+        return ce(batch) * torch.rand(()) * random.random()
+
+    start, device = nets.init(NET, noise), device_of("a", NET)
+    for loss in (logging, taught, noisy, ce):
+        train({}, Message(start), device, AT, training=SGD, loss=loss)
+    assert torch.equal(calls[0], calls[2])  # of the trial; then comes the step's own
+    assert not torch.equal(calls[2], calls[3])
+    memory, update = train({}, Message(start), device, replace(AT, seed=0), training=SGD, loss=centred)
+    mean = torch.zeros(3)
+
+    def by_hand(module, x, y):
+        mean.lerp_((logits := module(x)).detach().mean(0), 0.1)
+        return F.cross_entropy(logits - mean, y)
+
+    close(update.params, params_of(descend_by_hand(module_of(start), device, 1, SGD, by_hand)))
+    close(memory, {"parts/mean": mean})
+
+
+def adversarial(module, x, y):
+    moved = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(F.cross_entropy(module(moved), y), moved)
+    return F.cross_entropy(module(x + 0.1 * slope.sign()), y)
+
+
+def test_statistics_count_the_passes_that_a_loss_asks_for():
+    """One that never reads `logits` does not pass the batch through the net."""
+    at, start, device = StepId(0, 0, 1, "a"), nets.init(NORMED, torch.Generator()), device_of("a", NORMED)
+    for loss, by_hand in (
+        (lambda batch: adversarial(batch.module, batch.x, batch.y), adversarial),
+        (lambda batch: ce(batch) + adversarial(batch.module, batch.x, batch.y),
+         lambda module, x, y: F.cross_entropy(module(x), y) + adversarial(module, x, y)),
+    ):  # fmt: skip
+        _, update = train({}, Message(start), device, at, training=SGD, loss=loss)
+        close(update.params, params_of(descend_by_hand(module_of(start, NORMED), device, 1, SGD, by_hand)))
+
+
+OF_NUMBERS = {
+    "mse": F.mse_loss, "l1": nn.L1Loss(), "huber": nn.HuberLoss(delta=0.5), "smooth": F.smooth_l1_loss,
+    "own": lambda z, y: (z - y).abs().pow(1.5).mean(), "keyword": partial(F.huber_loss, delta=2.0),
+    "cosh": lambda z, y: torch.log(torch.cosh(z - y)).mean(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_losses_of_numbers_equal_plain_pytorch_or_are_refused(name):
+    each = OF_NUMBERS[name]
+    net, at = Net(partial(nn.Linear, 4, 1)), StepId(0, 0, 1, "a")
+    device = device_of("a", net)
+    data = replace(device.data.train, y=device.data.train.x.sum(1))
+    device = replace(device, data=replace(device.data, train=data, val=replace(data, x=data.x[:0], y=data.y[:0])))
+    start = nets.init(net, torch.Generator())
+    module = descend_by_hand(module_of(start, net), device, 1, SGD, lambda m, x, y: each(m(x)[:, 0], y))
+    for loss in (lambda batch: each(batch.logits[:, 0], batch.y), lambda batch: each(batch.logits, batch.y[:, None])):
+        _, update = train({}, Message(start), device, at, training=SGD, loss=loss)
+        close(update.params, params_of(module))
+    for loss in (lambda batch: each(batch.logits, batch.y), lambda batch: each(batch.module(batch.x), batch.y)):
+        with pytest.raises(InputError, match=r"compares each output with the labels of all .* batch.logits\[:, 0\]"):
+            train({}, Message(start), device, at, training=SGD, loss=loss)
+
+
+def test_a_loss_of_sums_and_one_without_labels_do_not_broadcast():
+    net = Net(partial(nn.Linear, 4, 1))
+    device = device_of("a", net)
+    data = replace(device.data.train, y=device.data.train.x.sum(1))
+    device = replace(device, data=replace(device.data, train=data, val=replace(data, x=data.x[:0], y=data.y[:0])))
+    for loss in (lambda batch: (batch.logits.mean() - batch.y.mean()) ** 2, lambda batch: batch.logits.square().mean()):
+        train({}, Message(), device, AT, training=SGD, loss=loss)
+
+
+def of_numbers(function):
+    y, guess = torch.tensor([0.0, 1.0, 5.0]), torch.tensor([[0.5], [1.5], [2.0]])
+    return metrics(guess, y, Scoring(own=(("mine", function),)))["mine"]
+
+
+def test_metrics_of_numbers_are_given_two_rows_of_numbers():
+    for function, value in (
+        (lambda p, y: (p - y).abs().mean(), 4 / 3), (lambda p, y: (p - y).mean(), -2 / 3),
+        (lambda p, y: F.l1_loss(p, y), 4 / 3), (lambda p, y: np.abs(p.numpy() - y.numpy()).max(), 3.0),
+        (lambda p, y: (p.flatten() - y).abs().mean(), 4 / 3),
+    ):  # fmt: skip
+        assert of_numbers(function) == pytest.approx(value)
+    with pytest.raises(InputError, match=r"^metrics.mine: compares each number with the labels of all rows"):
+        of_numbers(lambda p, y: (p - y[:, None]).abs().mean())
+    with pytest.raises(InputError, match=r"^metrics.mine: predictions and labels are both \(N,\): write p - y"):
+        of_numbers(lambda p, y: (p[:, 0] - y).abs().mean())
+
+
+def test_a_metric_that_keeps_something_is_refused():
+    seen = []
+
+    def running(p, y):
+        seen.append((p - y).abs().mean())
+        return torch.stack(seen).mean()
+
+    with pytest.raises(InputError, match=r"^metrics.mine: returns another value for the same rows"):
+        of_numbers(running)
+    assert 0 <= of_numbers(lambda p, y: random.random()) < 1
