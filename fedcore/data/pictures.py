@@ -10,7 +10,6 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +95,7 @@ def image_folder(
         tuple(marks) if {*marks} != {"train"} else None, schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
         notes=(
             *_notes(named, {str(part): roles[part] for part in parts}, excluded),
-            *_alike_notes({"classes": classes, "sites": named}), *_unread_notes(path, read),
+            *_advice(path, read, {"classes": classes, "sites": named}),
         ),
     )  # fmt: skip
     return scale(dataset, scaling)
@@ -179,17 +178,12 @@ def _notes(sites: Sequence[str], roles: Mapping[str, str], exclude: Sequence[str
     return tuple(lines)
 
 
-def _alike_notes(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a line for the first names of folders that look alike."""
+def _advice(path: Path, read: Collection[Path], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield lines on folders whose names look alike, and on files that are not read, in folders of classes or not."""
     from fedcore.data.encoding import alike  # pandas takes a while
 
-    for what, of in names.items():
-        for group in islice(alike(of), 3):
-            yield f"{what}: {', '.join(map(repr, group[:4]))} look alike, and are apart; rename folders to join them"
-
-
-def _unread_notes(path: Path, read: Collection[Path]) -> Iterator[str]:
-    """Yield a line on pictures that lie in no folder of a class, and one on files of other types in these."""
+    for what, group in ((what, group) for what, of in names.items() for group in alike(of)):
+        yield f"{what}: {', '.join(map(repr, group[:4]))} look alike, and are apart; rename folders to join them"
     files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     beside = sorted(file for file in files if file.suffix.lower() in TYPES and file.parent not in read)

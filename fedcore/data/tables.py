@@ -184,7 +184,7 @@ def table(
         notes=(
             *form_notes(rows),
             *describe(sources),
-            *exclude_note(excluded),
+            *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []),
             *dropped,
             *marker_notes(rows, schema),
             *task_note(targets, labels, found_task),
@@ -332,11 +332,6 @@ def leave_out(
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
     remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
     return {file: frame for file, frame in remaining.items() if len(frame)}
-
-
-def exclude_note(exclude: Sequence[str]) -> list[str]:
-    """Return a line about the devices that were left out."""
-    return [f"left out by data.exclude: {', '.join(exclude)}"] if exclude else []
 
 
 def find_marks(
