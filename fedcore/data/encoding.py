@@ -49,7 +49,8 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
         raise InputError(f"device = {device!r}: no such device; the model knows: {', '.join(schema.devices) or 'none'}")
     fit = schema.shared if device is None else schema.devices[device]
     if not schema.columns:
-        return fill_and_scale(_pixels(np.asarray(rows), schema), fit)
+        x = fill_and_scale(_pixels(np.asarray(rows), schema), fit)
+        return x.float() if x.is_floating_point() else x
     if not isinstance(rows, pd.DataFrame):
         raise InputError(f"rows: {type(rows).__name__} has no column names; give a data frame with {_list(schema)}")
     for column in schema.columns:
@@ -263,7 +264,11 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
     if x.shape[1:] != schema.shape or not alike:
         wanted = f"(N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
         raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}")
-    inputs = Data(torch.from_numpy(np.ascontiguousarray(x, schema.dtype)), torch.empty(0)).inputs()
+    with np.errstate(invalid="ignore"):
+        values = np.ascontiguousarray(x, schema.dtype)
+    if "int" in schema.dtype and (values != x).any():  # no fraction is cut off
+        values = np.ascontiguousarray(x)
+    inputs = Data(torch.from_numpy(values), torch.empty(0)).inputs()
     if not torch.isfinite(inputs).all():
         raise InputError(why := "array: some values are not finite numbers", why)
     return inputs if schema.channels == Fit() else standardise_channels(inputs, schema.channels)

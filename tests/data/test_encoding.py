@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedcore.data import Dataset, load, schema_of
 from fedcore.data.encoding import encode, from_json, to_json, unknown_cells, unknown_texts
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
-from fedcore.data.schema import Schema
+from fedcore.data.schema import Fit, Schema
 from fedcore.partition import Partition, partition, splits, training
 
 SITES = ("north", "south", "west")
@@ -217,6 +218,13 @@ def test_arrays_without_a_loader_have_a_schema_too():
     assert (schema.shape, schema.dtype, schema.classes, schema.columns) == ((2, 3), "float32", ("a", "b"), ())
     with pytest.raises(InputError, match="not finite"):
         encode(np.full((1, 2, 3), np.nan, np.float32), schema)
+    whole = replace(schema, dtype="int64", shared=Fit(mean=(1.7e9,) * 6, std=(0.5,) * 6))
+    for kind in ("int32", "int64", "float64"):
+        assert encode(np.full((1, 2, 3), 1.7e9 + 1).astype(kind), whole).tolist() == [[[2.0] * 3] * 2]
+    assert encode(np.full((1, 2, 3), 1.7e9 + 0.75), whole).tolist() == [[[1.5] * 3] * 2]
+    with pytest.raises(InputError, match="not finite"):
+        encode(np.full((1, 2, 3), np.nan), whole)
+    assert encode(np.full((1, 2, 3), 3.0), replace(whole, shared=Fit())).dtype == torch.int64
 
 
 def test_markers_of_missing_values_are_missing_in_new_rows(made: Made):
