@@ -82,7 +82,10 @@ def test_a_wrong_command_is_refused_without_waiting_for_prefect(refused: list[En
     assert not {"prefect", "mlflow"} & done.imported
 
 
-ARGUMENTS = {"predict": ["x.csv"], "stage": ["plan"], "save": ["there"], "restore": ["there"]}
+ARGUMENTS = {
+    "predict": ["x.csv"], "stage": ["plan"], "save": ["there"], "restore": ["there"],
+    "export": ["x", "--device", "a", "--to", "x.onnx"],
+}  # fmt: skip
 ANYWHERE = {"init", "docs", "field", "device"}
 """Commands that need no project."""
 OF_A_PROJECT = [name for name in COMMANDS if name not in ANYWHERE]
