@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.cli.project import enter_project, open_template
+from fedcore.cli.project import enter_project, find_modules_here, open_template
 from fedcore.errors import InputError, TooFew, printable, require_extra
 
 if TYPE_CHECKING:
@@ -318,8 +318,7 @@ def run(
     from fedcore.field.session import choose_method, play
 
     parts = [setting.partition("=") for setting in settings]
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a method of one's own, in a file here
+    find_modules_here()
     config = choose_method(kit, name_of_method, {key: parse_value(key, value) for key, _, value in parts})
     with going_on():
         field_run = play(kit, config, name, seed, seconds=deadline, least=least, said=say)

@@ -30,6 +30,11 @@ OPS = ("fedcore.service", "fedcore.timer", "Containerfile", "compose.yaml", "dat
 """Files for a schedule by systemd or in containers, in ops/ of a project that asks for them."""
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
 """Settings of devices that are drawn, for which data that name their devices have no use."""
+FIRST = """\
+# Study my_data sets federation.partition, net.name, run.every, run.lr_factors and the rounds of its methods itself
+# (studies/my_data.yaml): change them there, or type them.
+"""
+"""The first lines of a new params.yaml: its settings come before a study's only where the study sets none."""
 STUDY = "my_data"
 SEEDS = ((5_000, 10), (50_000, 5), (float("inf"), 3))
 """The most rows of the data -> how many seeds a project begins with (docs/results/false_recommendations.md)."""
@@ -291,7 +296,7 @@ def project_settings(
     params["net"] = {"name": "auto"}
     text = StringIO()
     settings.dump(params, text)
-    return re.sub(r"^((?!#).+)\n(?=\w+:)", r"\1\n\n", text.getvalue(), flags=re.MULTILINE)
+    return FIRST + re.sub(r"^((?!#).+)\n(?=\w+:)", r"\1\n\n", text.getvalue(), flags=re.MULTILINE)
 
 
 def write_ops(source: Path, folder: Path) -> None:

@@ -221,7 +221,7 @@ def leave_out_unknown(
         return rows, columns, [f"{which}: predicted by the model that all devices share"]
     if not is_known.any():
         return rows, columns, []
-    why = "left out, as each device has a model of its own (other methods' versions: fedcore promote MODEL --list)"
+    why = "left out, as each device has a model of its own (fedcore promote --list names other methods)"
     return rows[is_known], columns[is_known], [f"{which}: {why}"]
 
 

@@ -8,6 +8,9 @@ from typing import Any
 from fedcore.errors import InputError, require_extra
 from fedcore.pipeline.state import find_home
 
+LIBRARY = f"python{sys.version_info.major}.{sys.version_info.minor}"
+"""The folder of Python's own modules."""
+
 
 def enter_project() -> Path:
     """Return the project's folder, after making its state folder and the settings of Prefect and MLflow.
@@ -21,9 +24,15 @@ def enter_project() -> Path:
     from fedcore.pipeline import environment
 
     environment.prepare()
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # the project's flows, tasks, methods and nets
+    find_modules_here()
     return home
+
+
+def find_modules_here() -> None:
+    """Let this folder's flows, tasks, methods and nets be imported, after Python's own modules, such as http."""
+    if str(Path.cwd()) not in sys.path:
+        own = [place for place, path in enumerate(sys.path) if Path(path).name in ("lib-dynload", LIBRARY)]
+        sys.path.insert(own[-1] + 1 if own else 0, str(Path.cwd()))
 
 
 def flow(module: str, name: str) -> Any:

@@ -162,6 +162,8 @@ def first_own(jobs: Iterable[Job]) -> tuple[Setting, int] | None:
 def parse(arguments: list[str]) -> Request:
     """Parse the arguments of the command line."""
     changes = parse_arguments(arguments)
+    if changes.get("methods") == []:
+        raise InputError("methods = []: must name at least one; without the key, all rows of the study run")
     fields = {key: changes.pop(key) for key in list(changes) if key in Request.model_fields and key != "changes"}
     names = {"studies": "study", "seeds": "seed", "methods": "method"}
     typed = {plural: one for plural, one in names.items() if one in changes}

@@ -88,7 +88,11 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     message = _message(first)
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
         members = dict.fromkeys(plain(error["msg"]) for error in errors if error["loc"][:1] == location[:1])
-        message = message if len(members) == 1 else ", or ".join(members)
+        if len(members) > 1:
+            known = [
+                name for error in errors for name in re.findall("'(.*?)'", error.get("ctx", {}).get("expected", ""))
+            ]
+            message = ", or ".join(members) + suggestion(str(first["input"]), known)
         location = location[:1]
     within = [part for part in location if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
@@ -127,7 +131,9 @@ def _message(error: ErrorDetails) -> str:
 
 def plain(message: str) -> str:
     """Return a message of pydantic in words that say what a value must be."""
-    message = re.sub(r", (unable to|got a number) .*", "", message.removeprefix("Value error, "))
+    message = re.sub(
+        r", (unable to|got a number) .*| after validation, not 0$", "", message.removeprefix("Value error, ")
+    )
     for theirs, ours in PLAIN.items():
         message = message.replace(theirs, ours)
     return message[0].lower() + message[1:]

@@ -20,7 +20,7 @@ from fedcore.results.summary import format_bytes, join_words
 MANY = 6
 """The most devices that a sentence names."""
 
-MORE = "More seeds or more test data would tell."
+MORE = "More seeds or more test data would tell: fedcore docs undecided."
 """What would decide where nothing can be said."""
 
 LOCAL, ANOTHER = "local training", "one device's model"

@@ -12,6 +12,7 @@ from project_params import ROOT
 
 from fedcore import __version__
 from fedcore.cli.main import COMMANDS
+from fedcore.cli.project import find_modules_here
 
 pytestmark = pytest.mark.slow
 
@@ -130,3 +131,14 @@ def test_without_the_extra_one_line_names_it(tmp_path: Path, words: list[str]):
     install = "in a clone of fedcore: pip install '.[pipeline]' --constraint constraints.txt"
     assert done.stderr == f"fedcore: prefect is not installed; {install}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_a_file_here_hides_no_module_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The folder is searched after Python's own modules, and before what is installed."""
+    monkeypatch.chdir(tmp_path)
+    library = str(Path(os.__file__).parent)
+    monkeypatch.setattr(sys, "path", ["/scripts", library, f"{library}/lib-dynload", f"{library}/site-packages"])
+    find_modules_here()
+    find_modules_here()
+    assert sys.path[2:4] == [f"{library}/lib-dynload", str(tmp_path)]
+    assert len(sys.path) == 5

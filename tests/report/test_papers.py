@@ -158,7 +158,7 @@ def test_a_difference_that_does_not_matter():
 def test_an_open_question_says_what_would_answer_it():
     wide = in_words({"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]})
     assert wide.startswith("Cannot say. The best combining method by validation data is code: ")
-    assert "More seeds or more test data would tell." in wide
+    assert "More seeds or more test data would tell: fedcore docs undecided." in wide
     assert "as good" not in wide
     assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no row fits the budget."
 

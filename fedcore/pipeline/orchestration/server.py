@@ -44,7 +44,7 @@ PASSWORD = environment.STATE / "password"
 LEASE = environment.STATE / "server.lease"
 LOCK = environment.STATE / "server.lock"
 LOG = environment.STATE / "server.log"
-COMMAND = ("-m", "fedcore.pipeline.orchestration.server")
+COMMAND = ("-P", "-m", "fedcore.pipeline.orchestration.server")
 IMPORTS = ("prefect.main", "prefect.cli.server", "prefect.cli._server_utils", "prefect.server.api.server")
 """What a server's process imports before it has an address."""
 IDLE = 300.0
@@ -232,7 +232,7 @@ def _process(pid: int) -> psutil.Process | None:
     """Return the process of a server, None if it is gone and its id is free or another's."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        return process if COMMAND[1] in process.cmdline() else None
+        return process if COMMAND[-1] in process.cmdline() else None
     return None
 
 

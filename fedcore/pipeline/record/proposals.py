@@ -92,7 +92,8 @@ class Proposal:
             return f"{self._what}: its final fit, version {final.version}, promoted; it is the first champion"
         if self.champion.version == final.version:
             return f"{self._what}: its final fit, version {final.version}, is the champion"
-        return f"{self}; its final fit, version {final.version}, promoted"
+        how = "promoted" if self.accepted else "promoted all the same, as asked"
+        return f"{self}; its final fit, version {final.version}, {how}"
 
     @property
     def _what(self) -> str:
@@ -103,7 +104,7 @@ def describe(version: Version) -> str:
     """Return where a version comes from."""
     of = version.tags.get(FINAL_FIT_OF)
     final = "" if of is None else f", final fit of version {of}"
-    shown = ", not shown to be better" if version.tags.get(SHOWN) == "no" else ""
+    shown = ", no gain over local training shown" if version.tags.get(SHOWN) == "no" else ""
     return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}"
 
 

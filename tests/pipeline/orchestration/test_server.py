@@ -213,7 +213,7 @@ def servers(folder: Path) -> set[int]:
     found = set()
     for one in psutil.process_iter():
         try:
-            if server.COMMAND[1] in one.cmdline() and one.cwd() == str(folder):
+            if server.COMMAND[-1] in one.cmdline() and one.cwd() == str(folder):
                 found.add(one.pid)
         except psutil.Error:
             continue

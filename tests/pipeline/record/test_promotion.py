@@ -189,7 +189,7 @@ def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
 
 def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: Make):
     """Its final fit too; a later one is better than a champion."""
-    words, first = "not shown to be better", make([0.5])
+    words, first = "no gain over local training shown", make([0.5])
     final = make([0.5], of=first)
     assert words in promotion.mark_candidate(client, first, shown=False).advice
     promotion.promote(client, final)
