@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype, is_timedelta64_dtype
 
-from fedcore.builders import unknown_value
+from fedcore.builders import suggestion, unknown_value
 from fedcore.data import Dataset
 from fedcore.data.encoding import (
     ROW,
@@ -319,6 +319,12 @@ def _check_columns(path: Path, sources: Sequence[Source], device: str | None, sp
         raise InputError(f"data.split = {split!r}: the names of the files in data.path = {path} say it; leave one out")
 
 
+def no_column(file: Path, name: str, frame: pd.DataFrame) -> InputError:
+    """Return the error for a column that a file does not have."""
+    has = [*map(str, frame)]
+    return InputError(f"data.path = {file}: no column {name!r}{suggestion(name, has)}; it has: {', '.join(has)}")
+
+
 def leave_out(
     frames: Mapping[Path, pd.DataFrame], device: str | None, exclude: Sequence[str]
 ) -> dict[Path, pd.DataFrame]:
@@ -327,7 +333,7 @@ def leave_out(
         raise InputError(f"data.exclude = {[*exclude]}: the data name no devices; set data.device")
     for file, frame in frames.items():
         if device not in frame:
-            raise InputError(f"data.path = {file}: no column {device!r}; it has: {', '.join(map(str, frame))}")
+            raise no_column(file, device, frame)
     owners = {file: column_texts(frame, device) for file, frame in frames.items()}
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
     remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
@@ -444,7 +450,7 @@ def names(
     for file, frame in frames.items():
         for name in [*special, *chosen, *ignore, *categorical]:
             if name not in frame:
-                raise InputError(f"data.path = {file}: no column {name!r}; it has: {', '.join(map(str, frame))}")
+                raise no_column(file, name, frame)
         extra = [name for name in map(str, frame) if name not in {*special, *chosen, *ignore}]
         if extra and features is None:
             raise InputError(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")

@@ -84,6 +84,7 @@ def test_table_one_changed_file_leaves_the_others_bit_for_bit(tmp_path):
 REFUSED = {
     # name: (content of t.csv, settings, what the line must say)
     "missing label column": ("a,y\n1,0\n2,1\n", {"label": "z"}, ["no column 'z'", "a, y"]),
+    "a misspelt label": ("a,state\n1,0\n2,1\n", {"label": "stat"}, ["no column 'stat'", "did you mean", "state"]),
     "missing feature column": ("a,y\n1,0\n2,1\n", {"features": ["a", "c"]}, ["no column 'c'"]),
     "missing device column": ("a,y\n1,0\n2,1\n", {"device": "d"}, ["no column 'd'"]),
     "nan in a feature": (
