@@ -10,8 +10,8 @@ from fedcore.errors import InputError
 from fedcore.pipeline.command import report_bad_input
 
 COMMANDS = (
-    "init", "preview", "plan", "run", "show", "promote", "predict", "export", "field", "device", "ui", "prune",
-    "status", "save", "restore", "docs", "stage",
+    "init", "preview", "plan", "run", "show", "reproduce", "promote", "predict", "export", "field", "device", "ui",
+    "prune", "status", "save", "restore", "docs", "stage",
 )  # fmt: skip
 """A module of this package for each, but for those of another's module."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -82,6 +83,11 @@ class Request(BaseModel):
         """Return the parameters of a flow that this command calls next."""
         _COMMAND.set(self)
         return self.model_dump(exclude={"prepared"})
+
+    def words(self, job: Job, seeds: Iterable[int], row: str) -> tuple[str, ...]:
+        """Return the words of `fedcore run` that run a row of a job alone, with its seed and those that it needs."""
+        typed = {"study": job.study, "size": job.size, "seeds": sorted(seeds), "methods": [row], **self.changes}
+        return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
 
     @property
     def loaded(self) -> ReadData:

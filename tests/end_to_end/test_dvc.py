@@ -126,9 +126,7 @@ def test_metrics_name_their_methods_and_plots_draw_curves(repro: Repro):
     assert [*numbers["code"]] == ["metric", "best", "gain", "methods"]
     assert numbers["code"]["best"]["value"] == numbers["code"]["methods"][numbers["code"]["best"]["method"]]
     assert "local_only" in numbers["code"]["methods"]
-    assert len(repro.project.run("dvc", "metrics", "show").out.splitlines()) <= 30
-    repro.project.run("dvc", "plots", "show", "--out", "runs/plots")
-    page = (repro.project.folder / "runs" / "plots" / "index.html").read_text()
+    page = (repro.project.folder / "dvc_plots" / "index.html").read_text()
     assert 'src="static/' in page
     assert "code-base.png" in page
     assert {'"field": "round"', '"field": "value"', '"field": "method"'} <= {*re.findall('"field": "[a-z]+"', page)}
@@ -136,7 +134,7 @@ def test_metrics_name_their_methods_and_plots_draw_curves(repro: Repro):
 
 def test_experiments_are_compared_in_a_few_columns(repro: Repro):
     """Without --only-changed DVC lists every setting of params.yaml, whatever dvc.yaml says."""
-    assert "code_ot.reg" in repro.columns
+    assert {"code_ot.reg", "code.methods.code_ot"} <= {*repro.columns}
     assert len(repro.columns) <= 20
 
 

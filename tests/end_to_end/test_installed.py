@@ -118,6 +118,18 @@ def tracked_by_git(folder: Path) -> set[str]:
     return {*listed.stdout.split()}
 
 
+def test_a_run_is_made_again_with_the_same_result(installed: Installed):
+    """In a clone with an empty cache, on the data of that day, which has grown since."""
+    assert (installed.reproduced.code, installed.reproduced.err) == (0, ""), installed.reproduced.all
+    (folder,) = installed.folder.glob("my-sites-????????")
+    assert re.search(r"^the same result: [0-9a-f]{40}$", installed.reproduced.out, re.MULTILINE)
+    assert (folder / "data/machines.csv").read_bytes() == (installed.folder / "my-sites/data/machines.csv").read_bytes()
+    assert installed.data_md5 is not None
+    assert installed.data_md5 in (folder / "data/machines.csv.dvc").read_text()
+    (counts,) = re.findall(r"steps computed: .*train (\d+)/(\d+)", installed.reproduced.out)
+    assert counts[0] == counts[1]
+
+
 def test_a_restored_clone_predicts_the_same_and_computes_nothing(installed: Installed):
     for said in (installed.saved, installed.restored):
         assert (said.code, said.err) == (0, "")

@@ -228,7 +228,7 @@ def describe_final_fit(result: Result) -> str:
 
 def origin_files(result: Result) -> dict[str, bytes]:
     """Return what made a result, its outcomes, and the rows of a final fit, as files of its run."""
-    files = {SETTING: origin.to_json(origin.origin_of(result))}
+    files = {SETTING: origin.to_json(origin.origin_of(result), result.command)}
     if (final := result.final) is not None:
         card = {
             "final_fit_of": final.version, "study_run": final.run, "dataset": final.study.dataset.digest,

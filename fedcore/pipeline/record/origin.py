@@ -5,6 +5,7 @@ so that nothing that has changed since passes for the same.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from fedcore.config.methods import MethodConfig, configure, current_settings
@@ -38,8 +39,8 @@ def origin_of(result: Result) -> Origin:
     )  # fmt: skip
 
 
-def to_json(origin: Origin) -> bytes:
-    """Return an origin as JSON."""
+def to_json(origin: Origin, command: Sequence[str] = ()) -> bytes:
+    """Return an origin as JSON, with the words of the command that computes it."""
     setting, row = origin.setting, origin.row
     card = {
         "study": setting.study, "setting": setting.name, "point": setting.point, "size": origin.size, "seed":
@@ -49,6 +50,8 @@ def to_json(origin: Origin) -> bytes:
             "label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)
         },
     }  # fmt: skip
+    if command:
+        card["command"] = list(command)
     if setting.threshold is not None:
         card["threshold"] = {"of": setting.threshold, "chosen": origin.threshold and asdict(origin.threshold)}
     return (json.dumps(card, indent=1) + "\n").encode()

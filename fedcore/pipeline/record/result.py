@@ -148,7 +148,8 @@ class Result:
     final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
     threshold: from which probability on its models predict a label, where the most probable class is not predicted.
     criterion: which devices count in means of its scores. tasks: the edited ones of the project.
-    thread: tags of its run that name Prefect's flow run and the data as DVC has them.
+    thread: tags of its run that name Prefect's flow run and the data as DVC has them. command: the words of
+    `fedcore run` that compute it.
     """
 
     setting: Setting
@@ -173,6 +174,7 @@ class Result:
     criterion: Criterion = Criterion()
     tasks: tuple[str, ...] = ()
     thread: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields alone: one thread may use what is cached while another sends the result to the record."""

@@ -52,7 +52,7 @@ from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed, naming
-from fedcore.pipeline.files import HELD, SCHEMA, TABLE, TRAINED
+from fedcore.pipeline.files import HELD, PATCH, SCHEMA, TABLE, TRAINED
 from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.challenge import split_keys
 from fedcore.pipeline.record.contents import (
@@ -184,7 +184,7 @@ class Record:
             about=about, turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
-            files=origin_files(result)
+            files=origin_files(result) | ({} if final else uncommitted())
             | (keys_of_rows(store, result.prepared) if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
@@ -561,14 +561,25 @@ def _tags(of: StudyOnData) -> dict[str, str]:
 @cache
 def source_tags() -> dict[str, str]:
     """Return MLflow's tags of who writes runs, by which command, and of the project's commit."""
-    try:
-        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=environment.HOME, capture_output=True, text=True)
-    except OSError:
-        commit = ""
-    else:
-        commit = git.stdout.strip() if git.returncode == 0 else ""
-    tags = {**DefaultRunContext().tags(), MLFLOW_SOURCE_NAME: "fedcore"}
+    commit = git("rev-parse", "HEAD").decode().strip()
+    tags = {**DefaultRunContext().tags(), MLFLOW_SOURCE_NAME: "fedcore", "processor": environment.processor_name()}
     return tags | ({MLFLOW_GIT_COMMIT: commit} if commit else {})
+
+
+@cache
+def uncommitted() -> dict[str, bytes]:
+    """Return the project's changes that no commit has as a file of a run, if there are any."""
+    changes = git("diff", "--binary", "--relative", "HEAD", "--", ".", ":!dvc.lock")
+    return {PATCH: changes} if changes else {}
+
+
+def git(*arguments: str) -> bytes:
+    """Return the output of a git command in the current folder; none if it fails, or where there is no git."""
+    try:
+        ran = subprocess.run(["git", *arguments], capture_output=True)
+    except OSError:
+        return b""
+    return ran.stdout if ran.returncode == 0 else b""
 
 
 @lru_cache(maxsize=8)

@@ -256,7 +256,10 @@ class Run:
         title = title_for(ready.job.title, [len(ready.federation.devices)])
         md5 = tracked.data_digest(ready.setting.data.get("path"))
         thread = {"flow_run": self._flow_run, "data_md5": md5}
-        result = replace(result, criterion=ready.job.criterion, thread={k: str(v) for k, v in thread.items() if v})
+        seeds = [job.seed for job in self.jobs if job.study == ready.job.study]
+        command = self.request.words(ready.job, {seeds[0], min(seeds), ready.job.seed}, result.row.label)
+        tags = {k: str(v) for k, v in thread.items() if v}
+        result = replace(result, criterion=ready.job.criterion, thread=tags, command=command)
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.

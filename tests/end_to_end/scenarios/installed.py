@@ -3,9 +3,11 @@
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import sysconfig
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +74,8 @@ class Installed:
 
     look, answer: of the first two runs; status: after them. promoted: the proposed model; grown: the same run on more
     rows, and the status after it. predicted, aliases: by the project; pulled: by a clone of it, of which `dvc pull`
-    brought the files; saved: it. restored: the clone;
+    brought the files; saved: it. restored: the clone; reproduced: a run on the
+    first rows, made again; data_md5: the digest of its data;
     predicted_again, aliases_again, again: by the clone. staged: by `dvc repro data`. clean: what `git status` says of
     the project after `init`, the runs, and `dvc repro`.
     """
@@ -95,6 +98,8 @@ class Installed:
     pulled: Said
     saved: Said
     restored: Said
+    reproduced: Said
+    data_md5: str | None
     predicted_again: Said
     aliases: tuple[Said, Said]
     again: Said
@@ -153,6 +158,8 @@ def installed(place: Place) -> Installed:
         saved = there.fork("save", "../saved", "--cache")
         share(there)
         pulled = there.fork("predict", "../new.csv", where="clone")
+        run, md5 = first_run(project / "mlflow.db", "fedavg seed 1")
+        reproduced = there.fork("reproduce", run[:8], "--run", **shared)
         restored = there.fork("restore", "../saved", where="clone")
         predicted_again = there.fork("predict", "../new.csv", where="clone")
         aliases = there.fork("promote"), there.fork("promote", where="clone")
@@ -163,8 +170,20 @@ def installed(place: Place) -> Installed:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
     return Installed(
         runs, tests, wheel, required, folder, imported, flows, made, files, look, answer, status, promoted, grown,
-        predicted, pulled, saved, restored, predicted_again, aliases, again, staged, (clean[0], clean[1], clean[2]),
+        predicted, pulled, saved, restored, reproduced, md5, predicted_again, aliases, again, staged,
+        (clean[0], clean[1], clean[2]),
     )  # fmt: skip
+
+
+def first_run(database: Path, name: str) -> tuple[str, str | None]:
+    """Return the id of the first run of a name, and its MD5 digest of data."""
+    query = (
+        "select run_uuid, value from runs left join tags using (run_uuid) where name = ? and key = 'data_md5' "
+        "order by start_time"
+    )
+    with closing(sqlite3.connect(database)) as opened:
+        run: tuple[str, str | None] = opened.execute(query, [name]).fetchone()
+    return run
 
 
 def share(there: Environment) -> None:

@@ -33,7 +33,7 @@ class Repro:
     by hand, after a line of the fusion's code had changed. runs: a copy of the record after the first `dvc repro`.
     reworded: `dvc status` after a claim's words had changed. foreign: the same after `dfl.threshold` had, of which the
     study has no row, and once more after `dvc repro plan`. resized: the size in the plan, in that of a changed
-    params.yaml, and in that of the first one again. columns: of `dvc exp show --only-changed` after `reg`.
+    params.yaml, and in that of the first one again. columns: of `dvc exp show --only-changed --md` after `reg`.
     """
 
     project: Project
@@ -67,8 +67,8 @@ def repro(place: Place) -> Repro:
     spoilt = piped.record()
     forced = piped.look(piped.repro("repro", "--force"))
     reg = piped.look(piped.repro("exp", "run", "-S", "code_ot.reg=0.1"))
-    columns = piped.repro("exp", "show", "--only-changed", "--csv").out.splitlines()[0].split(",")
-    piped.repro("exp", "show", "--only-changed")
+    heads = piped.repro("exp", "show", "--only-changed", "--md").out.splitlines()[0]
+    columns = [cell.strip() for cell in heads.split("|")]
     piped.repro("metrics", "diff")
     piped.run("dvc", "plots", "diff", "--open", BROWSER="true")
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
