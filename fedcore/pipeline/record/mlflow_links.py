@@ -51,13 +51,13 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
             runs = client.search_runs([experiment], query, max_results=1000)
         else:
             runs = [*rows.values()]
-        view = View(client, experiment, f"{title} {study.data.tags.get(REQUEST, '')}")
-        yield f"{title}: methods", view.save("methods", query, runs)
+        words = f"{title} {study.data.tags.get(REQUEST, '')}"
+        yield f"{title}: methods", save_view(client, experiment, f"methods {words}", query, runs)
         pair = [row for row in json.loads(study.data.tags.get(PAIR, "[]")) if row in rows]
         if len(pair) == 2:
             ids = ", ".join(f"'{rows[row].info.run_id}'" for row in pair)
-            url = view.save("pair", f"attributes.run_id IN ({ids})", [rows[row] for row in pair], charts=True)
-            yield f"{title}: {' and '.join(pair)}", url
+            query, runs = f"attributes.run_id IN ({ids})", [rows[row] for row in pair]
+            yield f"{title}: {' and '.join(pair)}", save_view(client, experiment, f"pair {words}", query, runs, True)
     for name in promotion.names(client):
         champion = promotion.alias(client, name, CHAMPION)
         if champion is not None:
@@ -69,18 +69,17 @@ def runs_page(experiment: str) -> str:
     return f"#/experiments/{experiment}/runs"
 
 
-class View:
-    """Saves views of a study's runs; those with the same words take the place of earlier ones."""
+def save_view(
+    client: MlflowClient, experiment: str, words: str, query: str, runs: Iterable[Run], charts: bool = False
+) -> str:
+    """Save a view of the runs that a query finds, the best first, in place of one with the same words; return its link.
 
-    def __init__(self, client: MlflowClient, experiment: str, words: str) -> None:
-        self.client, self.experiment, self.words = client, experiment, words
-
-    def save(self, name: str, query: str, runs: Iterable[Run], charts: bool = False) -> str:
-        """Save a view of the runs that a query finds, the best first; returns its link. charts: show bars."""
-        key = digest_of(f"{name} {self.words}".encode())[:12]
-        self.client.set_experiment_tag(self.experiment, f"{VIEW}{key}", json.dumps(state(query, [*runs], charts)))
-        mode = {"compareRunsMode": "CHART"} if charts else {}
-        return f"{runs_page(self.experiment)}?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"
+    charts: show bars.
+    """
+    key = digest_of(words.encode())[:12]
+    client.set_experiment_tag(experiment, f"{VIEW}{key}", json.dumps(state(query, [*runs], charts)))
+    mode = {"compareRunsMode": "CHART"} if charts else {}
+    return f"{runs_page(experiment)}?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"
 
 
 def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:

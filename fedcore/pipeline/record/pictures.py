@@ -14,7 +14,6 @@ import pandas as pd
 from fedcore.data import Dataset
 from fedcore.partition import Partition
 from fedcore.partition.tables import Shares, groups, similarity, training_numbers
-from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record.result import Result
 from fedcore.report import figures
@@ -79,23 +78,9 @@ def data_numbers(
     return training_numbers(store.get(dataset), store.get(partition), shares)
 
 
-def cached_picture(draw: Callable[[], Figure]) -> Picture:
-    """Return a picture that is drawn once for equal numbers, since methods, page and record share some."""
-    return partial(_draw_once, draw)
-
-
-def _draw_once(draw: Callable[[], Figure]) -> bytes:
-    key = Digest().of(draw)
-    if key not in _CACHE:
-        while len(_CACHE) >= CACHED:
-            _CACHE.pop(next(iter(_CACHE)), None)
-        _CACHE[key] = figures.png(draw())
-    return _CACHE[key]
-
-
-_CACHE: dict[str, bytes] = {}
-CACHED = 256
-"""The number of pictures in memory, some 20 kB each; the end of a study needs those of its first rows again."""
+def drawn(draw: Callable[[], Figure]) -> Picture:
+    """Return a figure as a picture."""
+    return lambda: figures.png(draw())
 
 
 @cache
@@ -109,14 +94,14 @@ def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
 def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, Picture]:
     """Draw one method's reports by its figures (`Method.figures`); if it has none, its matrices as heat maps."""
     drawings = {
-        name.removesuffix(f"-{label}"): cached_picture(draw)
+        name.removesuffix(f"-{label}"): drawn(draw)
         for path in paths
         for name, _, draw in figures.drawings(path, {label: turn_reports})
     }
     if paths:
         return drawings
     flat = {name: matrix.numpy() for name, matrix in reports.matrices(turn_reports).items() if matrix.ndim == 2}
-    return {name.replace("/", "-"): cached_picture(partial(figures.heat_map, x, name)) for name, x in flat.items()}
+    return {name.replace("/", "-"): drawn(partial(figures.heat_map, x, name)) for name, x in flat.items()}
 
 
 def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports) -> Iterator[tuple[str, str, Picture]]:
@@ -124,7 +109,7 @@ def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports
     for path in dict.fromkeys(path for of in paths.values() for path in of):
         its_reports = {label: turn_reports[label] for label, of in paths.items() if path in of}
         for name, caption, draw in figures.drawings(path, its_reports):
-            yield name, caption, cached_picture(draw)
+            yield name, caption, drawn(draw)
 
 
 def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:

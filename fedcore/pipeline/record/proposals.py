@@ -1,10 +1,15 @@
 """A candidate beside the champion, in words. Imports no MLflow, whose import takes seconds."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from fedcore.pipeline.record import registry
 from fedcore.pipeline.record.registry import FAMILY
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
 
 PROPOSAL, BETTER, WHY, AGAINST = "fedcore.proposal", "fedcore.better", "fedcore.why", "fedcore.against"
 """The tags of a candidate: its comparison in a line, the word, the reason, and the champion's version."""
@@ -15,7 +20,6 @@ SIMULATED, PERSONAL = "fedcore.simulated", "fedcore.personal"
 FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 """The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
 
-
 BEFORE_DRIFT = "fedcore.before_drift"
 """The tag of a champion from whose training rows those of later runs have drifted: the last run before."""
 
@@ -23,17 +27,8 @@ SHOWN = "fedcore.shown"
 """The tag of a first champion, or one proposed as such, that the answer did not recommend: no."""
 
 
-class Version(Protocol):
-    """A version of a registered model: MLflow's, or as its database has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def tags(self) -> Mapping[str, str]: ...
+Version: TypeAlias = "registry.Version | ModelVersion"
+"""A version of a registered model: as MLflow's database has it, or MLflow's own."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,19 @@ class StudyOnData:
     dataset: str
     data: str
 
+    @property
+    def name(self) -> str:
+        return f"{self.study} ({self.size})"
+
+    @property
+    def config(self) -> str:
+        """The words by which its run is found."""
+        return f"study {self.study} {self.size} {self.data}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {"fedcore.kind": "study", **{f"fedcore.{name}": value for name, value in vars(self).items()}}
+
 
 @dataclass(frozen=True)
 class ComparedMethod:

@@ -218,10 +218,10 @@ class Record:
         about: the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
         """
         with self.lock:
-            run = self.find(_config(of))
+            run = self.find(of.config)
             if about and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
                 return str(run.info.run_id)
-            run = self.open(_config(of), _name(of), _tags(of) | {"mlflow.note.content": title}, None)
+            run = self.open(of.config, of.name, of.tags | {"mlflow.note.content": title}, None)
         where = str(run.info.run_id)
         if about and "rows" not in run.data.params:
             self.client.log_batch(where, params=[Param("rows", str(json.loads(about.profile)["examples"]))])
@@ -485,8 +485,8 @@ class Record:
         if owner is None and not first.data.metrics:
             self.client.set_tag(study, REQUEST, request)
             return study
-        config, tags = f"{_config(of)} {request}", _tags(of) | {REQUEST: request, ROWS: study}
-        run = self.open(config, f"{_name(of)}, request {request[:8]}", tags, None)
+        config, tags = f"{of.config} {request}", of.tags | {REQUEST: request, ROWS: study}
+        run = self.open(config, f"{of.name}, request {request[:8]}", tags, None)
         self.client.set_terminated(run.info.run_id, "FINISHED")
         return str(run.info.run_id)
 
@@ -501,7 +501,7 @@ class Record:
             run, tags = self.client.get_run(where), {LATEST: "true", REQUESTS: compared.request[:8]}
             note = shorten_note(f"{compared.title}\n\n{compared.note}")
             pair = {PAIR: json.dumps(compared.pair)} if compared.pair else {}
-            self._numbers(run, compared.numbers, {**tags, **pair, "mlflow.note.content": note, **user_tags(_tags(of))})
+            self._numbers(run, compared.numbers, {**tags, **pair, "mlflow.note.content": note, **user_tags(of.tags)})
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
             current = {where}
@@ -514,9 +514,9 @@ class Record:
                 ids = [seed.info.run_id for seed in seeds]
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
-                config = f"{_config(of)} {compared.request} {method.setting} {method.label}"
+                config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
-                self._numbers(row, method.numbers, {**tags, **user_tags(_tags(of) | own), **more})
+                self._numbers(row, method.numbers, {**tags, **user_tags(of.tags | own), **more})
                 self.client.set_terminated(row.info.run_id, "FINISHED")
                 current |= {row.info.run_id, *ids}
             for other in before.values():
@@ -540,22 +540,6 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
-
-
-def _config(of: StudyOnData) -> str:
-    """Return the words by which a study's run is found."""
-    return f"study {of.study} {of.size} {of.data}"
-
-
-def _name(of: StudyOnData) -> str:
-    return f"{of.study} ({of.size})"
-
-
-def _tags(of: StudyOnData) -> dict[str, str]:
-    return {
-        "fedcore.kind": "study", "fedcore.study": of.study, "fedcore.size": of.size, "fedcore.dataset": of.dataset,
-        "fedcore.data": of.data,
-    }  # fmt: skip
 
 
 @cache
