@@ -85,7 +85,7 @@ def test_a_wrong_command_is_refused_without_waiting_for_prefect(refused: list[En
 
 ARGUMENTS = {
     "predict": ["x.csv"], "stage": ["plan"], "save": ["there"], "restore": ["there"],
-    "export": ["x", "--device", "a", "--to", "x.onnx"],
+    "export": ["x", "--device", "a", "--to", "x.onnx"], "reproduce": ["3fa9c2d1"],
 }  # fmt: skip
 ANYWHERE = {"init", "docs", "field", "device"}
 """Commands that need no project."""
