@@ -198,6 +198,7 @@ def fedasa() -> dict[str, list[str]]:
     clean, own = many.query("setting == 'A+B+C'").groupby("method")["accuracy"].mean()[["local_only", "fedasa"]]
     reading = read("fedasa-readings").query("spectrum == 'divided' and loss == 'ce' and round == 4")
     scaled = reading.groupby("method")[["accuracy", "std_devices"]].mean().loc["local_only"]
+    ends = read("fedasa-divided-200").set_index("round")[["accuracy", "std_devices"]]
     depth = read("fedasa-one-window").query("method == 'fedasa'")
     at_random = [lead(table, "random_depth", "fedasa") for table in tables.values()]
     assert all(low < 0 < high for _, low, high in at_random)
@@ -211,7 +212,7 @@ def fedasa() -> dict[str, list[str]]:
         "note 5": [dot(least["fedavg"]), dot(least["fedasa"]), "80", *(dot(one["fedasa"][seed]) for seed in (0, 1))],
         "also 0": ["80", dot(clean, 3), printed[1], f"{own:.3f}", ".96"],
         "also 1": [*map(dot, scaled), "20", "1,000", printed[1], ".33"],
-        "also 2": ["200"],
+        "also 2": [dot(ends.loc[20, "accuracy"], 3), "20", *(dot(value, 3) for value in ends.loc[200]), "200", printed[1]],
         "also 3": points(*per["A"], *per["B"], *per["C"]),
         "also 4": [f"{depth['depth_least'].min():.0f}", f"{depth['depth_most'].max():.0f}", "4", str(len(at_random))],
     }
