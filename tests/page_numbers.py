@@ -212,7 +212,7 @@ def fedasa() -> dict[str, list[str]]:
         "note 5": [dot(least["fedavg"]), dot(least["fedasa"]), "80", *(dot(one["fedasa"][seed]) for seed in (0, 1))],
         "also 0": ["80", dot(clean, 3), printed[1], f"{own:.3f}", ".96"],
         "also 1": [*map(dot, scaled), "20", "1,000", printed[1], ".33"],
-        "also 2": [dot(ends.loc[20, "accuracy"], 3), "20", *(dot(value, 3) for value in ends.loc[200]), "200", printed[1]],
+        "also 2": [dot(ends["accuracy"][20], 3), "20", *(dot(end, 3) for end in ends.loc[200]), "200", printed[1]],
         "also 3": points(*per["A"], *per["B"], *per["C"]),
         "also 4": [f"{depth['depth_least'].min():.0f}", f"{depth['depth_most'].max():.0f}", "4", str(len(at_random))],
     }

@@ -87,7 +87,7 @@ class Proposal:
             return f"{self._what}: its final fit, version {final.version}, promoted; it is the first champion"
         if self.champion.version == final.version:
             return f"{self._what}: its final fit, version {final.version}, is the champion"
-        how = "promoted" if self.accepted else "promoted all the same, as asked"
+        how = "promoted" if self.accepted or self.of_champion else "promoted all the same, as asked"
         return f"{self}; its final fit, version {final.version}, {how}"
 
     @property
