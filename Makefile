@@ -11,7 +11,7 @@ BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
 # the tests but the scenarios, in two processes that take as long as each other: a third would import PyTorch once more
-LEARNING := $(addprefix tests/,api config core execute methods nets partition results)
+LEARNING := $(addprefix tests/,api config core execute methods nets partition report results)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
