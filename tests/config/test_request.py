@@ -8,6 +8,7 @@ from project_params import PARAMS, ROOT, refusal
 from fedcore.config.request import ask, plan_jobs
 from fedcore.config.studies import find_study, title_for
 from fedcore.data import DATASETS, USER_DATASETS
+from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.nets import net
 
@@ -124,3 +125,8 @@ def test_a_title_has_the_number_of_devices():
     assert title_for("{devices} devices?", [6]) == "6 devices?"
     assert title_for("{devices} devices?", [16, 4, 8]) == "4 to 16 devices?"
     assert title_for("Which {methods}?", [4]) == "Which {methods}?"
+
+
+def test_an_empty_list_of_methods_does_not_mean_all():
+    with pytest.raises(InputError, match=r"methods = \[\]: must name at least one"):
+        ask(["study=code", "methods=[]"])
