@@ -10,14 +10,15 @@ TORCH_INDEX ?=
 BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
-# the tests but the scenarios, in two processes that take as long as each other: a third would import PyTorch once more
+# tests that wait for real devices; those that compute, in two processes that take as long as each other
+DEVICES := tests/field tests/cli/test_field.py
 LEARNING := $(addprefix tests/,api config core execute methods nets partition report results)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests learning-tests other-tests quick-learning-tests quick-other-tests
+.PHONY: run check test field-test docs bench soak ui clean style pipeline-tests device-tests learning-tests other-tests quick-learning-tests quick-other-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -30,7 +31,7 @@ check: checkout .venv/test
 	@$(BIN)/python tests/prose.py
 
 test: checkout .venv/test
-	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 4 style learning-tests other-tests pipeline-tests
+	@$(BIN)/python tests/budget.py --run $(MAKE) --no-print-directory --jobs 5 style learning-tests other-tests device-tests pipeline-tests
 	@$(BIN)/python tests/budget.py --lines
 
 # every method that runs in the field, on a server's and four devices' processes; make test has most of them, on three
@@ -60,16 +61,20 @@ style:
 	$(BIN)/lint-imports
 
 quick-learning-tests quick-other-tests: MARK := -m 'not slow'
+quick-other-tests: DEVICES :=
 
 learning-tests quick-learning-tests:
 	nice $(BIN)/pytest $(MARK) $(LEARNING)
 
 other-tests quick-other-tests:
-	nice $(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore %,$(LEARNING))
+	nice $(BIN)/pytest $(MARK) --ignore tests/end_to_end $(patsubst %,--ignore %,$(LEARNING) $(DEVICES))
 
-# first, as they wait half of their time: the others fill what they leave of the cores
+# these two first, as they wait half of their time: the others fill what they leave of the cores
 pipeline-tests:
 	$(BIN)/pytest tests/end_to_end
+
+device-tests:
+	$(BIN)/pytest $(DEVICES)
 
 ui: checkout .venv/run
 	@$(BIN)/fedcore ui
