@@ -53,8 +53,6 @@ def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive
     maps; the head has 128 units. The paper does not state kernels, strides, activations or the kind of pooling.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         cells: M, from 1.
         width: factor of all widths, above 0.
     """

@@ -90,8 +90,6 @@ def net(
     """Return a CNN.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         maps: feature maps of each convolution, from 1.
         kernel: side of the convolutions' kernels, pixels.
         padding: "same" keeps the sides, "valid" shortens them by kernel - 1.
@@ -127,8 +125,6 @@ def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
     It has 62,006 parameters for 3 x 32 x 32 and ten classes: DFL's CNN for CIFAR.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of all widths, above 0.
     """
     return _preset(shape, classes, width, [6, 16], [120, 84], "valid", size=32)
@@ -138,8 +134,6 @@ def dfl_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net
     """Return DFL's CNN for MNIST, by its size in Table IV: 20 and 50 maps, 50 units; 66,130 parameters at 28 x 28.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of all widths, above 0.
     """
     return _preset(shape, classes, width, [20, 50], [50], "valid")
@@ -149,8 +143,6 @@ def mcmahan_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) ->
     """Return the CNN of McMahan et al. 2017: 32 and 64 maps, 512 units; 1,663,370 parameters at 28 x 28.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of all widths, above 0.
     """
     return _preset(shape, classes, width, [32, 64], [512], "same")
@@ -160,8 +152,6 @@ def stlf_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0, dropo
     """Return ST-LF's CNN: 10 and 20 maps, two fully connected layers, the first of 50 units (not in the paper).
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of all widths, above 0.
         dropout: of whole maps of the second convolution and of the 50 units, from 0, below 1; .5 in the public code of
             ST-LF's authors.

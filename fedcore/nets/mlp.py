@@ -117,8 +117,6 @@ def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32
     """Return a multilayer perceptron.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         widths: units of each hidden layer, from 1.
     """
     if not all(type(width) is int and width > 0 for width in widths):

@@ -100,8 +100,6 @@ def auto(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 3
     Signals shorter than SIGNAL and images smaller than IMAGE get an `mlp` too.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         widths: units of each hidden layer of the `mlp`; the other nets have their own defaults.
     """
     if len(shape) == 2 and shape[1] >= SIGNAL:

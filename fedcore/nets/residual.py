@@ -93,8 +93,6 @@ def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottl
     previous one, and the units of a stage could not be permuted separately.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of all widths, above 0.
         bottleneck: two blocks a stage of 1 x 1, 3 x 3 and 1 x 1 (four times as wide) convolutions, as many layers. This
             is DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
@@ -110,8 +108,6 @@ def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -
     It has 2,236,682 parameters for 3 x 32 x 32 and ten classes.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of all widths, above 0.
     """
     return with_table(partial(mobilenet, tuple(shape), classes, width))

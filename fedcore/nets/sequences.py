@@ -104,9 +104,6 @@ def lstm(
     """Return a character model; LEAF's for Shakespeare has 2 layers of 256 units.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
-        per_step: whether each step has a label, from the data.
         vocabulary: how many whole numbers there are, from 0; None: as many as classes, as for the next letter.
         embedding: width of a number's vector.
         hidden: units of a layer.
@@ -133,9 +130,6 @@ def transformer(
     """Return a small transformer, without dropout.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
-        per_step: whether each step has a label, from the data.
         vocabulary: how many whole numbers there are, from 0; None: as many as classes, as for the next letter.
         embedding: width of all vectors, a multiple of heads.
         heads: of attention.

@@ -87,8 +87,6 @@ def vgg11(
     Gray images are repeated in three channels.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of the convolutions' widths, above 0.
         size: side to which images are padded with zeros, pixels, as in the paper (whose 224 costs 49 times the work of
             32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.
@@ -112,8 +110,6 @@ def vgg16(
     """Return VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters.
 
     Args:
-        shape: shape of a row, from the data.
-        classes: number of classes, from the data.
         width: factor of the convolutions' widths, above 0.
         size: side to which images are padded with zeros, pixels.
         norm: batch norm after every convolution.

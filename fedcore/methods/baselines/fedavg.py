@@ -53,8 +53,6 @@ def fedavg(
     """FedAvg (McMahan et al. 2017): devices train, and the server averages their models.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         weights: of the mean, "size" (training examples) or "even".

@@ -69,8 +69,6 @@ def code_ot(
     """CODE: models are aligned by optimal transport and fused, the best one last. Nets may differ in widths.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
         fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
         order: the order of accuracy in which models are folded; the last one counts half. "ascending" is Algorithm 1's.
@@ -134,8 +132,6 @@ def lmf(
     """LMF (Singh and Jaggi 2020): all models, aligned to the best one, averaged evenly. Nets may differ in widths.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1. After the first, devices train on from the fused model.
         fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
         rank_by: what models are ranked by, as for `code_ot`: "classes", "validation" or "test".
@@ -155,8 +151,6 @@ def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy =
     """Control: everyone gets the most accurate device's model.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
@@ -168,8 +162,6 @@ def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = 
     """Control: everyone gets half of the most accurate device's model.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)
@@ -181,8 +173,6 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy
     """Control: the models are averaged as they are, with CODE's weights.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rank_by: what models are ranked by, as for `code_ot`.
     """
     require_equal(nets)

@@ -83,8 +83,6 @@ def dfl(
     """DFL (Liu et al.): federated averaging with averaged soft targets.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: R, communication rounds, from 1.
         fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
@@ -104,8 +102,6 @@ def dfl_diagonal(
     (1 - rho) (1 - d) K / (K - 1), d the mean diagonal.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: R, communication rounds, from 1.
         fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
@@ -206,8 +202,6 @@ def label_smoothing(
     """DFL's control: FedAvg with smoothed labels.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         ratio: how rho changes from round to round, as for `dfl`: "threshold", "dynamic" or "fixed".

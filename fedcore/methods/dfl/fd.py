@@ -45,8 +45,6 @@ def fd(
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.

@@ -118,8 +118,6 @@ def fedgen(
     """FedGen (Zhu et al. 2021): the server trains a generator of features; defaults are the authors' for MNIST.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the generated examples' loss, for as many of them as a minibatch has, from 0; 0 is fedavg.

@@ -44,8 +44,6 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
     """SCAFFOLD (Karimireddy et al. 2020): control variates correct each step. Models are averaged evenly.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
 

@@ -135,8 +135,6 @@ def fedasa(
     """FedASA (Deng et al. 2024): the server chooses how many cells each device shares.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: T, communication rounds, from 1.
         fraction: share of the devices that take part in a round after the alignment rounds, in which all do; above 0,
             at most 1. In the paper all do.

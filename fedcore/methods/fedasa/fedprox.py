@@ -32,9 +32,6 @@ def fedprox(*, nets: Mapping[str, Net], training: Training, averaging: Averaging
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         mu: weight of the proximal term, from 0; 0 is FedAvg by size.
     """
     require_equal(nets)
@@ -66,9 +63,6 @@ def ditto(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         strength: lambda, which holds the personal model near the global one, from 0; 0 is local training.
     """
     require_equal(nets)

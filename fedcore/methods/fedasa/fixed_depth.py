@@ -46,9 +46,6 @@ def fixed_depth(
     If `fraction` is below 1, all devices start from one model; its personal part is sent until a device has taken part.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last
             one never); None: nothing; "random": drawn for each device, evenly from 0 to M.
         personal_lr: learning rate of the personal part, above 0; None: training's.
@@ -73,9 +70,6 @@ def fedper(
     If `fraction` is below 1, all devices start from one model; its last layer is sent until a device has taken part.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         personal_lr: learning rate of the last layer, above 0; None: training's.
 
     Raises:

@@ -59,7 +59,6 @@ def analytic(
     """Ridge regression on random features, solved by the server from sums; no device trains.
 
     Args:
-        nets: the devices' nets, by name.
         features: F, width of the random layer, from 1 to 20,000.
         reg: lambda relative to the mean of G's diagonal, from 0. None: the server chooses it by generalised
             cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one is at its

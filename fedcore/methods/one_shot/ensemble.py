@@ -34,8 +34,6 @@ def ensemble(
     """All devices' models vote, after one round. Their nets may differ.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their
             examples), "even", or "entropy" (of their labels).
         personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as

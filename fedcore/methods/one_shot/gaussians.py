@@ -110,8 +110,6 @@ def gaussian_distillation(
     """One net is distilled from Gaussian draws of the devices' classes, after one round.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         sketches: the Gaussians, and the net that learns from them.
         weights: of the ensemble's votes, as for `ensemble`: "counts", "size", "even" or "entropy".
         personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
@@ -137,8 +135,6 @@ def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketch
     """`gaussian_distillation` with `personal: true`: a device without validation data runs the common net alone.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         sketches: the Gaussians, and the net that learns from them.
     """
     return gaussian_distillation(nets=nets, training=training, sketches=sketches, personal=True)

@@ -51,8 +51,6 @@ def pleas(
     """PLeaS (Nasery et al. 2025): nets are merged layer by layer, by permutations and least squares.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         align: "exact" first brings every model's units into the order of those of the device with the most examples,
             which models that do not start from a common one need; "none" leaves them, and no model is ever sent.
         damping: lambda relative to the mean of the diagonal, from 0.

@@ -67,8 +67,6 @@ def regmean(
     """RegMean (Jin et al. 2023): each linear layer becomes the nearest to the devices' layers on their inputs.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         share: factor of the entries of G beside its diagonal, from 0 to 1, .9 in the paper; 0 weights each input by
             itself.
         damping: multiple of the identity that is added to each G, relative to the mean of its diagonal, from 0.

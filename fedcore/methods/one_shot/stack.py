@@ -46,8 +46,6 @@ def stack(
     """A linear head above all devices' models. Nets may differ; the head then sees log-probabilities.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         examples: whose sums devices send, "training" or "validation".
         reg: lambda as a factor of the mean diagonal of G, above 0.
     """

@@ -74,8 +74,6 @@ def feddyn(
     """FedDyn (Acar et al. 2021): a penalty on devices, a correction at the server. Models are averaged evenly.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the penalty, from 0 (the paper: .1, .01 or .001); 0 is FedAvg with even weights.
@@ -136,8 +134,6 @@ def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, 
     """FedNova (Wang et al. 2020): a change is divided by its path's length. With equal steps it is FedAvg.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
 

@@ -58,9 +58,6 @@ def fedala(
     """FedALA (Zhang et al. 2023): each device learns how much of the global model to take; FedAvg's traffic.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         top: p, the last layers whose numbers are weighed, from 1; the others are the global model's.
         share: of a device's examples, those that W learns from, above 0, at most 1 (the paper: .8).
         weights_lr: eta_W, learning rate of W, from 0 (the paper: 1); 0 is FedAvg's training.

@@ -65,9 +65,6 @@ def fedopt(
     """FedAvgM, FedAdam, FedYogi or FedAdagrad: the server steps along the mean change (Reddi et al. 2021).
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         rule: the server's optimiser: "momentum" (FedAvgM), "adam", "yogi" or "adagrad".
         server_lr: the server's learning rate, above 0. Of momentum, with 1 and beta1 0, FedAvg but for rounding; of the
             others about the farthest that a parameter moves in a round, which the paper tunes per dataset.

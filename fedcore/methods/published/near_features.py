@@ -66,9 +66,6 @@ def moon(
     """MOON (Li et al. 2021): features stay near the global model's and away from the device's last ones.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         mu: weight of the contrast, from 0 (the paper: .1 to 10); 0 is FedAvg by size, bit by bit.
         tau: temperature of the cosines, above 0 (the paper: .5).
     """
@@ -111,8 +108,6 @@ def fedproto(
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         rounds: communication rounds, from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
         strength: lambda, which holds features near their class's prototype, from 0; 0 is local training, round after

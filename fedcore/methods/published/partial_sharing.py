@@ -94,9 +94,6 @@ def fedrep(*, nets: Mapping[str, Net], training: Training, averaging: Averaging,
     """FedRep (Collins et al. 2021): each device keeps a head of its own; at first the initial one.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         head_epochs: passes over a device's examples that train the head, from 1 (the paper: 10), before the
             `training.epochs` that train the rest. Where `training.steps` counts minibatches, both take as many.
 
@@ -131,9 +128,6 @@ def fedbabu(*, nets: Mapping[str, Net], training: Training, averaging: Averaging
     """FedBABU (Oh et al. 2022): the last layer stays as drawn; in the end each device tunes its model.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: 5);
             where `training.steps` counts minibatches, as many.
 
@@ -170,13 +164,7 @@ def own_model(memory: Params, message: Message) -> Model:
 
 @training_defaults(shared_init=True)
 def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) -> Method:
-    """FedBN (Li et al. 2021): each device keeps its batch norms; at first the initial ones.
-
-    Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
-    """
+    """FedBN (Li et al. 2021): each device keeps its batch norms; at first the initial ones."""
     require_equal(nets)
     require_shared_init("fedbn", training.shared_init)
     own = batch_norms(next(iter(nets.values())))

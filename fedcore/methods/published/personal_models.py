@@ -86,9 +86,6 @@ def perfedavg(
     """Per-FedAvg, first order (Fallah et al. 2020): a start from which each device tunes its model.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         inner_lr: alpha, learning rate of the step that is looked ahead, and of the tuning by plain SGD, above 0.
         tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: one
             step); where `training.steps` counts minibatches, as many.
@@ -150,9 +147,6 @@ def pfedme(
     """pFedMe (Dinh et al. 2020): a personal model near each device's copy, by K times the steps of other methods.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         strength: lambda, which holds theta near w, from 0 (the paper: 15, with small rates); 0 leaves w as it is, and
             theta is trained from it alone. Times the learning rate of sgd it must be below 2, else theta diverges.
         inner_steps: K, steps of theta on a minibatch, from 1 (the paper: 5).
@@ -217,9 +211,6 @@ def apfl(
     """APFL (Deng et al. 2020): each device mixes its own model with the global one, at twice FedAvg's work.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
-        averaging: how many rounds, with how many devices, and how the server combines what they send.
         alpha: share of the device's own model in the mixture, from 0 to 1, at first; 0 is FedAvg.
         alpha_lr: eta_alpha, learning rate of that share, from 0; 0: it stays.
 

@@ -94,8 +94,6 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
         """ST-LF, or a rival with ST-LF's sources and targets.
 
         Args:
-            nets: the devices' nets, by name.
-            training: how a device trains.
             links: how sources and targets are chosen.
             combine: "parameters", a target runs the mean of its sources' models; "outputs", the mean of their outputs.
             disagreement: "measured", targets compare their sources' models, for the noise in Theorem 2 (in the traffic
@@ -126,8 +124,6 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
         """A rival of ST-LF that measures nothing over pairs.
 
         Args:
-            nets: the devices' nets, by name.
-            training: how a device trains.
             links: how sources and targets are drawn.
             combine: as for `st_lf`, "parameters" or "outputs".
 
@@ -160,8 +156,6 @@ def fada(
     """FADA (Peng et al. 2020): every source is aligned with every target.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         links: how sources and targets are chosen, as for `st_lf`.
         rounds: how often sources train their copies, from 0.
         alignment: how a source is aligned with a target.
@@ -182,8 +176,6 @@ def psi_fada(
     """FADA with random sources and targets; nothing is measured over pairs.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         links: how sources and targets are drawn, as for `rnd_psi`.
         rounds: how often sources train their copies, from 0.
         alignment: how a source is aligned with a target.
@@ -208,8 +200,6 @@ def best_source(*, nets: Mapping[str, Net], training: Training, links: ProgramLi
     It is no method, as it sees the labels by which it is judged.
 
     Args:
-        nets: the devices' nets, by name.
-        training: how a device trains.
         links: how sources and targets are chosen, as for `st_lf`.
     """
     built = protocol_method(
