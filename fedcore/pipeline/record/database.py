@@ -1,78 +1,28 @@
 """MLflow's database as a file: created whole, checked before use, and moved with its project.
 
-MLflow makes a database by dozens of migrations, which takes two seconds of a processor. Their result is kept in the
-user's cache folder ($XDG_CACHE_HOME or ~/.cache), by MLflow's version, and a new project's database is a copy of it.
 `relocate` writes to MLflow's tables: there is no public way to change where a run's artifacts are.
 """
 
-import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
-import mlflow
 from mlflow import MlflowClient
 
-from fedcore.pipeline.command import Failed
-from fedcore.pipeline.state import write_atomic
-
 EXPERIMENT = "fedcore"
-
-MIGRATIONS = Path("store") / "db_migrations" / "versions"
-"""The folder of MLflow's migrations, in its package."""
 
 
 def create_database(uri: str) -> None:
     """Create MLflow's database atomically, if it is a file that does not exist.
 
-    A database whose migrations were interrupted cannot be opened again. MLflow adds its default experiment to a copy
-    of the empty one, as it holds a place in the project.
+    A database whose migrations were interrupted cannot be opened again.
     """
     path = database_file(uri)
-    if path is None or path.exists():
-        return
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    ready = ready_file()
-    copied = is_usable(ready)
-    if copied:
-        part.write_bytes(ready.read_bytes())
-    MlflowClient(f"sqlite:///{part}")
-    if not copied:
-        with suppress(OSError, sqlite3.Error, Failed):  # the next project's is made by migrations, too
-            _keep(part, ready)
-    part.replace(path)
-
-
-def ready_file() -> Path:
-    """Return the place of the empty database of the installed MLflow."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "fedcore" / f"mlflow-{mlflow.__version__}.db"
-
-
-def is_usable(ready: Path) -> bool:
-    """Tell whether a file is a whole, empty database at a revision among the installed MLflow's migrations."""
-    try:
-        with closing(sqlite3.connect(f"{ready.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as opened:
-            ((check,),) = opened.execute("pragma quick_check(1)")
-            ((revision,),) = opened.execute("select version_num from alembic_version")
-            ((count,),) = opened.execute("select (select count(*) from experiments) + (select count(*) from runs)")
-    except (OSError, sqlite3.Error, ValueError):
-        return False
-    migrations = (Path(mlflow.__file__).parent / MIGRATIONS).glob(f"{revision}_*.py")
-    return check == "ok" and count == 0 and any(migrations)
-
-
-def _keep(created: Path, ready: Path) -> None:
-    """Keep a new database for later projects, without the default experiment."""
-    with closing(sqlite3.connect(created)) as source, closing(sqlite3.connect(":memory:")) as empty:
-        source.backup(empty)
-        empty.execute("delete from experiments")
-        empty.commit()
-        empty.execute("vacuum")
-        content = empty.serialize()
-    ready.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(ready, content)
+    if path is not None and not path.exists():
+        part = path.with_name(f"{path.name}.part")
+        part.unlink(missing_ok=True)
+        MlflowClient(f"sqlite:///{part}")
+        part.replace(path)
 
 
 def check_database(uri: str) -> None:

@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 
 from fedcore.pipeline.record import database as sqlite_file
@@ -25,79 +24,6 @@ def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.M
     with pytest.raises(KeyboardInterrupt):
         sqlite_file.create_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert [file.name for file in tmp_path.iterdir()] == ["record.db.part"]
-
-
-@pytest.fixture(autouse=True)
-def caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("caches")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    return folder
-
-
-def content(path: Path) -> tuple[set[tuple[str, str, str]], dict[str, list[Any]]]:
-    """Return the definition of each table and index, and the rows of each table but for dates."""
-    with closing(sqlite3.connect(path)) as opened:
-        made = opened.execute("select type, name, coalesce(sql, '') from sqlite_master").fetchall()
-        rows = {name: opened.execute(f'select * from "{name}"').fetchall() for kind, name, _ in made if kind == "table"}
-    rows["experiments"] = [
-        [cell for cell in row if not isinstance(cell, int) or cell == 0] for row in rows["experiments"]
-    ]
-    return {*made}, rows
-
-
-@pytest.mark.slow
-def test_a_second_project_has_a_copy_of_the_migrated_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = tmp_path / "first.db", tmp_path / "second.db"
-    sqlite_file.create_database(f"sqlite:///{first}")
-    assert sqlite_file.is_usable(sqlite_file.ready_file())
-    monkeypatch.setattr("mlflow.store.db.utils._initialize_tables", lambda engine: pytest.fail("migrations"))
-    sqlite_file.create_database(f"sqlite:///{second}")
-    assert content(first) == content(second)
-    assert content(second)[1]["experiments"]
-
-
-@pytest.mark.slow
-def test_a_full_or_missing_cache_folder_costs_the_copy_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    sqlite_file.create_database(f"sqlite:///{tmp_path / 'record.db'}")
-    assert "runs" in tables(tmp_path / "record.db")
-    assert (tmp_path / "file").read_text() == "not a folder"
-
-
-TABLES = "create table experiments (id); create table runs (id); create table alembic_version (version_num);"
-
-
-def newest_revision() -> str:
-    folder = Path(mlflow.__file__).parent / sqlite_file.MIGRATIONS
-    return next(folder.glob("*_*.py")).name.partition("_")[0]
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        None, "", TABLES, f"{TABLES} insert into alembic_version values ('000000000000');",
-        "create table alembic_version (version_num); insert into alembic_version values ('{revision}');",
-        f"{TABLES} insert into alembic_version values ('{{revision}}'); insert into runs values (1);",
-        f"{TABLES} insert into alembic_version values ('{{revision}}'); insert into experiments values (1);",
-    ],
-    ids=["no file", "empty", "no revision", "an unknown revision", "no tables", "somebody's runs", "an experiment"],
-)  # fmt: skip
-def test_a_database_that_is_not_right_is_not_copied(statements: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "ready.db"
-    if statements is not None:
-        with closing(sqlite3.connect(path)) as made:
-            made.executescript(statements.format(revision=newest_revision()))
-    assert not sqlite_file.is_usable(path)
-
-
-def test_a_damaged_database_is_not_copied(tmp_path: Path) -> None:
-    path = tmp_path / "ready.db"
-    with closing(sqlite3.connect(path)) as made:
-        made.executescript(f"{TABLES} insert into alembic_version values ('{newest_revision()}');")
-    assert sqlite_file.is_usable(path)
-    path.write_bytes(path.read_bytes()[:-100])
-    assert not sqlite_file.is_usable(path)
 
 
 @pytest.mark.slow
