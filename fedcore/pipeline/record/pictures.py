@@ -39,15 +39,6 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
     return {name: picture() for name, picture in _pictures(store, result).items()}
 
 
-def warm_up() -> None:
-    """Draw an empty picture, for which matplotlib reads its fonts."""
-    from matplotlib.figure import Figure  # takes half a second, and the record's process draws nothing
-
-    figure = Figure()
-    figure.subplots()
-    figures.png(figure)
-
-
 def _pictures(store: Store, result: Result) -> dict[str, Picture]:
     split = "test" if tidy.has(result.table, "test") else "shared"
     drawings: dict[str, Picture] = {

@@ -43,7 +43,6 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
-from fedcore import nets
 from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
@@ -95,7 +94,7 @@ from fedcore.pipeline.record.result import (
 )
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
-from fedcore.types.method import Model, Report
+from fedcore.types.method import Report
 
 REQUEST, ROWS = "fedcore.request", "fedcore.rows"
 """Tags of a study's run: the request whose numbers it has; and if another one was the first on its data, that run."""
@@ -584,14 +583,3 @@ def distinct_models(result: Result) -> tuple[list[tuple[Ref, int]], dict[str, in
     runs = {name: (result.models[name], i % nets) for i, name in enumerate(result.fed.devices)}
     distinct = list(dict.fromkeys(runs.values()))
     return distinct, {name: distinct.index(what) for name, what in runs.items()}
-
-
-def warm_up() -> None:
-    """Save a small model and discard it; the first one takes seconds for imports."""
-    model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
-    with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
-        what = models.log_arguments(
-            Path(folder) / "files", DataSchema((1,), "float32", ("a", "b")), [{"name": "mlp", "widths": [1]}],
-            [(model, 0)], {"a": 0},
-        )  # fmt: skip
-        mlflow.pyfunc.save_model(path=f"{folder}/model", **what)

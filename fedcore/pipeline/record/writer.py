@@ -29,7 +29,6 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.pictures import warm_up as warm_up_artist
 from fedcore.pipeline.record.result import Notice, PromotionCandidate, Result, Rule
 
 if TYPE_CHECKING:
@@ -67,11 +66,11 @@ class RecordWriter:
         self._ready = False
 
     def warm_up(self) -> None:
-        """Prepare the processes to write and to draw a run, once."""
+        """Start the processes that write and draw, once."""
         if not self._ready:
             self._ready = True
-            self._submit(warm_up)
-            self._drawing.submit(self._call, self._artist, warm_up_artist)
+            self._submit(open_record)
+            self._artist.start()
 
     def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
         """Write a method's result to its run, unless the run has it.
@@ -172,12 +171,9 @@ def check_driver(uri: str) -> None:
 # In the other processes
 
 
-def warm_up() -> None:
-    """Open the record, and prepare the process to write a run."""
+def open_record() -> None:
+    """Open the record, whose imports take seconds."""
     with_patience(record)
-    from fedcore.pipeline.record import runs
-
-    runs.warm_up()
 
 
 def write(word: str, *args: Any) -> Any:

@@ -1,7 +1,6 @@
 """The record: equal flows write once, a study on other data has its own run, drift beside the champion."""
 
 import sqlite3
-import tempfile
 from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
@@ -44,17 +43,6 @@ def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
     absent.mkdir()
     with pytest.raises(Failed, match=r"record\.db: is a folder, .*; move it away$"):
         runs.Record()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own
-def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: Path) -> None:
-    for name in ("temporary", "here"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.chdir(tmp_path / "here")
-    runs.warm_up()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def refused(*_: object) -> None:
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A writer that needs no record."""
-    monkeypatch.setattr(writer, "warm_up", begun)
+    monkeypatch.setattr(writer, "open_record", begun)
     monkeypatch.setattr(writer, "write", noted)
     return monkeypatch
 
@@ -70,7 +70,7 @@ class Lent:
     """A pool that its user does not end."""
 
     def __init__(self, process: Workers) -> None:
-        self.call = process.call
+        self.call, self.start = process.call, process.start
 
     def __enter__(self) -> None:
         pass
@@ -131,7 +131,7 @@ def test_a_picture_that_fails_ends_the_flow(lent: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.slow
 def test_the_writer_warms_up_once(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
-    lent.setattr(writer, "warm_up", partial(noted, "", place, "ready", "."))
+    lent.setattr(writer, "open_record", partial(noted, "", place, "ready", "."))
     with RecordWriter() as book:
         for word in "ab":
             book.warm_up()
@@ -190,7 +190,7 @@ def test_a_failed_write_ends_the_flow_at_the_next_call(lent: pytest.MonkeyPatch,
 
 @pytest.mark.slow
 def test_a_record_that_cannot_be_opened_ends_the_flow(lent: pytest.MonkeyPatch) -> None:
-    lent.setattr(writer, "warm_up", refused)
+    lent.setattr(writer, "open_record", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter() as book:
         book.warm_up()
 
