@@ -288,7 +288,7 @@ class Year:
         now = self.versions()
         if "candidate" not in now:
             return {}
-        from fedcore.pipeline.record import promotion, proposals
+        from fedcore.pipeline.record import promotion, registry
         from fedcore.pipeline.record.runs import Record
 
         client, name = Record().client, "fedcore-machines-state"
@@ -308,7 +308,7 @@ class Year:
             for one in (now["candidate"], rival.version)
         ]
         version = client.get_model_version(name, now["candidate"])
-        return {**row, "better": version.tags[proposals.BETTER], "gain": round(right[0] - right[1], 4)}
+        return {**row, "better": version.tags[registry.BETTER], "gain": round(right[0] - right[1], 4)}
 
     def megabytes(self) -> dict[str, float]:
         from fedcore.pipeline import environment

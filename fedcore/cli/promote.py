@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedcore.errors import InputError
+from fedcore.pipeline.record import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from fedcore.pipeline.record.proposals import Proposal, Version
-    from fedcore.pipeline.record.registry import Versions
+    from fedcore.pipeline.record.registry import AnyVersion, Proposal, Versions
 
 
 @click.command()
@@ -53,8 +53,6 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     from fedcore.cli.project import enter_project, open_template
 
     enter_project()
-    from fedcore.pipeline.record import registry
-
     as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
     catalogue = registry.read()
     if model is not None and catalogue is not None:  # a wrong name is refused before imports that take seconds
@@ -65,7 +63,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     if model is not None and not listed and not as_it_is:
         open_template()  # in case that it has to train
     from fedcore.config.params import read
-    from fedcore.pipeline.record import promotion, proposals
+    from fedcore.pipeline.record import promotion
     from fedcore.pipeline.record.result import rule_of
     from fedcore.pipeline.record.runs import Record
 
@@ -74,7 +72,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     if model is None:
         rule = rule_of(read())
 
-        def compare(version: Version) -> Proposal:
+        def compare(version: AnyVersion) -> Proposal:
             return promotion.compare(client, client.get_model_version(version.name, version.version), rule)
 
         print(*(champions(promotion.all_versions(client), compare) or ()), sep="\n")
@@ -87,7 +85,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
         verdict = promotion.compare(client, chosen, rule_of(read()))
         if version is None and run is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
-        in_field = chosen.tags.get(proposals.SIMULATED) == "false"  # its rows are not here to train on once more
+        in_field = chosen.tags.get(registry.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen)
         line = verdict.promoted_as(final) if final else verdict.promoted
@@ -95,43 +93,31 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
 
 
 def champions(
-    catalogue: Mapping[str, Versions], compare: Callable[[Version], Proposal] | None = None
+    catalogue: Mapping[str, Versions], compare: Callable[[AnyVersion], Proposal] | None = None
 ) -> list[str] | None:
     """Return a line for each registered model: its champion, and whether the candidate is better.
 
     compare: for a candidate whose tags keep no comparison with this champion; without it None is returned then.
     """
-    from fedcore.pipeline.record import proposals, registry
-
     lines = []
     for name, versions in catalogue.items():
         champion, candidate = versions.find(registry.CHAMPION), versions.find(registry.CANDIDATE)
-        proposal = None
-        if candidate is not None:
-            proposal = proposals.standing_proposal(candidate, champion) or (compare and compare(candidate))
-            if proposal is None:
-                return None
-        lines.append(line_of(registry.registered(name), champion, proposal))
+        if candidate is None:
+            lines.append(f"{registry.registered(name)}: nothing was proposed; {registry.AT_THE_END}")
+            continue
+        proposal = registry.standing_proposal(candidate, champion) or (compare and compare(candidate))
+        if proposal is None:
+            return None
+        text = "none" if champion is None else f"version {champion.version} ({registry.describe(champion)})"
+        lines.append(f"{registry.registered(name)}: champion {text}\n  {proposal}")
     return lines or ["no model is registered; run fedcore run"]
-
-
-def line_of(name: str, champion: Version | None, proposal: Proposal | None) -> str:
-    """Return a registered model's champion, and whether the candidate is better, as a line."""
-    if proposal is None:
-        from fedcore.pipeline.record.registry import AT_THE_END
-
-        return f"{name}: nothing was proposed; {AT_THE_END}"
-    from fedcore.pipeline.record.proposals import describe
-
-    text = "none" if champion is None else f"version {champion.version} ({describe(champion)})"
-    return f"{name}: champion {text}\n  {proposal}"
 
 
 def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelVersion | None:
     """Return a version's final fit, which is made unless it is there; None if the version is one itself."""
-    from fedcore.pipeline.record import promotion, proposals
+    from fedcore.pipeline.record import promotion
 
-    if proposals.FINAL_FIT_OF in version.tags:
+    if registry.FINAL_FIT_OF in version.tags:
         return None
     if promotion.final_fit_of(client, version) is None:
         from fedcore.cli.project import flow
@@ -144,7 +130,7 @@ def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelV
 
 def list_versions(client: MlflowClient, model: str) -> None:
     """Print a line for each version of a registered model."""
-    from fedcore.pipeline.record import promotion, registry
+    from fedcore.pipeline.record import promotion
     from fedcore.report.terminal import print_table
 
     registry.require(promotion.all_versions(client), model)

@@ -8,6 +8,7 @@ import click
 
 from fedcore.cli.project import enter_project
 from fedcore.errors import InputError
+from fedcore.pipeline.record import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,12 +25,10 @@ OTHERS = "models, messages and reports of other steps"
 
 def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
     """Yield a line for each candidate that is not the champion's own: how it stands beside the champion."""
-    from fedcore.pipeline.record import proposals, registry
-
     for versions in catalogue.values():
         candidate = versions.find(registry.CANDIDATE)
         champion = versions.find(registry.CHAMPION)
-        proposal = None if candidate is None else proposals.standing_proposal(candidate, champion)
+        proposal = None if candidate is None else registry.standing_proposal(candidate, champion)
         if proposal is not None and not proposal.of_champion:
             yield str(proposal)
         elif candidate is not None and proposal is None:
@@ -50,7 +49,6 @@ def status() -> None:
     from fedcore.pipeline import environment
     from fedcore.pipeline.cache import journal
     from fedcore.pipeline.orchestration import database, server
-    from fedcore.pipeline.record import registry
     from fedcore.pipeline.run import history
 
     counted: set[tuple[int, int]] = set()

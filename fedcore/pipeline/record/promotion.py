@@ -32,20 +32,26 @@ from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
-from fedcore.pipeline.record.proposals import (
+from fedcore.pipeline.record.registry import (
     AGAINST,
     BEFORE_DRIFT,
     BETTER,
+    CANDIDATE,
+    CHAMPION,
+    FAMILY,
     FINAL_FIT_OF,
+    PREVIOUS,
     PROPOSAL,
     SHOWN,
     STUDY_RUN,
     WHY,
     Proposal,
+    Version,
+    Versions,
+    registered,
     standing_proposal,
     study_run,
 )
-from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Version, Versions, registered
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.intervals import half_width
 from fedcore.results.summary import SPLITS

@@ -24,9 +24,9 @@ from mlflow.entities import LoggedModel, Run, ViewType
 from fedcore.errors import InputError
 from fedcore.pipeline.cache.prune import DAY, room
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.record import promotion, proposals, seals
+from fedcore.pipeline.record import promotion, seals
 from fedcore.pipeline.record.database import database_file
-from fedcore.pipeline.record.registry import Version, Versions
+from fedcore.pipeline.record.registry import Version, Versions, study_run
 from fedcore.pipeline.record.runs import Record
 
 PARENT = "mlflow.parentRunId"
@@ -78,7 +78,7 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
 def needed(catalogue: Iterable[Versions]) -> set[str]:
     """Return the runs of all versions that have an alias, and of the studies' versions whose final fits they are."""
     named = [of_model.numbers[number] for of_model in catalogue for number in of_model.aliases.values()]
-    return {run for version in named for run in (version.run_id, proposals.study_run(version))}
+    return {run for version in named for run in (version.run_id, study_run(version))}
 
 
 def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:

@@ -81,8 +81,17 @@ from fedcore.pipeline.record.contents import (
 from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.proposals import BEFORE_DRIFT, FINAL_FIT_OF, PROPOSAL, STUDY_RUN, study_run
-from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, registered
+from fedcore.pipeline.record.registry import (
+    BEFORE_DRIFT,
+    CANDIDATE,
+    CHAMPION,
+    FAMILY,
+    FINAL_FIT_OF,
+    PROPOSAL,
+    STUDY_RUN,
+    registered,
+    study_run,
+)
 from fedcore.pipeline.record.result import (
     ComparedRequest,
     Notice,
@@ -378,20 +387,14 @@ class Record:
             )
         return version
 
-    def propose(self, configs: Mapping[str, bool], rule: Rule, promote: bool) -> list[Notice]:
-        """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
-
-        See :mod:`fedcore.pipeline.record.promotion`.
-        """
-        return self.accept(configs, rule, promote, final_fit=False)[0]
-
-    def accept(
-        self, configs: Mapping[str, bool], rule: Rule, promote: bool = True, final_fit: bool = True
+    def propose(
+        self, configs: Mapping[str, bool], rule: Rule, promote: bool = False, final_fit: bool = False
     ) -> tuple[list[Notice], list[PromotionCandidate]]:
-        """Propose versions as `propose` does; returns notices of those that stay, and those to be promoted.
+        """Propose the versions of configurations' runs, the first one for each registered model; returns notices of
+        them, and those to be promoted by a final fit that is not there yet.
 
-        configs: whether the answer recommends each. Of those to be promoted a final fit is at once, if there is one;
-        without `final_fit` the version itself is.
+        See :mod:`fedcore.pipeline.record.promotion`. configs: whether the answer recommends each. promote: those that
+        are better, by their final fit or as they are.
         """
         notices, candidates = [], []
         with self.lock:

@@ -88,20 +88,18 @@ class RecordWriter:
         """Compare training rows with the champion's; `proposed` has the line about them after the block."""
         self._submit(write, "check_drift", store, result)
 
-    def propose(self, configs: Mapping[str, bool], rule: Rule, promote: bool = False) -> None:
-        """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
+    def propose(
+        self, configs: Mapping[str, bool], rule: Rule, promote: bool = False, final_fit: bool = False
+    ) -> list[PromotionCandidate]:
+        """Propose the versions of configurations' runs once all before is written; returns those to be fitted finally.
 
-        `proposed` has the lines about them after the block.
+        See :meth:`fedcore.pipeline.record.runs.Record.propose`. `proposed` has the lines about them.
         """
-        self._submit(write, "propose", configs, rule, promote)
-
-    def accept(self, configs: Mapping[str, bool], rule: Rule) -> list[PromotionCandidate]:
-        """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
         self._wait()
         self._check()
-        accepted = self._thread.submit(self._call, self._process, write, "accept", configs, rule)
+        call = self._thread.submit(self._call, self._process, write, "propose", configs, rule, promote, final_fit)
         candidates: list[PromotionCandidate]
-        notices, candidates = accepted.result()
+        notices, candidates = call.result()
         self.proposed += notices
         return candidates
 

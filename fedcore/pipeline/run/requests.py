@@ -289,12 +289,9 @@ class Run:
         proposed = [result for results in self.results.values() for result in results if result.config in configs]
         for result in {result.setting.model_name: result for result in proposed}.values():
             self.writer.check_drift(self.session.store, result)
-        rule = rule_of(self.params)
-        if not (self.request.promote and self.request.final_fit):
-            self.writer.propose(configs, rule, self.request.promote)
-            return []
-        origins = {result.config: origin_of(result) for results in self.results.values() for result in results}
-        return [(origins[result.config], result) for result in self.writer.accept(configs, rule)]
+        origins = {result.config: origin_of(result) for result in proposed}
+        candidates = self.writer.propose(configs, rule_of(self.params), self.request.promote, self.request.final_fit)
+        return [(origins[candidate.config], candidate) for candidate in candidates]
 
 
 @contextmanager

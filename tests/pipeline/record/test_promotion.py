@@ -28,7 +28,7 @@ from fedcore.field.session import FieldRun
 from fedcore.field.study import schema_of
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
+from fedcore.pipeline.record import models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
 
@@ -50,7 +50,7 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
         client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
         client.set_terminated(run.info.run_id)
-        final = {proposals.FINAL_FIT_OF: str(of.version), proposals.STUDY_RUN: of.run_id} if of else {}
+        final = {registry.FINAL_FIT_OF: str(of.version), registry.STUDY_RUN: of.run_id} if of else {}
         tags = {
             "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
             "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base", **final,
@@ -69,7 +69,7 @@ def propose(client: Any, version: Any, promote: bool) -> str:
     """Propose a version as the record does; returns the line about it."""
     record: Any = SimpleNamespace(client=client, lock=nullcontext(), _versions=lambda _: [(version, "")])
     rule: Any = None
-    ((notice,), _) = runs.Record.accept(record, {"": True}, rule, promote, final_fit=False)
+    ((notice,), _) = runs.Record.propose(record, {"": True}, rule, promote)
     assert (notice.event == "promoted") == ("promoted" in notice.line)
     return str(notice.line)
 
@@ -82,7 +82,7 @@ def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
     assert champion(client, first) is None
     candidate = promotion.alias(client, first.name, registry.CANDIDATE)
     assert candidate is not None
-    assert candidate.tags[proposals.PROPOSAL] == said.partition("; to promote")[0]
+    assert candidate.tags[registry.PROPOSAL] == said.partition("; to promote")[0]
 
 
 def test_a_promotion_keeps_the_champion_before_as_previous(client: Any, make: Make):
@@ -147,7 +147,7 @@ def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
     promotion.promote(client, first)
     said = str(promotion.compare(client, final))
     assert said.endswith(f": the champion is the model of its study, version {first.version}")
-    assert proposals.describe(final) == f"a, seed 0, final fit of version {first.version}"
+    assert registry.describe(final) == f"a, seed 0, final fit of version {first.version}"
 
 
 def test_a_final_fit_is_named_when_it_is_promoted(client: Any, make: Make):
@@ -173,7 +173,7 @@ def test_a_candidates_tags_keep_its_comparison(client: Any, make: Make):
     promotion.promote(client, present)
     found = promotion.mark_candidate(client, candidate)
     kept = client.get_model_version(candidate.name, candidate.version)
-    tags = {tag: kept.tags[tag] for tag in (proposals.BETTER, proposals.WHY, proposals.AGAINST)}
+    tags = {tag: kept.tags[tag] for tag in (registry.BETTER, registry.WHY, registry.AGAINST)}
     assert tags == dict(zip(tags, ("yes", found.why, str(present.version)), strict=True))
     assert str(promotion.last_comparison(client, kept)) == str(found)
     promotion.promote(client, other)
@@ -195,7 +195,7 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
     promotion.promote(client, final)
     found = promotion.alias(client, first.name, registry.CHAMPION)
     assert found is not None
-    assert words in proposals.describe(found)
+    assert words in registry.describe(found)
     assert words not in promotion.mark_candidate(client, make([0.7]), shown=False).advice
 
 
@@ -311,7 +311,7 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     promotion.promote(client, third)  # which nobody has compared the second with
     assert lines() is None
     assert promote.champions(
-        {task: promotion.all_versions(client)[task]}, lambda _: proposals.Proposal(second, third, "no", "why")
+        {task: promotion.all_versions(client)[task]}, lambda _: registry.Proposal(second, third, "no", "why")
     )
 
 
@@ -395,7 +395,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     assert record(field_run) == [said]
     assert find_answer(MODEL_NAME) == (method("fedavg", rounds=2, training={"epochs": 1}), 4)
     run, version = version_of(client, "fedavg field one")
-    assert (run.data.tags[proposals.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
+    assert (run.data.tags[registry.SIMULATED], run.data.tags["fedcore.kind"]) == ("false", "field")
     sent = sum(sum(turn.up.values()) for turn in field_run.stored.turns)
     assert run.data.metrics["traffic/up_MB"] == pytest.approx(sent / 1e6)
     about = json.loads(promotion.read_artifact(client, run.info.run_id, "field.json"))
@@ -416,7 +416,7 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path, monkeypatc
     field_run = run_in_process(tmp_path, method("ditto", rounds=1, training={"epochs": 1}), "two")
     record(field_run)
     run, version = version_of(client, "ditto field two")
-    assert version.tags[proposals.PERSONAL] == "true"
+    assert version.tags[registry.PERSONAL] == "true"
     assert (
         promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == field_run.stored.plan.to_json()
     )
@@ -440,4 +440,4 @@ def test_the_advice_on_what_is_not_better_names_its_version():
     tags = {"fedcore.method": "fedavg", "fedcore.seed": "0"}
     old, new = (SimpleNamespace(name="fedcore-plant", version=number, run_id=number, tags=tags) for number in "12")
     for better, command in {"yes": "fedcore promote plant (", "no": "fedcore promote plant --version 2 ("}.items():
-        assert f"to promote it: {command}" in proposals.Proposal(new, old, better, "why").advice
+        assert f"to promote it: {command}" in registry.Proposal(new, old, better, "why").advice

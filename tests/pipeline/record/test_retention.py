@@ -11,7 +11,7 @@ import pytest
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.record import proposals, retention, seals
+from fedcore.pipeline.record import registry, retention, seals
 from fedcore.pipeline.record.registry import CHAMPION
 from fedcore.pipeline.record.runs import Record
 
@@ -67,7 +67,7 @@ def kept(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kep
             runs[f"{name} {row}"] = add(record, "method", runs[name], 100)
             versions[f"{name} {row}"] = register(record, runs[f"{name} {row}"])
     runs["fit"] = add(record, "final fit", runs["old a"], 100)
-    tags = {proposals.FINAL_FIT_OF: "1", proposals.STUDY_RUN: runs["old a"]}
+    tags = {registry.FINAL_FIT_OF: "1", registry.STUDY_RUN: runs["old a"]}
     versions["fit"] = register(record, runs["fit"], **tags)
     record.client.set_registered_model_alias("fedcore-state", CHAMPION, versions["fit"].version)
     return Kept(record, runs, versions)

@@ -19,7 +19,7 @@ from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.record import models, promotion, proposals, registry, runs, seals
+from fedcore.pipeline.record import models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import about_data
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Notice, PreparedData, StudyOnData
 from fedcore.types.method import Model, Threshold
@@ -276,8 +276,8 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     assert moved.event == "drifted"
     drifted = promotion.alias(client, version.name, registry.CHAMPION)
     assert drifted is not None
-    assert drifted.tags[proposals.BEFORE_DRIFT] == run.info.run_id
+    assert drifted.tags[registry.BEFORE_DRIFT] == run.info.run_id
     said(dataset(0.0))
     drifted = promotion.alias(client, version.name, registry.CHAMPION)
     assert drifted is not None
-    assert proposals.BEFORE_DRIFT not in drifted.tags
+    assert registry.BEFORE_DRIFT not in drifted.tags
