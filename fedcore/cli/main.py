@@ -17,6 +17,7 @@ COMMANDS = (
 
 MODULES = {
     "preview": "run", "plan": "run", "stage": "run", "restore": "save", "prune": "status", "ui": "show", "docs": "show",
+    "export": "predict", "reproduce": "run",
 }  # fmt: skip
 
 

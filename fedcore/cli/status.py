@@ -48,7 +48,7 @@ def status() -> None:
     from fedcore import __version__
     from fedcore.pipeline import environment
     from fedcore.pipeline.cache import journal
-    from fedcore.pipeline.orchestration import database, server
+    from fedcore.pipeline.orchestration import server
     from fedcore.pipeline.run import history
 
     counted: set[tuple[int, int]] = set()
@@ -85,7 +85,7 @@ def status() -> None:
         if registry.CHAMPION in versions.aliases
     ]
     lines = history.read(home / history.HISTORY)
-    scheduled = database.next_run(environment.PREFECT / "prefect.db")
+    scheduled = server.next_run(environment.PREFECT / "prefect.db")
     rows = {
         "fedcore": __version__, "project": str(home), "last step": last,
         "last run": describe(lines[-1]) if lines else "none",

@@ -19,6 +19,7 @@ import runpy
 import secrets
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
@@ -54,6 +56,8 @@ DATABASE_ERROR = re.compile(r"sqlite3\.\w+\) (.*)")
 TAIL = 20_000
 """Characters at the end of the server's log in which the cause of a failure is looked for."""
 RESTARTS = 3
+STAMP = "%Y-%m-%d %H:%M:%S.%f"
+"""Of a moment in Prefect's database, in UTC."""
 _begun: subprocess.Popen[bytes] | None = None
 """A server's process without an address, see `begun`."""
 
@@ -296,6 +300,18 @@ def failure(status: int) -> str:
     errors = DATABASE_ERROR.findall(LOG.read_text(errors="replace")[-TAIL:]) if LOG.is_file() else []
     reason = errors[-1] if errors else f"status {status}"
     return f"the Prefect server: {reason}; see {LOG.relative_to(environment.HOME)}; {CONTINUE}"
+
+
+def next_run(database: Path) -> datetime | None:
+    """Return when the next flow run is scheduled for; None if there is none, or no database that can be read."""
+    asked = "select min(expected_start_time) from flow_run where state_type = 'SCHEDULED' and expected_start_time > ?"
+    with (
+        contextlib.suppress(sqlite3.Error, ValueError),
+        contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as opened,
+    ):
+        (start,) = opened.execute(asked, [datetime.now(UTC).strftime(STAMP)]).fetchone()
+        return None if start is None else datetime.strptime(start, STAMP).replace(tzinfo=UTC)
+    return None
 
 
 def free_port(wanted: int = 0) -> int:

@@ -79,14 +79,12 @@ def hide_errors() -> None:
     Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
     """
     logging.raiseExceptions = False  # else Prefect prints that it could not send a log to a server that is gone
-    log_filter = _HideErrors()
     for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
-        logging.getLogger(f"prefect.{name}").addFilter(log_filter)
+        logging.getLogger(f"prefect.{name}").addFilter(_repeats_nothing)
 
 
-class _HideErrors(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.exc_info and not record.getMessage().startswith(REPEATED)
+def _repeats_nothing(record: logging.LogRecord) -> bool:
+    return not record.exc_info and not record.getMessage().startswith(REPEATED)
 
 
 class Session:

@@ -25,7 +25,7 @@ from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.calls import store_error
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.orchestration import database, session
+from fedcore.pipeline.orchestration import server, session
 from fedcore.pipeline.orchestration.session import choose_engine, own_modules
 from fedcore.pipeline.run import forecast
 
@@ -152,7 +152,7 @@ def prefect_db(tmp_path: Path) -> Path:
 
 def test_the_next_run_is_the_first_that_is_still_to_come(prefect_db: Path, tmp_path: Path):
     now = datetime.now(UTC)
-    assert database.next_run(prefect_db) is None
+    assert server.next_run(prefect_db) is None
     with closing(sqlite3.connect(prefect_db)) as opened, opened:
         for hours, state in ((-1, "SCHEDULED"), (1, "RUNNING"), (30, "SCHEDULED"), (6, "SCHEDULED")):
             then = (now + timedelta(hours=hours)).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -160,6 +160,6 @@ def test_the_next_run_is_the_first_that_is_still_to_come(prefect_db: Path, tmp_p
                 "insert into flow_run (id, flow_id, name, state_type, expected_start_time) values (?, 'f', 'n', ?, ?)",
                 (f"at-{hours}", state, then),
             )
-    assert database.next_run(prefect_db) == now + timedelta(hours=6)
+    assert server.next_run(prefect_db) == now + timedelta(hours=6)
     prefect_db.write_bytes(b"no database" * 100)
-    assert database.next_run(prefect_db) is database.next_run(tmp_path / "none") is None
+    assert server.next_run(prefect_db) is server.next_run(tmp_path / "none") is None
