@@ -30,7 +30,10 @@ import fuzz
 import numpy as np
 import psutil
 from damaged_files import damage
+from kill_at import outcome
 from project import SOURCES, Project, Said, digests, small
+
+from fedcore.pipeline.backup import CACHE, RECORD
 
 FAMILIES = {
     "averages": ["methods=[local_only,fedavg_3]"],
@@ -67,8 +70,6 @@ class Soak:
     seconds: dict[str, float] = field(default_factory=dict)
     harm: Counter[str] = field(default_factory=Counter)
     """kind of trial -> processes killed, files damaged, flows at once or flows fired"""
-    ready: dict[str, str] = field(default_factory=dict)
-    """The name of the model of a project that is ready for `stop_at_events`."""
 
     def __post_init__(self) -> None:
         self.project = Project.copy(self.folder / "project", change=small)
@@ -324,8 +325,9 @@ def intrude(soak: Soak, family: str, draw: random.Random) -> list[str]:
 
 
 AT_EVENTS = {
-    "save": ["save", "../saved"], "restore": ["restore", "../saved"], "prune": ["prune", "--days", "0"],
-    "promote": ["promote", "MODEL", "--version", "1", "--no-final-fit"],
+    "save": ["save", "../new", "--cache"], "save again": ["save", "../saved"], "restore": ["restore", "../saved"],
+    "prune": ["prune", "--days", "0"],
+    "promote": ["promote", "digits", "--version", "1", "--no-final-fit"],
     "predict": ["predict", "new.npy", "--out", "out.csv", "--device", "device-00"],
 }  # fmt: skip
 """Commands that are killed at their events, one after another."""
@@ -334,22 +336,24 @@ EVENTS = 40
 
 
 def stop_at_events(soak: Soak, family: str, draw: random.Random) -> list[str]:
-    """Kill a command at one event after another, each time in what a whole one would find; then the same command ends.
-
-    What it leaves is what an undisturbed one leaves, the champion predicts, and nothing half-written stays.
-    """
-    if "model" not in soak.ready:
+    """Kill a command at one event after another, see kill_at.py; what is restored is the source, file by file."""
+    if not (soak.folder / "ready").exists():
         prepare(soak)
     kind = draw.choice(sorted(AT_EVENTS))
-    words = [soak.ready["model"] if word == "MODEL" else word for word in AT_EVENTS[kind]]
-    start = soak.folder / ("clone" if kind == "restore" else "ready")
-    calm, wrong = event_run(soak, start, words, 0), list[str]()
-    events = int((soak.folder / "count").read_text())
-    for number in sorted(draw.sample(range(1, events + 1), min(EVENTS, events))):
-        soak.harm["event"] += 1
-        if (left := event_run(soak, start, words, number)) != calm:
-            differ = sorted({*left.items()} ^ {*calm.items()})[:2]
-            wrong.append(f"{kind} at event {number} of {events}: {differ}")
+    place = soak.folder / "event" / "project"
+    place.mkdir(parents=True, exist_ok=True)
+    project = Project(place, soak.project.api, sources=soak.project.folder, password=soak.project.password)
+    path = f"{Path(__file__).parent}{os.pathsep}{project.environment()['PYTHONPATH']}"
+    start = [str(soak.folder / ("clone" if kind == "restore" else "ready")), str(EVENTS)]
+    said = project.run(
+        "python", "-m", "kill_at", *start, *AT_EVENTS[kind], "--", *AT_EVENTS["predict"], PYTHONPATH=path
+    )
+    *wrong, kills = said.out.splitlines()
+    soak.harm["event"] += int(kills.split()[0])
+    if kind == "restore":
+        here, there = (outcome(folder) for folder in (place, soak.folder / "ready" / "project"))
+        names = [name for name in there if name.startswith(RECORD + CACHE)]
+        wrong += [f"{name} is not the source's" for name in names if here.get(name, "")[-16:] != there[name][-16:]]
     soak.forget()
     return wrong
 
@@ -357,41 +361,15 @@ def stop_at_events(soak: Soak, family: str, draw: random.Random) -> list[str]:
 def prepare(soak: Soak) -> None:
     """Make a small project with a champion, its save, and a clone without a record."""
     soak.forget()
-    said_by(soak.start("averages"))
     home, fedcore = soak.project.folder, partial(soak.project.run, "fedcore")
-    soak.ready["model"] = fedcore("promote").out.split()[0].removeprefix("fedcore-").rstrip(":")
-    fedcore("promote", soak.ready["model"], "--no-final-fit")
+    fedcore("run", "methods=[fedavg_3]", *WORDS)
+    fedcore("promote", "digits", "--no-final-fit")
     np.save(home / "new.npy", np.zeros((3, 1, 8, 8), np.float32))
     fedcore("save", "../saved", "--cache")
     for name, without in (("ready", ()), ("clone", ("mlflow.db", "mlruns", "runs", ".fedcore"))):
         gone = {str(home): {*SOURCES, *without}, str(home / ".fedcore"): {"prefect"}}
-        shutil.copytree(home, soak.folder / name, ignore=lambda folder, names, gone=gone: gone.get(folder, ()))
-
-
-def event_run(soak: Soak, start: Path, words: Sequence[str], number: int) -> dict[str, str]:
-    """Return the digests of what a command leaves that was killed at an event, and then run to its end."""
-    place = soak.folder / "event"
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(start, place, symlinks=True)
-    project = Project(place, soak.project.api, sources=soak.project.folder, password=soak.project.password)
-    path = f"{Path(__file__).parent}{os.pathsep}{project.environment()['PYTHONPATH']}"
-    saved = soak.folder / "saved"
-    shutil.rmtree(soak.folder / "saved-before", ignore_errors=True)
-    shutil.copytree(saved, soak.folder / "saved-before")
-    for at in ([number] if number else []) + [0]:
-        at_event = ("python", "-m", "kill_at", str(at), str(soak.folder / "count"), *words)
-        project.run(*at_event, code=-signal.SIGKILL if at else 0, PYTHONPATH=path)
-    said = project.run("fedcore", *AT_EVENTS["predict"])
-    left = {
-        path: digest
-        for path, digest in digests(place).items()
-        if path.startswith(("runs", "mlruns", ".fedcore/registered"))
-    }
-    left |= {f"saved/{path}": digest for path, digest in digests(saved).items() if path.startswith("objects")}
-    strange = [path.name for path in place.rglob("*") if path.name.endswith(".part") or path.name.startswith("tmp")]
-    shutil.rmtree(saved)
-    (soak.folder / "saved-before").rename(saved)
-    return {**left, "out": digests(place).get("out.csv", said.err), "strange": " ".join(strange)}
+        shutil.copytree(home, soak.folder / name / "project", ignore=lambda folder, _, gone=gone: gone.get(folder, ()))
+        shutil.copytree(soak.folder / "saved", soak.folder / name / "saved")
 
 
 def stored(project: Project) -> tuple[int, int]:
