@@ -259,7 +259,7 @@ def count_traffic(
     return up, down, state.delivered | present
 
 
-@step_word("keep")
+@step_word("store")
 def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
     """Return each update's model as its device's memory."""
     return {name: update.params for name, update in updates.items()}

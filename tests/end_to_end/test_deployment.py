@@ -77,6 +77,7 @@ def test_the_promotion_alone_is_told(deployed: Deployed):
     (told,) = deployed.told
     assert told["event"] == "promoted"
     assert "its final fit, version 2, promoted; it is the first champion" in told["text"]
+    assert deployed.paused, "an automation of Prefect did not see the event"
 
 
 def test_every_run_completed(deployed: Deployed):

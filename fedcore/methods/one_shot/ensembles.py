@@ -45,7 +45,7 @@ SHARES = tuple(tenths / 10 for tenths in range(11))
 # steps of devices
 
 
-@step_word("offer", trains=False)
+@step_word("upload", trains=False)
 def send_model(
     memory: Params, message: Message, device: Device, step_id: StepId, *, personal: bool
 ) -> tuple[Params, Update]:

@@ -74,7 +74,7 @@ def pleas(
     )
 
 
-@step_word("offer", trains=False)
+@step_word("upload", trains=False)
 def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model; the device keeps it."""
     return memory, Update(own_model(memory), size=len(device.data.train))

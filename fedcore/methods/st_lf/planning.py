@@ -108,6 +108,7 @@ class LinkCosts:
 # steps of the server
 
 
+@step_word("collect")
 def gather(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message]]:

@@ -176,7 +176,7 @@ def report_errors(memory: Params, message: Message, device: Device, step_id: Ste
     return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
 
 
-@step_word("offer", trains=False)
+@step_word("upload", trains=False)
 def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model if the device has an outgoing link, otherwise nothing."""
     return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 from prefect import runtime
+from prefect.events import emit_event
 
 from fedcore.config import nightly
 from fedcore.config.methods import MethodConfig
@@ -297,7 +298,7 @@ class Run:
 @contextmanager
 def open_record() -> Iterator[RecordWriter]:
     """Open the record; at the end, append the run to the history, print which models were proposed or promoted, and
-    tell what nightly.yaml asks for.
+    tell Prefect's automations and whom nightly.yaml names.
     """
     settings = nightly.read()
     with RecordWriter() as writer:
@@ -308,6 +309,8 @@ def open_record() -> Iterator[RecordWriter]:
     tidy_up(settings.keep)
     for proposal in writer.proposed:
         if proposal.event is not None:
+            project = {"prefect.resource.id": f"fedcore.project.{environment.HOME.name}"}
+            emit_event(f"fedcore.{proposal.event}", project, payload={"text": proposal.line})
             alerts.notify(settings.alerts, proposal.event, proposal.line)
     alerts.notify_disk(settings.alerts)
 

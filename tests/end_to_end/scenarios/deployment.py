@@ -6,6 +6,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from project import Project, Said, Seen, end, wait
 
@@ -17,8 +18,9 @@ class Deployed:
     """first: `prefect deployment run`. wrong: with a wrong parameter. scheduled: after an interval
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
     the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
-    which a command of nightly.yaml was told. arrows: for each method of the first run, its task runs with those that
-    they wait for. lines: of its log. tables: the artifacts of devices.
+    which a command of nightly.yaml was told. paused: whether Prefect's automation saw a promotion. arrows: for each
+    method of the first run, its task runs with those that they wait for. lines: of its log. tables: the artifacts of
+    devices.
     """
 
     first: Seen
@@ -30,6 +32,7 @@ class Deployed:
     answers: list[dict[str, Any]]
     aliases: dict[str, int]
     told: list[dict[str, Any]]
+    paused: bool
     arrows: dict[str, dict[str, set[str]]]
     lines: list[str]
     tables: list[dict[str, Any]]
@@ -42,6 +45,7 @@ def deployed(place: Place) -> Deployed:
     keeps = f"import sys; open({str(place.folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
     settings = {"retries": 1, "time_limit": 600, "alerts": {"command": [sys.executable, "-c", keeps], "least_free": 0}}
     (here.folder / "nightly.yaml").write_text(json.dumps(settings))
+    pauses = create_pool_that_pauses(host, f"fedcore.project.{here.folder.name}", "fedcore.promoted")
     here.run("prefect", "work-pool", "create", "local", "--type", "process", "--overwrite")
     here.run("prefect", "--no-prompt", "deploy", "--all")
     log = place.folder / "worker.log"
@@ -79,12 +83,23 @@ def deployed(place: Place) -> Deployed:
             answers,
             aliases,
             told,
+            host.ask(f"work_pools/{pauses}")["is_paused"],
             arrows(host, first_run["id"]),
             [line["message"] for line in lines if line["name"] == "prefect.flow_runs"],
             [table for table in tables if table["flow_run_id"] in own],
         )
     finally:
         end(worker)
+
+
+def create_pool_that_pauses(host: Project, resource: str, event: str) -> str:
+    """Create a work pool and an automation that pauses it at an event; returns its name."""
+    pool = host.ask("work_pools/", {"name": f"until {event}", "type": "process"})
+    match = {"prefect.resource.id": resource}
+    trigger = {"type": "event", "posture": "Reactive", "match": match, "expect": [event], "threshold": 1, "within": 0}
+    pause = {"type": "pause-work-pool", "source": "selected", "work_pool_id": pool["id"]}
+    host.ask("automations/", {"name": pool["name"], "trigger": trigger, "actions": [pause]})
+    return quote(pool["name"])
 
 
 def arrows(host: Project, flow_run: str) -> dict[str, dict[str, set[str]]]:

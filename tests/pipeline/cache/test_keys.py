@@ -395,7 +395,7 @@ def test_every_step_of_a_method_has_a_plain_word(found: dict[str, Any]):
         assert not {*words["devices"]} & {*words["server"], "begin", "evaluate", "deploy", "rounds"}, name
     assert found["words"]["code_ot"] == {"devices": ["train"], "server": ["begin", "fuse"]}
     assert found["words"]["st_lf"] == {
-        "devices": ["train", "report", "compare", "offer"], "server": ["begin", "gather", "link", "send"],
+        "devices": ["train", "report", "compare", "upload"], "server": ["begin", "collect", "link", "send"],
     }  # fmt: skip
 
 

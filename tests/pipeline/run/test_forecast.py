@@ -62,8 +62,8 @@ ARROWS = {
     "code_ot": "partition > begin > train > rank > fuse > deploy, fuse > evaluate, fuse > train",  # of two rounds
     "dfl": "partition > begin > rounds > deploy",  # which score, too
     "fedasa": "partition > begin > train > align > train > mix > deploy, align > evaluate, mix > evaluate",
-    "st_lf": "partition > begin > train > keep > report > gather > link > offer > send > deploy, "
-    "keep > compare > link, keep > evaluate, link > evaluate, send > evaluate",
+    "st_lf": "partition > begin > train > store > report > collect > link > upload > send > deploy, "
+    "store > compare > link, store > evaluate, link > evaluate, send > evaluate",
 }
 
 

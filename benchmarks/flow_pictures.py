@@ -1,0 +1,77 @@
+"""Take the pictures of docs/prefect.md: the drawn steps of a method's flow run in a project that has computed them.
+
+python -m benchmarks.flow_pictures PROJECT; it needs Chromium (on PATH, or named by CHROMIUM) and `fedcore ui`'s server.
+"""
+
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from browser import Tab, find_chromium, open_browser  # noqa: E402
+
+METHODS = ("code_ot", "fedasa", "dfl", "st_lf")
+
+
+def largest(ask: Callable[..., Any], method: str) -> dict[str, str]:
+    """Return the flow run of a method that computed most steps, the newest of such."""
+    named = {"name": {"like_": f"{method}, base, seed"}, "state": {"type": {"any_": ["COMPLETED"]}}}
+    found: list[dict[str, str]] = ask("flow_runs/filter", flow_runs=named, sort="START_TIME_DESC")
+    if not found:
+        raise SystemExit(f"{method}: no flow run of this method was computed here")
+    return max(found, key=lambda run: ask("task_runs/count", flow_runs={"id": {"any_": [run["id"]]}}))
+
+
+def take(tab: Tab, page: str, run: dict[str, str], seconds: float = 5.0) -> bytes:
+    """Return the picture of a flow run's drawing, which stands still after so long."""
+    tab.open(f"{page}/runs/flow-run/{run['id']}", width=1600, height=1100)
+    time.sleep(seconds)
+    script = "const r = document.querySelector('canvas').getBoundingClientRect(); [r.x, r.y, r.width, r.height]"
+    x, y, width, height = tab.run(script)
+    clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+    return base64.b64decode(tab.do("Page.captureScreenshot", format="png", clip=clip)["data"])
+
+
+def main(project: Path) -> None:
+    """Write docs/pictures/prefect-METHOD.png for each method."""
+    program = find_chromium()
+    if program is None:
+        raise SystemExit("no Chromium: name one by CHROMIUM")
+    code = "from fedcore.pipeline.orchestration import server; print(server.ensure(), server.password())"
+    command, pipe = [sys.executable, "-c", f"{code}; input()"], subprocess.PIPE
+    with (
+        subprocess.Popen(command, cwd=project, text=True, stdin=pipe, stdout=pipe) as started,
+        tempfile.TemporaryDirectory() as folder,
+        open_browser(program, Path(folder)) as tab,
+    ):
+        assert started.stdout
+        address, secret = started.stdout.readline().split()
+        token = base64.b64encode(secret.encode()).decode()
+        page = address.removesuffix("/api")
+
+        def ask(path: str, **wanted: Any) -> Any:
+            headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{address}/{path}", json.dumps(wanted).encode(), headers)
+            with urllib.request.urlopen(request) as reply:
+                return json.load(reply)
+
+        tab.open(page)
+        tab.run(f"localStorage.setItem('prefect-password', '{token}')")
+        for method in METHODS:
+            run = largest(ask, method)
+            picture = ROOT / "docs" / "pictures" / f"prefect-{method}.png"
+            picture.write_bytes(take(tab, page, run))
+            print(f"{run['name']} -> {picture.relative_to(ROOT)}, {picture.stat().st_size:,} bytes")
+        started.communicate("\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
