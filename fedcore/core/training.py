@@ -27,22 +27,21 @@ from fedcore.core.gradients import (
     manual_step,
     proximal_grad_hook,
 )
-from fedcore.core.losses import PARTS, Batch, OwnLoss, loss_name, own_gradient, own_loss, parts_of
+from fedcore.core.losses import PARTS, Batch, OwnLoss, own_gradient, own_loss, parts_of
 from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
-from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
+from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
-from fedcore.errors import InputError
 from fedcore.nets.mlp import ManualGradients
 from fedcore.types.federation import Data, Device, Net, Params
 from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
-    "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "PerExample",
-    "Pieces", "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
-    "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
-    "plain_step", "predict", "proximal_grad_hook", "refuse_kept_state", "refuse_parts", "refuse_patience",
-    "require_cross_entropy", "starting_params", "to_params", "to_vector", "train",
+    "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "FlatNet", "LogitGrad", "PerExample", "Pieces", "Step",
+    "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "count_steps", "cross_entropy_grad",
+    "descend", "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
+    "plain_step", "predict", "proximal_grad_hook", "refuse", "require_cross_entropy", "starting_params",
+    "to_params", "to_vector", "train",
 ]  # fmt: skip
 """What methods use of it, and of the modules of its pieces."""
 
@@ -267,15 +266,6 @@ def validation_loss(flat: FlatNet, data: Data) -> float:
     return own_loss(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
 
 
-def refuse_patience(name: str, training: Training) -> None:
-    """Refuse early stopping where a method counts on all steps of a round."""
-    if training.patience is not None:
-        raise InputError(
-            f"training.patience = {training.patience}: {name} needs all steps of a round; leave it out, or set "
-            f"{name}.training.patience=null"
-        )
-
-
 def own_parts(
     flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, message: Message, prefix: str
 ) -> FlatNet | None:
@@ -308,12 +298,3 @@ def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Pa
         update(next(rates))
 
     return step_both
-
-
-def refuse_parts(name: str, training: Training) -> None:
-    """Refuse a loss with trainable parts of its own where a method does not train them."""
-    if parts_of(training.loss) is not None:
-        raise InputError(
-            f"training.loss = {loss_name(training.loss)}: {name} does not train a loss's own parts; "
-            "use a loss without them"
-        )

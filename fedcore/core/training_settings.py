@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from annotated_types import Ge, Lt
 
-from fedcore.core.losses import OwnLoss, find_loss, loss_name
+from fedcore.core.losses import OwnLoss, find_loss, loss_name, parts_of
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import using_tf32
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
@@ -113,9 +113,22 @@ def require_cross_entropy(name: str, training: Training) -> None:
         )
 
 
-def refuse_kept_state(name: str, training: Training) -> None:
-    """Refuse an optimiser that remembers, where a method starts a new one in each round."""
-    if training.optimiser_state == "keep":
+Unused: TypeAlias = Literal["patience", "parts", "optimiser_state"]
+
+
+def refuse(name: str, training: Training, *settings: Unused) -> None:
+    """Refuse early stopping, a loss's own parts or a kept optimiser, where a method has no use for these settings."""
+    if "patience" in settings and training.patience is not None:
+        raise InputError(
+            f"training.patience = {training.patience}: {name} needs all steps of a round; leave it out, or set "
+            f"{name}.training.patience=null"
+        )
+    if "parts" in settings and parts_of(training.loss) is not None:
+        raise InputError(
+            f"training.loss = {loss_name(training.loss)}: {name} does not train a loss's own parts; "
+            "use a loss without them"
+        )
+    if "optimiser_state" in settings and training.optimiser_state == "keep":
         raise InputError(f"training.optimiser_state = keep: {name} starts a new optimiser in each round; use fresh")
 
 

@@ -14,19 +14,15 @@ import torch
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import evenly, mean
-from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
-    DESCEND,
-    Descent,
     Training,
     at_round,
-    balanced_grad,
+    count_steps,
+    fit,
     flatten_net,
     learning_rates,
-    minibatches,
-    refuse_parts,
-    refuse_patience,
+    refuse,
     starting_params,
     to_params,
     to_vector,
@@ -52,8 +48,7 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
             moved, which a momentum, Adam or clipping changes.
     """
     require_equal(nets)
-    refuse_patience("scaffold", training)
-    refuse_parts("scaffold", training)
+    refuse("scaffold", training, "patience", "parts")
     if training.optimiser != "sgd" or training.momentum:
         optimiser = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {optimiser}: scaffold needs plain sgd; use sgd and momentum 0")
@@ -82,7 +77,6 @@ def train_corrected(
 
     memory: c_i by parameter, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
-    training = at_round(training, step_id.round)
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     x, own_variate, server_variate = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
     correction = server_variate - own_variate
@@ -90,17 +84,9 @@ def train_corrected(
     def correct() -> None:
         flat.gradient.add_(correction)
 
-    grad_hook = correct if correction.any() else None
-    batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
-    data, noise = device.data.train, step_id.generator("noise")
-    batches = minibatches(flat, len(data), training, step_id.generator("batches"))
-    DESCEND.get()(
-        Descent(
-            flat, training, data, batches, {}, noise, grad_hook=grad_hook,
-            logit_grad=balanced_grad(training, data), batch_of=batch_of,
-        )
-    )  # fmt: skip
-    step_sizes = sum(learning_rates(training, len(batches)))
+    count = count_steps(flat, len(device.data.train), training)
+    fit(flat, device, step_id, training, memory, message=message, grad_hook=correct if correction.any() else None)
+    step_sizes = sum(learning_rates(at_round(training, step_id.round), count))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
     return to_params(flat, own_variate + change), Update(flat.params(), to_params(flat, change), len(device.data.train))
 

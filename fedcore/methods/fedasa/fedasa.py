@@ -37,7 +37,7 @@ from fedcore.core.training import (
     flatten_net,
     minibatches,
     plain_step,
-    refuse_parts,
+    refuse,
 )
 from fedcore.errors import InputError
 from fedcore.methods.fedasa.sharing import train_shared
@@ -155,7 +155,7 @@ def fedasa(
         InputError: for a net whose cells cannot be compared, and a budget below the size of the stem.
     """
     require_equal(nets)
-    refuse_parts("fedasa", training)
+    refuse("fedasa", training, "parts")
     net = next(iter(nets.values()))
     require_comparable(net)
     cells = max_depth(net) if auxiliary is None else auxiliary

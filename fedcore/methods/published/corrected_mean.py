@@ -43,11 +43,11 @@ from fedcore.core.training import (
     FlatNet,
     Training,
     at_round,
+    count_steps,
     fit,
     flatten_net,
     learning_rates,
-    minibatches,
-    refuse_patience,
+    refuse,
     starting_params,
     to_params,
     to_vector,
@@ -142,7 +142,7 @@ def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, 
             not a sum of this round's gradients with known weights then.
     """
     require_equal(nets)
-    refuse_patience("fednova", training)
+    refuse("fednova", training, "patience")
     require_shared_init("fednova", training.shared_init)
     if training.optimiser != "sgd":
         raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
@@ -162,7 +162,7 @@ def train_normalised(
     """Train; send the change per length of path, and that length."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     parts = fit(flat, device, step_id, training, memory, message=message)
-    count = len(minibatches(flat, len(device.data.train), training, step_id.generator("batches")))
+    count = count_steps(flat, len(device.data.train), training)
     path = path_length(at_round(training, step_id.round), count)
     change = subtract(flat.params(), message.params)
     for name in flat.parameters if path else ():

@@ -55,9 +55,7 @@ from fedcore.core.training import (
     optimiser_step,
     plain_step,
     proximal_grad_hook,
-    refuse_kept_state,
-    refuse_parts,
-    refuse_patience,
+    refuse,
     starting_params,
     to_params,
     train,
@@ -94,9 +92,7 @@ def perfedavg(
         InputError: for an optimiser whose state is kept.
     """
     require_equal(nets)
-    refuse_patience("perfedavg", training)
-    refuse_parts("perfedavg", training)
-    refuse_kept_state("perfedavg", training)
+    refuse("perfedavg", training, "patience", "parts", "optimiser_state")
     local = partial(train_ahead, training=training, inner_lr=inner_lr)
     stages = [averaging.stage(local)]
     if tune_epochs:
@@ -156,9 +152,7 @@ def pfedme(
         InputError: for an optimiser whose state is kept, and for a w that would leap beyond theta.
     """
     require_equal(nets)
-    refuse_patience("pfedme", training)
-    refuse_parts("pfedme", training)
-    refuse_kept_state("pfedme", training)
+    refuse("pfedme", training, "patience", "parts", "optimiser_state")
     if outer_lr * strength > 1:
         raise InputError(f"pfedme.outer_lr = {outer_lr}: times pfedme.strength = {strength} must be at most 1")
     local = partial(
@@ -218,7 +212,7 @@ def apfl(
         InputError: for an optimiser whose state is kept.
     """
     require_equal(nets)
-    refuse_kept_state("apfl", training)
+    refuse("apfl", training, "optimiser_state")
     local = partial(train_mixture, training=training, alpha=alpha, alpha_lr=alpha_lr)
     stage = averaging.stage(local)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), mixture)
