@@ -16,8 +16,7 @@ from benchmarks.judge_anew import BY_SEED, FILES, RESULTS, by_seed, stands
 from benchmarks.paper_pages import PaperPages
 from fedcore.config.studies import find_study
 from fedcore.report.figures.drawing import BLUE, GREY
-from fedcore.results.criterion import MIN_EFFECT, RATIO
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import MIN_EFFECT, RATIO, half_width
 from fedcore.results.judging import LEVEL
 
 PAIR = re.compile(r"(?P<a>\w+) > (?P<b>\w+)(?: in (?P<where>.+))?")

@@ -32,8 +32,7 @@ import pandas as pd
 from benchmarks.paper_pages import Baseline, PaperPages
 from fedcore.config.studies import Study, find_study
 from fedcore.results.claims import Claim, read_rule
-from fedcore.results.criterion import RATIO
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import RATIO, half_width
 from fedcore.results.judging import LEVEL, SEEDS, judge_all
 from fedcore.results.places import Points
 from fedcore.results.verdicts import verdict_table

@@ -31,7 +31,7 @@ from scipy import optimize, special
 from sklearn.datasets import load_digits
 
 from fedcore.report.figures import png
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import half_width
 
 Array = NDArray[np.float64]
 DOCS = Path(__file__).parents[1] / "docs"

@@ -15,8 +15,7 @@ import yaml
 from project_params import ROOT
 
 from fedcore.methods.st_lf.divergence import Divergence
-from fedcore.results.criterion import RATIO
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import RATIO, half_width
 from fedcore.results.judging import LEVEL
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedcore.results.criterion import RATIO
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import RATIO, half_width
 
 ROOT = Path(__file__).parents[1]
 MARK = re.compile(r"<!-- numbers: (?P<file>\S+) (?P<words>.*?) -->\n+(?P<table>(?:\|.*\n)+)")

@@ -9,9 +9,9 @@ import pandas as pd
 
 from fedcore.core.metrics import METRICS
 from fedcore.report import spreadsheet
-from fedcore.results.criterion import ratio_of_test
+from fedcore.results.criterion import half_width, ratio_of_test
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, half_interval, join_words, standings
+from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, join_words, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -219,7 +219,7 @@ def links(table: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
         seeds = part.groupby("seed")["value"]
         values = seeds.sum() if metric in SUMMED else seeds.mean()
         times = 100 if metric == "accuracy" else 1
-        half = half_interval(float(values.std()), len(values), ratio)
+        half = half_width(float(values.std()), len(values), ratio)
         by_setting.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * half
     most = max((row["energy"][0] for row in by_setting.values() if "energy" in row), default=0.0)
     for row in by_setting.values():

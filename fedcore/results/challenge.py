@@ -21,9 +21,8 @@ from fedcore.core.metrics import ACCURACY
 from fedcore.data.task import CLASSIFICATION, count_different, label_kind_of
 from fedcore.results.advice import Action
 from fedcore.results.answer import decide
-from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
+from fedcore.results.criterion import LEAST_TEST, Criterion, half_width, measured_by
 from fedcore.results.gains import Gain
-from fedcore.results.intervals import half_width
 from fedcore.types.federation import Scoring
 
 PARTS = 20

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import half_width
 from fedcore.results.summary import mean_over_devices
 
 

@@ -1,7 +1,7 @@
 """Judging a claim: whether its rule holds, in how many settings, and how surely.
 
 **Interval.** Differences are taken seed by seed, and a rule needs SEEDS seeds. The interval of their mean is that of
-the answer (:func:`fedcore.results.intervals.half_width`) at the confidence LEVEL, so that it is above 0 in at most 5 %
+the answer (:func:`fedcore.results.criterion.half_width`) at the confidence LEVEL, so that it is above 0 in at most 5 %
 of cases if the difference is 0 on average. It assumes that the differences are about normal, and that seeds draw
 devices' data and initial models anew from one dataset. A test set that is the same with every seed, such as a dataset's
 official one, adds nothing to the spread: the claim is then judged for that test set alone. A rule with "within"
@@ -30,8 +30,7 @@ import pandas as pd
 
 from fedcore.core.metrics import ACCURACY, RMSE
 from fedcore.results.claims import Claim, Gate, Rule
-from fedcore.results.criterion import RATIO, Criterion
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import RATIO, Criterion, half_width
 from fedcore.results.places import Place, Points, find_places, pool
 from fedcore.results.summary import SCORE, SCORED, with_scores
 from fedcore.results.validity import Ceiling, Sizes, at_ceiling, closed, not_converged, read_sizes

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from fedcore.core.metrics import METRICS, RMSE, Metric
-from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, label_std, measured, ratio_of_test
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, half_width, label_std, measured, ratio_of_test
 
 SETTING_KEY = ["study", "dataset", "setting"]
 ROW = [*SETTING_KEY, "method"]
@@ -217,7 +216,7 @@ def _rank(
             "mean": {name: mean.mean() for name, mean in means.items()},
             "std_devices": {name: run.std(axis=1).mean() for name, run in runs.items()},
             "std_seeds": {name: mean.std() for name, mean in means.items()},
-            "margin": {name: half_interval(mean.std(), mean.count(), ratios[split]) for name, mean in means.items()},
+            "margin": {name: half_width(mean.std(), mean.count(), ratios[split]) for name, mean in means.items()},
             "worst": {name: value.mean() for name, value in worst.items()},
         }
         for part, values in columns.items():
@@ -237,11 +236,6 @@ def _rank(
     rows["control"] = rows["method"].isin(controls)
     order = rows.assign(order=rows[f"{primary}_gap"].fillna(-sign * rows[f"{primary}_mean"]).round(12))
     return order.sort_values(["control", "order", "method"]).drop(columns="order")
-
-
-def half_interval(spread: float, seeds: int, ratio: float) -> float:
-    """Return half of the interval of a mean over seeds with this standard deviation; nan for one seed."""
-    return math.nan if math.isnan(spread) else half_width(spread, int(seeds), ratio)
 
 
 def gaps_to_best(runs: Mapping[str, pd.DataFrame], controls: frozenset[str], weights: pd.Series | None) -> pd.Series:
@@ -312,7 +306,7 @@ def curves(table: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Crite
     }
     places = zip(*(course[name] for name in (*SETTING_KEY, "split")), strict=True)
     spreads = zip(course.pop("std"), course.pop("count"), map(ratios.__getitem__, places), strict=True)
-    course["margin"] = [half_interval(*spread) for spread in spreads]
+    course["margin"] = [half_width(*spread) for spread in spreads]
     return course.sort_values("step", kind="stable", ignore_index=True)
 
 

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from fedcore.core.metrics import METRICS
 from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
-from fedcore.results.criterion import RATIO, ratio_of_test
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import RATIO, half_width, ratio_of_test
 from fedcore.results.places import Place, Points, admits, count_rounds, find_places, last_turn, select_rows
 from fedcore.results.summary import LESS, SCORE, SCORED
 from fedcore.types.ranges import Share

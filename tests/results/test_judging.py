@@ -6,8 +6,7 @@ import pytest
 from claim_tables import POINTS, course, drawn, table
 
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import RATIO
-from fedcore.results.intervals import SHARED_DATA, half_width
+from fedcore.results.criterion import RATIO, SHARED_DATA, half_width
 from fedcore.results.judging import LEVEL, in_place_of_accuracy, judge, judge_all
 from fedcore.results.verdicts import verdict_table
 

@@ -53,7 +53,7 @@ from fedcore.pipeline.record.registry import (
     study_run,
 )
 from fedcore.pipeline.record.result import Rule
-from fedcore.results.intervals import half_width
+from fedcore.results.criterion import half_width
 from fedcore.results.summary import SPLITS
 
 METRIC = "fedcore.metric"
