@@ -80,22 +80,6 @@ class FeatureGenerator:
         return features
 
 
-@dataclass(frozen=True)
-class GeneratorTraining:
-    """Settings of the generator's training in a round: `steps` of Adam on `batch` labels each."""
-
-    steps: int
-    batch: int
-    lr: float
-    weight_decay: float
-    decay: float
-    diversity: float
-
-    def training(self, round: int) -> Training:
-        rate = self.lr * self.decay**round
-        return Training("adam", rate, 0.0, self.weight_decay, "constant", self.batch, 1)
-
-
 @needs_classes("draws examples by label")
 @training_defaults(shared_init=True)
 def fedgen(
@@ -139,9 +123,10 @@ def fedgen(
     classes, features = shapes(next(iter(nets.values())))[weight]
     net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features), copied=True)
     maker = FeatureGenerator(net, classes, noise, weight, bias)
-    settings = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
+    adam = Training("adam", lr, 0.0, weight_decay, "constant", batch, 1)
+    train_maker = partial(train_generator, maker=maker, training=adam, steps=steps, decay=decay, diversity=diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
-    stage = Stage(local, partial(distil_generator, maker=maker, settings=settings), rounds, fraction)
+    stage = Stage(local, partial(distil_generator, maker=maker, train_maker=train_maker), rounds, fraction)
     return Method(
         partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
     )
@@ -236,7 +221,7 @@ def distil_generator(
     round_info: RoundInfo,
     *,
     maker: FeatureGenerator,
-    settings: GeneratorTraining,
+    train_maker: Callable[..., float],
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models, train the generator on those sent (4), send both.
 
@@ -251,7 +236,7 @@ def distil_generator(
     flat = flatten_net(maker.net, strip_prefix(GENERATOR, server))
     moments = {name: tensor.clone() for name, tensor in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
-    loss = train_generator(flat, moments, maker, settings, heads, counts, round_info)
+    loss = train_maker(flat, moments, heads, counts, round_info)
     generator_params = {f"{GENERATOR}{name}": tensor for name, tensor in flat.params().items()}
     memory = {f"{MOMENTS}{name}": tensor for name, tensor in moments.items()}
     messages = to_everyone(round_info.names, Message(model, generator_params | {LABELS: labels}))
@@ -261,33 +246,37 @@ def distil_generator(
 def train_generator(
     flat: FlatNet,
     moments: Params,
-    maker: FeatureGenerator,
-    settings: GeneratorTraining,
     heads: list[tuple[Tensor, Tensor | None]],
     counts: Tensor,
     round_info: RoundInfo,
+    *,
+    maker: FeatureGenerator,
+    training: Training,
+    steps: int,
+    decay: float,
+    diversity: float,
 ) -> float:
-    """Train the generator; returns its mean loss.
+    """Train the generator by `steps` minibatches; returns its mean loss.
 
     heads: the M devices' last layers (K, d) and (K,). counts: (M, K), their examples by label.
     """
-    training, draws = settings.training(round_info.round), round_info.generator("generator")
+    draws = round_info.generator("generator")
     update = optimiser_step(flat, training, moments)
     matrices = torch.stack([matrix for matrix, _ in heads])
     biases = torch.stack([torch.zeros(maker.classes) if bias is None else bias for _, bias in heads])
     shares = (counts / counts.sum(0).clamp(min=1)).float()
     summed_loss = 0.0
-    for _ in range(settings.steps):
-        y, noise = maker.draw(counts.sum(0), settings.batch, draws)
+    for _ in range(steps):
+        y, noise = maker.draw(counts.sum(0), training.batch, draws)
         z = maker.make(flat.module, y, noise)
         logits = torch.einsum("bd,mkd->mkb", z, matrices) + biases[:, :, None]
         losses = cross_entropy(logits, y.expand(len(heads), -1), reduction="none")  # (M, B)
         classification_loss = (losses * shares[:, y]).sum(0).mean()
         flat.gradient.zero_()
-        torch.autograd.backward(classification_loss + settings.diversity * diversity_loss(z, noise))
-        update(training.lr)
+        torch.autograd.backward(classification_loss + diversity * diversity_loss(z, noise))
+        update(training.lr * decay**round_info.round)
         summed_loss += classification_loss.item()
-    return summed_loss / settings.steps
+    return summed_loss / steps
 
 
 def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:

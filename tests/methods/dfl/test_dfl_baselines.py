@@ -23,7 +23,6 @@ from fedcore.methods.dfl.fedgen import (
     diversity_loss,
     generated_grad_hook,
     strip_prefix,
-    train_generator,
 )
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS, initial_targets, label_wise, likelihoods
 from fedcore.nets.copies import load
@@ -42,10 +41,6 @@ EXTRA = 4 * ((6 + 3) * 10 + 10 + 4 * 10 + 10 * 4 + 4) + 8
 
 def maker():
     return fedgen().stages[0].local.keywords["maker"]
-
-
-def settings(**changes):
-    return replace(fedgen().stages[0].combine.keywords["settings"], **changes)
 
 
 @pytest.mark.slow
@@ -93,7 +88,8 @@ def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
     ]
     start, round_info = nets.init(maker().net, generator("start")), RoundInfo(3, 0, 4, ("a", "b"), ("a", "b"))
     flat = flatten_net(maker().net, start)
-    train_generator(flat, {}, maker(), settings(steps=4), heads, counts.double(), round_info)
+    train_maker = fedgen(steps=4).stages[0].combine.keywords["train_maker"]
+    train_maker(flat, {}, heads, counts.double(), round_info)
 
     module = maker().net.build()
     module.load_state_dict(start)
