@@ -6,7 +6,7 @@ All sums and solutions are float64.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from fedcore.nets import init, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import linear_layers
 from fedcore.types.federation import Net, Params
-from fedcore.types.method import generator
+from fedcore.types.method import Update, generator
 
 SINGULAR = 1e-7
 """Ratio of the least to the largest pivot of a Cholesky factor below which its matrix counts as singular: its square is
@@ -251,3 +251,10 @@ def require_sums(name: str, sums: Tensor, shape: tuple[int, ...], entry: str) ->
     """Raise InputError, naming the device, for sums of another shape."""
     if tuple(sums.shape) != shape:
         raise InputError(f"update of {name}: {entry} has shape {tuple(sums.shape)}, must be {shape}")
+
+
+def sum_over(updates: Mapping[str, Update], entry: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of the devices' entries of that name, float64, in their order; refuses one of another shape."""
+    for name, update in updates.items():
+        require_sums(name, update.extra.get(entry, torch.empty(0)), shape, entry)
+    return torch.stack([update.extra[entry].double() for update in updates.values()]).sum(0)

@@ -151,12 +151,9 @@ def solve_layer(
     require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
     layer, like = layers[round_info.round], {name: torch.empty(shape) for name, shape in shapes(net).items()}
     outputs, inputs = len(like[f"{layer}.bias"]), like[f"{layer}.weight"][0].numel() + 1
-    total = {}
-    for entry, shape in {GRAM: (inputs * (inputs + 1) // 2,), CROSS: (inputs, outputs)}.items():
-        for name in round_info.names:
-            closed.require_sums(name, updates[name].extra.get(entry, torch.empty(0)), shape, entry)
-        total[entry] = torch.stack([updates[name].extra[entry].double() for name in round_info.names]).sum(0)
-    solution = closed.ridge(closed.from_triangle(total[GRAM], inputs), total[CROSS], damping)
+    gram = closed.sum_over(updates, GRAM, (inputs * (inputs + 1) // 2,))
+    cross = closed.sum_over(updates, CROSS, (inputs, outputs))
+    solution = closed.ridge(closed.from_triangle(gram, inputs), cross, damping)
     if solution is None:
         raise InputError(
             f"pleas.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"

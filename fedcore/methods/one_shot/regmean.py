@@ -193,9 +193,7 @@ def repair_layer(
     require_everyone(updates, round_info.names, "regmean.repair = true", closed.EVERYONE)
     layer = layers[round_info.round]
     weights = closed.matrix(server, layer)
-    for name in round_info.names:
-        closed.require_sums(name, updates[name].extra.get(OUTPUTS, torch.empty(0)), (3, len(weights)), OUTPUTS)
-    sums = torch.stack([updates[name].extra[OUTPUTS] for name in round_info.names]).sum(0)
+    sums = closed.sum_over(updates, OUTPUTS, (3, len(weights)))
     layer_params = closed.to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
     return server, to_everyone(round_info.names, Message(layer_params))
 

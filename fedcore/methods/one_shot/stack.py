@@ -90,17 +90,10 @@ def solve_head(
         raise InputError(f"stack.examples = {examples}: no device has any")
     models, classes = server[VOTERS].tolist()
     size = models * classes + 1
-    gram = sum_over(updates, GRAM, (size * (size + 1) // 2,))
-    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, CROSS, (size, classes)), reg)
+    gram = closed.sum_over(updates, GRAM, (size * (size + 1) // 2,))
+    weight, bias = ridge(closed.from_triangle(gram, size), closed.sum_over(updates, CROSS, (size, classes)), reg)
     head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}
     return server, to_everyone(round_info.names, Message(extra=head))
-
-
-def sum_over(updates: Mapping[str, Update], entry: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of the devices' entries of that name, in their order; refuses one of another shape."""
-    for name, update in updates.items():
-        closed.require_sums(name, update.extra.get(entry, torch.empty(0)), shape, entry)
-    return torch.stack([update.extra[entry] for update in updates.values()]).sum(0)
 
 
 def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
