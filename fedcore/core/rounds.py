@@ -16,7 +16,7 @@ from fedcore.core.messages import received_model
 from fedcore.core.threats import after_local, before_combine, require_devices
 from fedcore.errors import Diverged, InputError, TooFew
 from fedcore.nets import key, shapes
-from fedcore.types.federation import Data, Device, Federation, Handle, Net, Params, Splits, is_handle
+from fedcore.types.federation import NO_DATA, Device, Federation, Handle, Net, Params, Splits, is_handle
 from fedcore.types.method import (
     Combine,
     Deploy,
@@ -43,7 +43,7 @@ TOGETHER = 1000
 LARGEST = {torch.float32: torch.finfo(torch.float32).max ** 0.5}
 """What numbers of an update must be below, by their type: their squares are finite, too."""
 
-NO_EXAMPLES = Splits(*[Data(torch.empty(0), torch.empty(0, dtype=torch.int64))] * 3)
+NO_EXAMPLES = Splits(NO_DATA, NO_DATA, NO_DATA)
 """What a function that makes a device's model may see of its data."""
 
 

@@ -8,7 +8,7 @@ method imports all of them from here. A round that stops early and a loss with t
 import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -33,7 +33,7 @@ from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, featur
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
 from fedcore.nets.mlp import ManualGradients
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import NO_DATA, Data, Device, Net, Params
 from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
@@ -119,7 +119,7 @@ class Descent:
     logit_grad: LogitGrad | None = None
     batch_of: Callable[..., Batch] = Batch
     parts: FlatNet | None = None
-    held_out: Data = field(default_factory=lambda: Data(torch.empty(0), torch.empty(0, dtype=torch.int64)))
+    held_out: Data = NO_DATA
 
     def run(self) -> None:
         """Take all steps, in place."""

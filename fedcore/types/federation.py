@@ -46,10 +46,6 @@ def is_handle(value: Any) -> TypeGuard[Handle]:
     return hasattr(value, "digest")  # isinstance takes ten times as long for a protocol
 
 
-def _no_data() -> Data:
-    return Data(torch.empty(0), torch.empty(0, dtype=torch.int64))
-
-
 @dataclass(frozen=True)
 class Data:
     """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y: their labels.
@@ -78,6 +74,9 @@ class Data:
         return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
+NO_DATA = Data(torch.empty(0), torch.empty(0, dtype=torch.int64))
+
+
 @dataclass(frozen=True)
 class Splits:
     """One device's private examples. val orders and selects models, test is only ever reported.
@@ -88,7 +87,7 @@ class Splits:
     train: Data
     val: Data
     test: Data
-    unlabelled: Data = field(default_factory=_no_data)
+    unlabelled: Data = NO_DATA
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Public:
     nets: Mapping[str, Net]
     test: Data
     classes: int
-    server_data: Data = field(default_factory=_no_data)
+    server_data: Data = NO_DATA
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -209,7 +208,7 @@ class Federation:
     devices: Mapping[str, Device]
     test: Data
     classes: int
-    server_data: Data = field(default_factory=_no_data)
+    server_data: Data = NO_DATA
     threats: Threats | None = None
     scoring: Scoring = Scoring()
     task: str = "classification"
