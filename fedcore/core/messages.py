@@ -54,6 +54,11 @@ def local_model(memory: Params, message: Message) -> Model:
     return Model((memory or message.params,))
 
 
+def own_params(memory: Params) -> Params:
+    """Return the model in a device's memory: the entries without a slash, which no parameter of a net has."""
+    return {name: tensor for name, tensor in memory.items() if "/" not in name}
+
+
 def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
     """Return the tensors of several models and their weights, to be sent in one message."""
     params = {f"{k}/{name}": tensor for k, model in enumerate(models) for name, tensor in model.items()}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.messages import initial_messages, to_everyone
+from fedcore.core.messages import initial_messages, own_params, to_everyone
 from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
@@ -77,7 +77,7 @@ def pleas(
 @step_word("upload", trains=False)
 def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model; the device keeps it."""
-    return memory, Update(own_model(memory), size=len(device.data.train))
+    return memory, Update(own_params(memory), size=len(device.data.train))
 
 
 def match(
@@ -116,7 +116,7 @@ def send_sums(
 ) -> tuple[Params, Update]:
     """Send the sums of a layer. The device remembers its model, in the common order, and the layers merged so far."""
     orders = {name.removeprefix(ORDER): x for name, x in message.extra.items() if name.startswith(ORDER)}
-    model = reorder(own_model(memory), orders, axes) if orders and axes is not None else own_model(memory)
+    model = reorder(own_params(memory), orders, axes) if orders and axes is not None else own_params(memory)
     merged = merged_layers(memory, message)
     layer, data = layers[step_id.round], device.data.train
     own, so_far = (load(device.net, params).eval() for params in (model, {**model, **merged}))
@@ -162,11 +162,6 @@ def solve_layer(
     return server, to_everyone(round_info.names, Message(extra=sent))
 
 
-def own_model(memory: Params) -> Params:
-    """Return the device's model: the entries of its memory without a slash, which no parameter of a net has."""
-    return {name: x for name, x in memory.items() if "/" not in name}
-
-
 def merged_layers(memory: Params, message: Message) -> Params:
     """Return the parameters of the merged net that the device has."""
     have = {**memory, **message.extra}
@@ -176,4 +171,4 @@ def merged_layers(memory: Params, message: Message) -> Params:
 def deploy_merged(memory: Params, message: Message, *, layers: Sequence[str]) -> Model:
     """Run the merged net; before it is whole the device's own model, or the initial one."""
     merged = merged_layers(memory, message)
-    return Model((merged if f"{layers[-1]}.bias" in merged else own_model(memory) or message.params,))
+    return Model((merged if f"{layers[-1]}.bias" in merged else own_params(memory) or message.params,))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import by_size, mean
-from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore.core.messages import initial_messages, own_params, received_model, to_everyone
 from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
@@ -171,7 +171,7 @@ def send_outputs(
     memory: Params, message: Message, device: Device, step_id: StepId, *, layers: Sequence[str]
 ) -> tuple[Params, Update]:
     """Send the sums of a layer's outputs over the device's examples. The memory is the merged net, as far as it is."""
-    params, layer, data = parts(memory, message), layers[step_id.round], device.data.train
+    params, layer, data = own_params({**memory, **message.params}), layers[step_id.round], device.data.train
     module, weights = load(device.net, params).eval(), closed.matrix(params, layer).double()
     sums = torch.zeros(3, len(weights), dtype=torch.float64)
 
@@ -200,12 +200,7 @@ def repair_layer(
 
 def run_parts(memory: Params, message: Message) -> Model:
     """Run the merged net: the device's part of it, and the layer received last."""
-    return Model((parts(memory, message),))
-
-
-def parts(memory: Params, message: Message) -> Params:
-    """Return the merged net's parameters, of memory and message; an entry with a slash is no net's."""
-    return {name: x for name, x in {**memory, **message.params}.items() if "/" not in name}
+    return Model((own_params({**memory, **message.params}),))
 
 
 def inputs_of(params: Params, layer: str) -> int:

@@ -30,11 +30,11 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.core.aggregation import mean
-from fedcore.core.messages import to_everyone
+from fedcore.core.messages import own_params, to_everyone
 from fedcore.core.training import Training, descend, features, flatten_net, optimiser_step, plain_step
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
-from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, own_model, protocol_method
+from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, protocol_method
 from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
@@ -154,7 +154,7 @@ def train_copies(
     The device's own model does not change. A device without labels has no cross-entropy.
     """
     labelled = len(device.data.train) > 0
-    params, size = own_model(memory), len(device.data.train)
+    params, size = own_params(memory), len(device.data.train)
     data = device.data.train if labelled else device.data.unlabelled
     sample = fixed_sample(data, device.name, step_id, alignment.shown)
     if not rivals:

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from fedcore.core.aggregation import average_models
-from fedcore.core.messages import WEIGHTS, initial_messages, unpack_models
+from fedcore.core.messages import WEIGHTS, initial_messages, own_params, unpack_models
 from fedcore.core.training import Training, accuracy, predict, train
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, both_errors, estimate, estimate_side
@@ -186,12 +186,7 @@ def deploy_received(memory: Params, message: Message) -> Model:
     """Run the models received over links; without any the device's own model, and before training the initial one."""
     if WEIGHTS in message.extra:
         return unpack_models(message.extra)
-    return Model((own_model(memory) or message.params,))
-
-
-def own_model(memory: Params) -> Params:
-    """Return the device's model: the entries of its memory without a slash, which no parameter of a net has."""
-    return {name: tensor for name, tensor in memory.items() if "/" not in name}
+    return Model((own_params(memory) or message.params,))
 
 
 def compare_members(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
