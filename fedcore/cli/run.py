@@ -38,9 +38,9 @@ def _run(settings: tuple[str, ...]) -> None:
     if not request.prepared and (own := first_own(jobs)) is not None:
         from fedcore.report.preview import print_preview
 
-        (setting, seed), (dataset, divided) = own, own[0].read_data(own[1])
-        print_preview(setting, dataset, divided)
-        request = request.with_data(setting, seed, dataset, divided)
+        setting, seed = own
+        request.loaded[setting.source], divided = setting.read_data(seed)
+        print_preview(setting, request.loaded[setting.source], divided)
     from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 

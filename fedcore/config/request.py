@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -18,19 +17,10 @@ from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
 from fedcore.data import Dataset, is_users
 from fedcore.errors import InputError
-from fedcore.partition import Partition
 from fedcore.results.criterion import Criterion
 
 USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
-
-
-@dataclass(frozen=True)
-class ReadData:
-    """Data that a command has read and divided, by the words of settings. Who uses a value takes it out."""
-
-    datasets: dict[str, Dataset] = field(default_factory=dict)
-    partitions: dict[tuple[str, str, int], Partition] = field(default_factory=dict)
 
 
 class _Choices:
@@ -72,7 +62,7 @@ class Request(BaseModel):
     prepared: bool = False
     promote: bool = False
     final_fit: bool = True
-    _loaded: ReadData = PrivateAttr(default_factory=ReadData)
+    _loaded: dict[str, Dataset] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def of_flow(cls, **parameters: Any) -> Request:
@@ -90,15 +80,9 @@ class Request(BaseModel):
         return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
 
     @property
-    def loaded(self) -> ReadData:
-        """What this command has read and divided already; empty in a deployment."""
+    def loaded(self) -> dict[str, Dataset]:
+        """What this command has read, by `Setting.source`; a run takes it out. Empty in a deployment."""
         return self._loaded
-
-    def with_data(self, setting: Setting, seed: int, dataset: Dataset, divided: Partition) -> Request:
-        """Return the same request with a setting's data, which a run need not read and divide again."""
-        request = self.model_copy()
-        request._loaded = ReadData({setting.source: dataset}, {(setting.source, setting.partitioning, seed): divided})
-        return request
 
 
 _COMMAND: ContextVar[Request] = ContextVar("_COMMAND")

@@ -74,11 +74,6 @@ class Setting:
         """The words of all settings that say where the data are and how they are read."""
         return json.dumps(self.data, sort_keys=True)
 
-    @property
-    def partitioning(self) -> str:
-        """The words of the settings that say how the data are divided."""
-        return json.dumps(self.federation, sort_keys=True)
-
     def read_data(self, seed: int) -> tuple[Dataset, Partition]:
         """Read the data and divide them among devices."""
         dataset = load(**self.data)

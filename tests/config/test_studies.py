@@ -357,7 +357,7 @@ def refusals(sections: dict[str, set[str]], left_out: str | None = None) -> list
     """Divide data; returns what is refused. left_out: what is said of data that may be left out."""
     from fedcore.pipeline.run.partitions import divide_dataset  # it imports what draws
 
-    steps: Any = SimpleNamespace(run_inline=lambda step, data, result: step(data))
+    steps: Any = SimpleNamespace(run_inline=lambda step, data: step(data))
     refused = []
     for words, federations in sections.items():
         data = json.loads(words)

@@ -156,13 +156,12 @@ def reversed_names(part: Any, dataset: Any) -> Any:
 
 
 def test_an_edited_partition_divides_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Also where the command has divided the data already, for its preview."""
     nodes = run_at_once(tmp_path, monkeypatch)
     store = Store(tmp_path / "blobs")
     dataset = store.put(load("digits"))
     before, divided = (partitions.divide_dataset(Graph(store, Inline()), dataset, PARTITIONED, 0) for _ in range(2))
     put(monkeypatch, "partition", "", reversed_names)
-    after = partitions.divide_dataset(Graph(store, Inline()), dataset, PARTITIONED, 0, store.get(divided))
+    after = partitions.divide_dataset(Graph(store, Inline()), dataset, PARTITIONED, 0)
     assert before == divided
     assert store.get(after).names == tuple(reversed(store.get(before).names))
     assert len(nodes) == 2

@@ -15,7 +15,7 @@ from PIL import Image
 from project_params import copied
 from rich.console import Console
 
-from fedcore.config.request import Job, Request, first_own
+from fedcore.config.request import Job, first_own
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
 from fedcore.data import load
@@ -55,23 +55,20 @@ def plants(tmp_path: Path) -> Path:
     return tmp_path / "t.csv"
 
 
-def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
+def test_a_preview_is_of_the_first_setting_on_own_data_as_a_run_divides_it(plants: Path):
     words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
     words |= {"data.missing": "median", "federation.partition": "by_device"}
     settings = [*grid_points(copied(), "my_data", "small", words)]
     assert first_own([job("code", [*grid_points(copied(), "code", "small", {})], 0)]) is None
     assert first_own([job("my_data", settings, 5)]) == (settings[0], 5)
-    shown = Request().with_data(settings[0], 5, *settings[0].read_data(5)).loaded
-    assert [*shown.datasets] == [settings[0].source]
-    assert [*shown.partitions] == [(settings[0].source, settings[0].partitioning, 5)]
-    (dataset,), (divided,) = shown.datasets.values(), shown.partitions.values()
+    dataset, divided = settings[0].read_data(5)
     way = {"name" if key == "partition" else key: value for key, value in settings[0].federation.items()}
     again = partition(dataset, seed=5, **{key: value for key, value in way.items() if key != "scale"})
     assert np.array_equal(divided.indices, again.indices)
     assert np.array_equal(divided.sizes, again.sizes)
     assert divided.names == again.names
     other = grid_points(copied(), "my_data", "small", {**words, "federation.shared_test": 0.3})
-    assert next(iter(other)).partitioning != settings[0].partitioning
+    assert next(iter(other)).source == settings[0].source
 
 
 def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):

@@ -108,18 +108,15 @@ class Graph:
 
         return self._map(fn, calls, body, sharded=sharded, prepare=prepare)
 
-    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, result: Any = None) -> Any:
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
 
-        start: if the step has to be computed, start the workers meanwhile for the next steps. result: the step's, if
-        this process has computed it already.
+        start: if the step has to be computed, start the workers meanwhile for the next steps.
         """
 
         def body(key: str, *args: Any) -> Any:
             if start:
                 self.workers.start()
-            if result is not None:
-                return call_save(self.store, lambda: result, ())
             return self.workers(load_call_save, self.store, fn, args)
 
         return self._map(fn, {"": args}, body)[""]

@@ -122,7 +122,7 @@ class DryRun(Graph):
 
         return self._map(fn, calls, body, sharded=sharded)
 
-    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, result: Any = None) -> Any:
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
         def body(key: str, *args: Any) -> tuple[Any, float]:
             if key not in self._inline:  # settings and studies share data
                 self._inline[key] = self.store.put(Inline().call(fn, *self.store.get(args)))

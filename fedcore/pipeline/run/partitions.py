@@ -115,13 +115,10 @@ def import_partition(store: Store, folder: Path) -> Ref:
     return parts
 
 
-def divide_dataset(
-    steps: Graph, dataset: Ref, federation: Mapping[str, Any], seed: int, divided: Partition | None = None
-) -> Ref:
-    """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
+def divide_dataset(steps: Graph, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
+    """Partition a dataset as a cached step."""
     divide_so = partial(divide, federation=partition_arguments(federation), seed=seed)
-    in_task = around("partition", divide_so)
-    parts: Ref = steps.run_inline(in_task, dataset, result=divided if in_task is divide_so else None)
+    parts: Ref = steps.run_inline(around("partition", divide_so), dataset)
     return parts
 
 

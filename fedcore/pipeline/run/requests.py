@@ -112,17 +112,15 @@ class Run:
         return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation, leave_out)
 
     def _divide(self, job: Job, setting: Setting) -> PreparedData:
-        """Read the data, once in a run, and divide them among devices; what a preview needed is there already."""
-        source, loaded = setting.source, self.request.loaded
+        """Read the data, once in a run and its preview, and divide them among devices."""
+        store, source = self.session.store, setting.source
         if source not in self._datasets:
-            self._datasets[source] = partitions.read_dataset(
-                self.session.store, setting.data, loaded.datasets.pop(source, None)
-            )
-        divided = loaded.partitions.pop((source, setting.partitioning, job.seed), None)
+            loaded = self.request.loaded.pop(source, None)
+            self._datasets[source] = partitions.read_dataset(store, setting.data, loaded)
         dataset = self._datasets[source]
-        parts = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
+        parts = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed)
         prepared = PreparedData(dataset, parts)
-        if line := partitions.dropped_line(self.session.store, prepared, setting.federation):
+        if line := partitions.dropped_line(store, prepared, setting.federation):
             self.session.print_line(f"  {job.name}, {setting.name}: {line}")
         return prepared
 
