@@ -96,16 +96,7 @@ def write_plan() -> None:
 def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Store) -> None:
     """Write the outputs of a stage of `dvc repro`, for the next stage and for DVC's commands."""
     for job in jobs:
-        _save(store, results[job.name], PIPELINE / "federate" / job.study / job.name, SECONDS / job.name)
-
-
-def _save(store: Store, results: list[Result], folder: Path, seconds: Path) -> None:
-    """Write a job's results to a folder, and its seconds to another."""
-    run_method.save(results, folder)
-    run_method.save_pictures(store, results, folder)
-    run_method.save_schemas(store, results, folder)
-    run_method.save_outcomes(results, folder)
-    run_method.save_seconds(results, seconds)
+        run_method.save(store, results[job.name], PIPELINE / "federate" / job.study / job.name, SECONDS / job.name)
 
 
 def write_run(
@@ -120,7 +111,7 @@ def write_run(
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         job_folder = folder / job.name
         folders.append(job_folder)
-        _save(store, results[job.name], job_folder, job_folder)
+        run_method.save(store, results[job.name], job_folder, job_folder)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"

@@ -185,13 +185,12 @@ def deploy_models(
     return {name: models[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in models.values())
 
 
-def save(results: Sequence[Result], folder: Path) -> None:
-    """Write a seed's results to a folder that DVC versions, or to the folder of a run. No seconds, no dates."""
+def save(store: Store, results: Sequence[Result], folder: Path, seconds: Path) -> None:
+    """Write a seed's results to a folder that DVC versions, or to that of a run; no dates, and seconds to another."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = pd.concat([result.table for result in results], ignore_index=True)
-    table.to_parquet(folder / TABLE, index=False)
+    seconds.mkdir(parents=True, exist_ok=True)
+    pd.concat([result.table for result in results], ignore_index=True).to_parquet(folder / TABLE, index=False)
     models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
-    (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
     runs = [
         {
             "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
@@ -201,28 +200,22 @@ def save(results: Sequence[Result], folder: Path) -> None:
         }
         for r in results
     ]  # fmt: skip
-    (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
-
-
-def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
-    """Write how the devices prepared a user's own data: setting -> schema."""
-    schemas = {}
+    schemas = {}  # how the devices prepared a user's own data
     for name, result in {result.setting.name: result for result in results}.items():
         dataset, partition = read_prepared(store, result.prepared)
         if dataset.schema is not None:
             schemas[name] = json.loads(to_json(result.schema(dataset, partition)))
-    if schemas:
-        (folder / SCHEMA).write_text(json.dumps(schemas, indent=1) + "\n")
-
-
-def save_outcomes(results: Iterable[Result], folder: Path) -> None:
-    """Write which classes the models of the last round confuse, and how they are calibrated, on own test data."""
+    for file, content in {MODELS: models, RUNS: runs, **({SCHEMA: schemas} if schemas else {})}.items():
+        (folder / file).write_text(json.dumps(content, indent=1) + "\n")
+    save_pictures(store, results, folder)
     outcomes = [
         {"setting": r.setting.name, "method": r.row.label, "seed": r.seed, **r.outcomes.to_json()}
         for r in results
         if r.outcomes is not None
     ]
     (folder / OUTCOMES).write_text(json.dumps(outcomes) + "\n")
+    spent = pd.concat([result.seconds for result in results], ignore_index=True)
+    spreadsheet.write(spent, seconds / SECONDS, index=False)
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
@@ -255,13 +248,6 @@ def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in names and planes:
         yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *refs, planes)
-
-
-def save_seconds(results: Sequence[Result], folder: Path) -> None:
-    """Write the seconds of the steps; the results do not contain them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seconds = pd.concat([result.seconds for result in results], ignore_index=True)
-    spreadsheet.write(seconds, folder / SECONDS, index=False)
 
 
 def summary_line(result: Result, criterion: Criterion) -> str:
