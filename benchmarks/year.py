@@ -247,10 +247,11 @@ class Year:
         if champion is None:
             return {}
         from fedcore.cli.predict import compare, label
-        from fedcore.pipeline.record import promotion
+        from fedcore.pipeline.record import models, promotion
         from fedcore.pipeline.record.runs import Record
 
-        _, served, reference = promotion.load(Record().client, f"machines-state/{champion}")
+        _, folder = promotion.find_files(Record().client, f"machines-state/{champion}")
+        served, reference = models.load(folder), models.load_reference(folder)
         rows = new.drop(columns="state")
         predicted, rows, _ = label(rows, pd.RangeIndex(1, len(rows) + 1, name="row"), served, None, None)
         lines = compare(rows, predicted, served, reference, None).lines
@@ -270,10 +271,10 @@ class Year:
 
     def said(self, version: str, rows: pd.DataFrame) -> pd.Series[Any]:
         """Return the labels that a version predicts."""
-        from fedcore.pipeline.record import promotion
+        from fedcore.pipeline.record import models, promotion
         from fedcore.pipeline.record.runs import Record
 
-        _, served, _ = promotion.load(Record().client, f"machines-state/{version}")
+        served = models.load(promotion.find_files(Record().client, f"machines-state/{version}")[1])
         sites = [*served.devices]
         rows = rows.drop(columns="state").reset_index(drop=True)
         if len(served.models) > 1:  # each site has its own: rows of a site unknown to it are not scored
@@ -288,7 +289,7 @@ class Year:
         now = self.versions()
         if "candidate" not in now:
             return {}
-        from fedcore.pipeline.record import promotion, registry
+        from fedcore.pipeline.record import models, promotion, registry
         from fedcore.pipeline.record.runs import Record
 
         client, name = Record().client, "fedcore-machines-state"
@@ -300,7 +301,8 @@ class Year:
         assert rival is not None
         held = law(self.calendar, [*range(night + 1)], self.judge).reset_index(drop=True)
         sites = [
-            {*promotion.load(client, f"machines-state/{one}")[1].devices} for one in (now["candidate"], rival.version)
+            {*models.load(promotion.find_files(client, f"machines-state/{one}")[1]).devices}
+            for one in (now["candidate"], rival.version)
         ]
         held = held[held["site"].isin(sites[0] & sites[1])].reset_index(drop=True)
         right = [

@@ -5,7 +5,7 @@ A folder holds them in files that no program has to trust:
 schema.json            columns, categories, fills and scales of each device, names of classes (fedcore.data.encoding)
 models.json            the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
 model-<i>.safetensors  the tensors of a distinct model, "/members/<member>/<tensor>"; they are "<i>/members/..." in
-                       models.json. Earlier versions wrote all tensors by these names to one file, models.safetensors
+                       models.json
 
 MLflow loads the folder by `_load_pyfunc`, also where this package is not installed: a logged model has a copy of this
 module and of those that it imports (fedcore.pipeline.record.models).
@@ -37,7 +37,7 @@ from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.types.federation import Net
 from fedcore.types.method import Model, Threshold
 
-SCHEMA, MODELS, ONE_FILE = "schema.json", "models.json", "models.safetensors"
+SCHEMA, MODELS = "schema.json", "models.json"
 LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
 PREDICTED_AS, UNKNOWN = "predicted_as", "unknown"
 DEVICE, NEW_DEVICE = "device", "a new device"
@@ -274,8 +274,6 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def read_tensors(folder: Path, count: int) -> dict[str, Tensor]:
     """Return the tensors of so many models."""
-    if (folder / ONE_FILE).is_file():
-        return load_tensors((folder / ONE_FILE).read_bytes())
     return {
         f"{i}{name}": tensor
         for i in range(count)

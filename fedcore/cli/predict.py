@@ -141,14 +141,14 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
             model_name, folder = kept
         else:
             folder = own_files(catalogue[model_name].find(word))
-    if folder is not None:
-        from fedcore.pipeline.record import models
+    if folder is None:
+        from fedcore.pipeline.record import promotion
+        from fedcore.pipeline.record.runs import Record
 
-        return model_name, models.load(folder), models.load_reference(folder)
-    from fedcore.pipeline.record import promotion
-    from fedcore.pipeline.record.runs import Record
+        model_name, folder = promotion.find_files(Record().client, wanted)
+    from fedcore.pipeline.record import models
 
-    return promotion.load(Record().client, wanted)
+    return model_name, models.load(folder), models.load_reference(folder)
 
 
 def own_files(version: Version | None) -> Path | None:

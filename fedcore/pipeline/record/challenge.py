@@ -7,6 +7,7 @@ study's model. The rows that did train a version are beside it, as hashes, and d
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def compare(
         trained, measured = read_trained(champion), Scoring()
         if scoring:
             measured = measures(**scoring, classes=dataset.classes)
-        served, rival = read_models(candidate), read_models(champion)
+        served, rival = (models.load(files_of(version)) for version in (candidate, champion))
         before = read_before(champion, drifted, rule.recent)
         return judge(dataset, partition, trained, served, rival, criterion, measured, before)
     except DamagedBlob:
@@ -246,7 +247,7 @@ def predict(served: ServedModels, device: str, data: Data) -> Tensor:
         return in_unit(outputs(model, net, x, served.task), served.schema.label_scale)
 
 
-def read_models(version: ModelVersion) -> ServedModels:
-    """Return the models of a version. Raises InputError for models that this project did not register."""
+def files_of(version: ModelVersion) -> Path:
+    """Return the folder of a version's models. Raises InputError for models that this project did not register."""
     uri = MlflowClient().get_model_version_download_uri(version.name, version.version)
-    return models.load(models.folder_of(version.name, version.version, uri))
+    return models.folder_of(version.name, version.version, uri)

@@ -16,18 +16,17 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from fedcore.api.serving import ServedModels
 from fedcore.core.metrics import ACCURACY, METRICS
-from fedcore.data.drift import Reference
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
-from fedcore.pipeline.record import challenge, models, registry, seals, tracked
+from fedcore.pipeline.record import challenge, registry, seals, tracked
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
@@ -172,9 +171,7 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
         client.set_registered_model_alias(version.name, PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)
     with suppress(InputError):  # its models stay on their devices, or nothing is there
-        uri = client.get_model_version_download_uri(version.name, version.version)
-        files = models.folder_of(version.name, str(version.version), uri)
-        if failed := tracked.keep_champion(version.name.removeprefix(FAMILY), files):
+        if failed := tracked.keep_champion(version.name.removeprefix(FAMILY), challenge.files_of(version)):
             sys.stderr.write(f"fedcore: {failed}\n")
 
 
@@ -254,14 +251,7 @@ def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:
     return (seals.own_folder(client.get_run(run).info.artifact_uri, f"run {run}") / name).read_bytes()
 
 
-def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Reference | None]:
-    """Return the name and the models of a version, and what new rows are compared with, if the version has it.
-
-    asked: "name", "name@alias" or "name/number"; None: the only champion. Raises InputError for models that this
-    project did not register, see :mod:`fedcore.pipeline.record.seals`.
-    """
+def find_files(client: MlflowClient, asked: str | None) -> tuple[str, Path]:
+    """Return the name and the files of a version that this project registered, see `registry.choose`."""
     model_name, word = registry.choose(all_versions(client), asked)
-    version = find(client, model_name, word)
-    uri = client.get_model_version_download_uri(version.name, version.version)
-    folder = models.folder_of(version.name, version.version, uri)
-    return model_name, models.load(folder), models.load_reference(folder)
+    return model_name, challenge.files_of(find(client, model_name, word))

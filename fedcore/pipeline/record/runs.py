@@ -53,7 +53,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed, naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, TABLE, TRAINED
 from fedcore.pipeline.record import models, promotion, seals
-from fedcore.pipeline.record.challenge import split_keys
+from fedcore.pipeline.record.challenge import files_of, split_keys
 from fedcore.pipeline.record.contents import (
     DEVICES,
     FOLDS,
@@ -421,9 +421,8 @@ class Record:
         champion = promotion.alias(self.client, registered(result.setting.model_name), CHAMPION)
         if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
             return []
-        uri = self.client.get_model_version_download_uri(champion.name, champion.version)
         try:
-            folder = models.folder_of(champion.name, champion.version, uri)
+            folder = files_of(champion)
         except InputError as refused:
             return [Notice(str(refused))]
         reference, schema = models.load_reference(folder), models.load_schema(folder)

@@ -207,7 +207,7 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
     with pytest.raises(InputError, match=r"version = .7.: .* has no such version; it has no alias"):
         promotion.find(client, task, "7")
     with pytest.raises(InputError, match=f"'champion'.*promote one: fedcore promote {task}"):
-        promotion.load(client, task)
+        promotion.find_files(client, task)
     assert promotion.find(client, task, "1").version == first.version
 
 
@@ -402,8 +402,9 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     assert about["west"]["bytes_up"] < about["west"]["wire_up"]
     assert about["west"]["versions"].keys() == {"fedcore", "torch"}
     promotion.promote(client, version)
-    name, served, reference = promotion.load(client, f"{MODEL_NAME}@{registry.CHAMPION}")
-    assert (name, reference) == (MODEL_NAME, None)
+    name, folder = promotion.find_files(client, f"{MODEL_NAME}@{registry.CHAMPION}")
+    served = models.load(folder)
+    assert (name, models.load_reference(folder)) == (MODEL_NAME, None)
     new = plant().head(20)
     params = field_run.stored.state.messages["west"].params
     net = field_run.setup.public().nets["west"]
@@ -421,7 +422,7 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path, monkeypatc
         promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == field_run.stored.plan.to_json()
     )
     with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
-        promotion.load(client, f"{MODEL_NAME}/{version.version}")
+        promotion.find_files(client, f"{MODEL_NAME}/{version.version}")
     found = (registry.read() or {})[MODEL_NAME].find(str(version.version))
     assert found is not None
     assert found.location

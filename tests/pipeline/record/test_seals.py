@@ -151,7 +151,7 @@ def test_a_champion_made_by_rest_runs_no_code(
         assert made["model_version"]["version"] == "1"
         post("registered-models/alias", name=NAME, alias="champion", version="1")
         with pytest.raises(InputError, match=r"^version 1 of fedcore-digits: not loaded, since its files are not in "):
-            promotion.load(record.client, None)
+            promotion.find_files(record.client, None)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", environment.TRACKING)
         assert predict.own_files((registry.read() or {})["digits"].find("1")) is None
         version = promotion.find(record.client, "digits", "champion")
