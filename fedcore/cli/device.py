@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fedcore.errors import InputError, require_extra
+from fedcore.errors import InputError, printable, require_extra
 
 
 @click.group()
@@ -77,7 +77,7 @@ def start(
         cell = DeviceCell(opened, FieldDevice(opened.name, rows, folder, consent, keys=Keys(opened), overrun=give_up))
         for line in describe(consent):
             print(line)
-        print(f"{opened.name}: {rows}, allows {', '.join(allow)}; server {opened.address}", flush=True)
+        print(printable(f"{opened.name}: {rows}, allows {', '.join(allow)}; server {opened.address}"), flush=True)
         if waits:
             print(f"waits for the server at {opened.address} ({waits})", flush=True)
         try:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fedcore.field.runs import Setup
 
 
+LONGEST_NAME = 80
+"""Characters of a run's name, each of which may take three bytes of a folder's."""
 NOTICE = 31
 """Days before the end of the certificates from which on `field status` says how many are left."""
 
@@ -311,8 +313,8 @@ def run(
     """
 
     require_extra("field")
-    if not name.isalnum():
-        raise InputError(f"--name {name}: must be letters and digits")
+    if not name.isalnum() or len(name) > LONGEST_NAME:
+        raise InputError(f"--name {name}: must be letters and digits, at most {LONGEST_NAME}")
     require_extra("study")
     from fedcore.config.files import parse_value
     from fedcore.field.session import choose_method, play

@@ -117,6 +117,8 @@ def report_bad_input() -> Iterator[None]:
             sys.exit(128 + signal.SIGPIPE)
         if line := cause(error):
             _leave(1, str(Failed(line)))
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _leave(2, str(InputError(f"{error.filename}: {os.strerror(error.errno)}")))
         shorten_traceback(error)
         traceback.print_exception(error)
         sys.exit(1)

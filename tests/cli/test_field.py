@@ -66,6 +66,9 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
     assert f"address = {address}: this machine cannot listen there" in said
 
 
+LONG = "n" * 300
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -81,6 +84,28 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
             "--shape, --classes, --device: without a study",
         ),
         (["field", "run", "none", "--name", "../x"], "--name ../x: must be letters and digits"),
+        (["field", "run", "none", "--name", LONG], "n: must be letters and digits, at most 80"),
+        (
+            [
+                "field",
+                "init",
+                LONG,
+                "--address",
+                "h:1",
+                "--device",
+                "a",
+                "--device",
+                "b",
+                "--shape",
+                "2",
+                "--classes",
+                "2",
+            ],
+            "n: File name too long",
+        ),
+        (["field", "start", LONG], "n: not a server's startup kit"),
+        (["device", "start", LONG, "--data", "x", "--allow", "fedavg"], "n: File name too long"),
+        (["predict", LONG], "n: File name too long"),
         (["field", "revoke", "none", "b"], "none: not a server's startup kit; fedcore field init makes them"),
         (["device", "start", "none", "--data", "x", "--allow", "fedavg(sums)"], "--allow fedavg(sums): not a method"),
         (
