@@ -28,6 +28,9 @@ from fedcore.types.method import seed_all
 MOST = 10_000
 """The most values of a function's own that are compared."""
 
+MOST_ROWS = 64
+"""The most rows on which a metric is tried for broadcasting."""
+
 TABLES = "_parameters", "_buffers", "_modules"
 """Attributes of a module whose entries are its attributes."""
 
@@ -72,7 +75,7 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
                     f"training.loss: {name} has a gradient at its own {path}, which nothing trains; make its module "
                     "by @fc.with_parts, or freeze it: requires_grad_(False)"
                 )
-        if _broadcasts(call, y, lambda rows, labels: call(rows, labels[:, None])):
+        if label_kind_of(y) is REGRESSION and _broadcasts(call, y, lambda rows, labels: call(rows, labels[:, None])):
             raise InputError(
                 f"training.loss: {name} compares each output with the labels of all examples, as outputs are (B, 1) "
                 "and labels (B,); write batch.logits[:, 0]"
@@ -90,7 +93,7 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
         return torch.as_tensor(float(function(outputs[rows].clone(), labels[rows].clone())))
 
     try:
-        value, broadcasts = _call_again(call, y)[0], _broadcasts(call, y, partial(call, outputs=answers[:, None]))
+        value, broadcasts = _call_again(call, y)[0], _metric_broadcasts(function, answers, y)
     except IndexError as error:
         if label_kind_of(y) is not REGRESSION:
             raise
@@ -103,7 +106,10 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
             "draw from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
         )
     if broadcasts:
-        raise InputError(f"metrics.{name}: compares each number with the labels of all rows; both are (N,), so p - y")
+        raise InputError(
+            f"metrics.{name}: compares each prediction with the labels of all rows; write what is compared as labels "
+            "are, (N,): p - y of numbers, p.argmax(1) == y of classes"
+        )
     _TRIED.add(tried)
 
 
@@ -120,16 +126,37 @@ def _call_again(call: Callable[..., Tensor], y: Tensor, function: object = None)
     return (again if _close(first, again) else None), changed
 
 
-def _broadcasts(call: Callable[..., Tensor], y: Tensor, right: Callable[..., Tensor]) -> bool:
-    """Tell whether a function of numbers ignores which label is whose, as it does not for the `right` shapes."""
+def _metric_broadcasts(function: Callable[[Tensor, Tensor], Any], answers: Tensor, y: Tensor) -> bool:
+    """Tell whether a metric of one's own broadcasts, by made predictions: a model's may all be of one class.
+
+    A distance of the predictions' distribution from the labels' ignores which is whose as well: it is 0 for the truth.
+    """
+    draws, kind, y = torch.Generator().manual_seed(0), label_kind_of(y), y[:MOST_ROWS]
+    outputs = y.flip(0) if kind is REGRESSION else torch.rand(len(y), *answers.shape[1:], generator=draws)
+    if kind.has_classes:
+        y = torch.randint(answers.shape[1], (len(y),), generator=draws)
+        outputs /= outputs.sum(1, keepdim=True)
+
+    def call(rows: Tensor, labels: Tensor, outputs: Tensor = outputs) -> Tensor:
+        return torch.as_tensor(float(function(outputs[rows].clone(), labels[rows].clone())))
+
+    rights = partial(call, outputs=outputs[..., None]), lambda rows, labels: call(rows, labels[:, None])
+    if kind is REGRESSION and _close(_seeded(partial(call, outputs=y), torch.arange(len(y)), y), torch.zeros(())):
+        return False
+    return _broadcasts(call, y, *rights)
+
+
+def _broadcasts(call: Callable[..., Tensor], y: Tensor, *rights: Callable[..., Tensor]) -> bool:
+    """Tell whether a function ignores which label is whose, as it does not for one of the `rights`, of other shapes."""
     every = torch.arange(len(y), device=y.device)
 
-    def ignores(of: Callable[..., Tensor]) -> bool:
-        return _close(*(_seeded(of, every, labels) for labels in (y, y.roll(1))))
+    def ignores(of: Callable[..., Tensor]) -> bool | None:
+        with suppress(Exception):
+            values = torch.stack([_seeded(of, every, labels).detach() for labels in (y, y.roll(1, 0), y.flip(0))])
+            return _close(values, values[:1].expand(3)) if values.isfinite().all() else None
+        return None
 
-    with suppress(Exception):
-        return label_kind_of(y) is REGRESSION and ignores(call) and not ignores(right)
-    return False
+    return ignores(call) is True and any(ignores(of) is False for of in rights)
 
 
 def _seeded(call: Callable[..., Tensor], *args: Tensor) -> Tensor:

@@ -213,10 +213,43 @@ def test_metrics_of_numbers_are_given_two_rows_of_numbers():
         (lambda p, y: (p.flatten() - y).abs().mean(), 4 / 3),
     ):  # fmt: skip
         assert of_numbers(function) == pytest.approx(value)
-    with pytest.raises(InputError, match=r"^metrics.mine: compares each number with the labels of all rows"):
-        of_numbers(lambda p, y: (p - y[:, None]).abs().mean())
     with pytest.raises(InputError, match=r"^metrics.mine: predictions and labels are both \(N,\): write p - y"):
         of_numbers(lambda p, y: (p[:, 0] - y).abs().mean())
+
+
+NUMBERS = torch.tensor([[10.0], [10.0], [10.0], [10.0]]), torch.tensor([8.0, 9.0, 11.0, 15.0])
+CLASSES = torch.tensor([[0.7, 0.2, 0.1]] * 4).log(), torch.zeros(4).long()  # all predicted alike
+SEVERAL = torch.tensor([[1.0, -1.0], [-1.0, 1.0], [2.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+BROADCASTING = [
+    (NUMBERS, lambda p, y: (p - y[:, None]).abs().mean()),
+    (NUMBERS, lambda p, y: (p[:, None] - y).square().mean().sqrt()),
+    (NUMBERS, lambda p, y: 1 - (p[:, None] - y).square().mean() / y.var()),
+    (NUMBERS, lambda p, y: np.median(np.abs(p.numpy()[:, None] - y.numpy()))),
+    (CLASSES, lambda p, y: (p.argmax(1, keepdim=True) == y).float().mean()),
+    (CLASSES, lambda p, y: (p.argmax(1) == y[:, None]).float().mean()),
+    (CLASSES, lambda p, y: (p[:, 1:2] - (y == 1).float()).square().mean()),
+    (SEVERAL, lambda p, y: (p[:, None] - y).abs().mean()),
+]
+RIGHT = [
+    (NUMBERS, lambda p, y: p.mean() - y.mean()), (NUMBERS, lambda p, y: p.std() / y.std()),
+    (NUMBERS, lambda p, y: p.max() / y.mean()), (NUMBERS, lambda p, y: (p.sort()[0] - y.sort()[0]).abs().mean()),
+    (NUMBERS, lambda p, y: ((p[:, None] - p) * (y[:, None] - y) > 0).float().mean()),
+    (NUMBERS, lambda p, y: 2 * (p[:, None] - y).abs().mean() - sum((z[:, None] - z).abs().mean() for z in (p, y))),
+    (CLASSES, lambda p, y: (p.topk(2).indices == y[:, None]).any(1).float().mean()),
+    (CLASSES, lambda p, y: (p.argmax(1, keepdim=True) == y.view(-1, 1)).float().mean()),
+    (CLASSES, lambda p, y: (p[y == 1, 1][:, None] > p[y != 1, 1]).float().mean()),  # ROC AUC: of pairs
+    (CLASSES, lambda p, y: p[:, 1].mean() - (y == 1).float().mean()),
+    (SEVERAL, lambda p, y: (p.mean(0) - y.mean(0)).abs().mean()),
+    (SEVERAL, lambda p, y: ((p > 0.5) == y).float().mean()),
+]  # fmt: skip
+
+
+def test_metrics_that_broadcast_are_refused_and_those_of_pairs_are_not():
+    for (answers, y), function in BROADCASTING:
+        with pytest.raises(InputError, match=r"^metrics.mine: compares each prediction with the labels of all rows"):
+            metrics(answers, y, Scoring(own=(("mine", function),)))
+    for (answers, y), function in RIGHT:
+        metrics(answers, y, Scoring(own=(("mine", function),)))
 
 
 def test_a_metric_that_keeps_something_is_refused():
