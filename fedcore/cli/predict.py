@@ -339,6 +339,8 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
     frames, names = {}, {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
     for file in folders.listing(path) if path.is_dir() else [path]:
         frame = readers.read(file, schema.missing_values, schema.label, names, schema.spelling).frame
+        others = [name for name in frame if name not in {of.name for of in schema.columns} | {schema.device, DEVICE}]
+        frame = frame.assign(**readers.as_written(file, others))  # which no model reads, and --keep may ask for
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:

@@ -110,12 +110,8 @@ def spell(rows: RawTable, names: Collection[str | None], spelling: Spelling) -> 
 
 def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]) -> RawTable:
     """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
-    encoding = find_encoding(file)
-    separator = find_separator(file, encoding)
-    options: dict[str, Any] = {
-        "sep": separator, "encoding": encoding, "index_col": False, "low_memory": False, "skipinitialspace": True,
-        "keep_default_na": False,
-    }  # fmt: skip
+    options = _options(file)
+    encoding, separator = options["encoding"], options["sep"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         refuse_twice(pd.read_csv(file, **options, header=None, nrows=1, dtype="str").iloc[0].tolist())
@@ -126,6 +122,11 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if any(markers.values()) or comma:
             spelt = {name: list(counts) for name, counts in markers.items()}
             frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
+            numbers = {
+                name: find_markers(frame[name], missing_values) for name in frame if is_numeric_dtype(frame[name])
+            }
+            frame = blank(frame, numbers)  # such as -999.0 for -999, which other cells hid among texts
+            markers |= {name: {**markers[str(name)], **more} for name, more in numbers.items() if more}
         typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]
         written = pd.read_csv(file, **options, usecols=typed, dtype="str") if typed else frame[[]]
         first = pd.read_csv(file, **options, nrows=FIRST, dtype="str")
@@ -139,6 +140,22 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
     return RawTable(
         frame, _written(markers), ", ".join(notes), texts, padded={n: of.iloc[0] for n, of in padded.items() if len(of)}
     )
+
+
+def as_written(file: Path, names: Sequence[Any]) -> pd.DataFrame:
+    """Return columns of a CSV file as they are written, missing values and all; none of a file that has types."""
+    if READERS[file.suffix.lower()] is not read_csv or not names:
+        return pd.DataFrame()
+    frame: pd.DataFrame = pd.read_csv(file, **_options(file), usecols=[*names], dtype="str")
+    return frame
+
+
+def _options(file: Path) -> dict[str, Any]:
+    encoding = find_encoding(file)
+    return {
+        "sep": find_separator(file, encoding), "encoding": encoding, "index_col": False, "low_memory": False,
+        "skipinitialspace": True, "keep_default_na": False,
+    }  # fmt: skip
 
 
 def _has_texts(column: pd.Series) -> bool:

@@ -83,6 +83,13 @@ def labelled(folder: Path, served: ServedModels, keep: str | None = None, device
     return found, lines
 
 
+def test_kept_columns_are_written_as_the_file_has_them(tmp_path: Path):
+    cells = ["9007199254740993", "007", "1.10", "true", "none", "", "1e3"]
+    text = "heat,force,site,id\n" + "".join(f"1,2,A,{cell}\n" for cell in cells)
+    found, _ = labelled(tmp_path, SHARED, "id", text=text)
+    assert found["id"].tolist() == cells
+
+
 def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):
     decided = ServedModels(SCHEMA, MODELS[:1], {"A": 0, "B": 0}, Threshold("bad", 0.5))
     found, _ = labelled(tmp_path, decided, "id")
