@@ -46,9 +46,7 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
 
     rows: of each device. criterion: its metric, and the devices that count, as in means over devices.
     """
-    sizes = pd.Series({name: len(paired.y) for name, paired in rows.items()}, dtype=int)
-    classes = pd.Series({name: count_different(paired.y) for name, paired in rows.items()}, dtype=int)
-    weights = measured_by(sizes, classes, criterion).weights
+    weights = weights_of(rows, criterion)
     parts = sorted({part for name in weights for part in rows[name].part.tolist()})
     if sum(len(rows[name].y) for name in weights) < LEAST_TEST or len(parts) < 2:
         return None
@@ -67,6 +65,13 @@ def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring
     spread = float(values.std())
     margin = half_width(spread, count, 0.0)
     return Gain(mean, mean - margin, mean + margin, spread, float(values.min()), count)
+
+
+def weights_of(rows: Mapping[str, Paired], criterion: Criterion) -> Mapping[str, float]:
+    """Return the devices that a challenge counts, and their weights."""
+    sizes = pd.Series({name: len(paired.y) for name, paired in rows.items()}, dtype=int)
+    classes = pd.Series({name: count_different(paired.y) for name, paired in rows.items()}, dtype=int)
+    return measured_by(sizes, classes, criterion).weights
 
 
 def differences(rows: Paired, parts: Sequence[int], criterion: Criterion, scoring: Scoring) -> dict[int | None, float]:

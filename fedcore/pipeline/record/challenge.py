@@ -34,7 +34,7 @@ from fedcore.pipeline.cache.store import DamagedBlob, Ref
 from fedcore.pipeline.files import HELD, TRAINED
 from fedcore.pipeline.record import models, seals
 from fedcore.pipeline.record.result import Rule
-from fedcore.results.challenge import PARTS, Paired, challenge, verdict
+from fedcore.results.challenge import PARTS, Paired, challenge, verdict, weights_of
 from fedcore.results.criterion import Criterion
 from fedcore.results.criterion import scoring as measures
 from fedcore.results.gains import Gain
@@ -165,8 +165,9 @@ def judge(
 
 def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterion) -> str:
     """Return a gain with its interval, if there is one, and the rows that it is of."""
-    metric, rows = criterion.metric, sum(len(pair.y) for pair in pairs.values())
-    count = f"{rows:,} rows of {len(pairs)} devices that trained neither"
+    metric, counted = criterion.metric, pairs if gain is None else weights_of(pairs, criterion)
+    rows = sum(len(pairs[name].y) for name in counted)
+    count = f"{rows:,} rows of {len(counted)} devices that trained neither"
     if gain is None:
         return count
     low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)
