@@ -20,14 +20,16 @@ def best_threshold(
     """Return the threshold with the best value of a metric on some rows; of several the one that is nearest to .5.
 
     A row is taken for the label if its probability is at least the threshold, which is one of the rows' probabilities,
-    .5 or 1. None unless there are rows of both kinds.
+    .5 or 1; the next number above, which no probability reaches, if one is 1. None unless there are rows of both kinds.
 
     scores: (N,), probabilities of the label. positive: (N,), whether a row has it. metric: one of DECIDED. costs: of a
     row of the label that is missed, and of a false alarm.
     """
     if positive.all() or not positive.any():
         return None
-    thresholds = np.unique(np.append(scores, np.array([HALF, 1.0], scores.dtype)))
+    highest = np.maximum(scores.max(), scores.dtype.type(1))
+    above = [np.nextafter(highest, scores.dtype.type(2))] * int((scores >= 1).any())
+    thresholds = np.unique(np.append(scores, np.array([HALF, 1.0, *above], scores.dtype)))
     tp, fp = (kind.size - np.searchsorted(np.sort(kind), thresholds) for kind in (scores[positive], scores[~positive]))
     values = METRICS[metric].sign * _values(metric, tp, fp, int(positive.sum()), int((~positive).sum()), costs)
     best = thresholds[np.isclose(values, values.max(), rtol=0, atol=1e-12)]

@@ -119,9 +119,12 @@ def test_no_other_threshold_is_better(metric: str, seed: int):
     draw = np.random.default_rng(seed)
     truth = draw.random(60) < 0.25
     scores = (draw.integers(0, 12, 60) / 16 + 0.2 * truth).astype(np.float32)  # with ties
+    if seed == 2:  # with exact zeros and ones
+        scores = (scores > 0.5).astype(np.float32)
     found = best_threshold(scores, truth, metric, COSTS)
     assert found is not None
-    tried = {t: value(metric, truth, scores >= t) for t in np.unique([*scores, 0.5, 1.0]).tolist()}
+    never = np.nextafter(np.float32(1), np.float32(2)) if scores.max() >= 1 else 1.0
+    tried = {t: value(metric, truth, scores >= t) for t in np.unique([*scores, 0.5, 1.0, never]).tolist()}
     best = max(tried.values())
     assert tried[found] == pytest.approx(best)
     assert abs(found - 0.5) == min(abs(t - 0.5) for t, of in tried.items() if of == pytest.approx(best, abs=1e-12))
@@ -131,6 +134,14 @@ def test_recall_alone_takes_the_highest_that_misses_nothing():
     scores, truth = np.array([0.1, 0.3, 0.6, 0.9], np.float32), np.array([False, True, False, True])
     assert best_threshold(scores, truth, "recall") == scores[1]
     assert best_threshold(scores, truth, "cost", (1.0, 100.0)) == scores[3]
+
+
+def test_a_label_is_never_predicted_where_that_is_best_although_a_score_is_one():
+    scores, truth = np.array([0.0, 0.2, 1.0], np.float32), np.array([True, False, False])
+    found = best_threshold(scores, truth, "cost", (1.0, 100.0))
+    assert found is not None
+    assert not (scores >= found).any()
+    assert best_threshold(scores, ~truth, "cost", (100.0, 1.0)) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("kind", [True, False])
