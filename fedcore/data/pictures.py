@@ -9,6 +9,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from PIL import Image, ImageOps
 
 from fedcore.data import Dataset
 from fedcore.data.files import one_line
-from fedcore.data.folders import check_exclude, part_folders, roles_of
+from fedcore.data.folders import PARTS, check_exclude, part_folders, roles_of
 from fedcore.data.pixels import Scaling, scale, side
 from fedcore.data.schema import Schema
 from fedcore.errors import InputError
@@ -27,6 +28,9 @@ from fedcore.types.federation import Data
 
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
+
+PAGED = (".gif", ".webp", ".png", ".tif", ".tiff")
+"""Types that may have several pages or frames."""
 
 LARGEST = 100_000_000
 """The most pixels of a picture that is read: some 400 MB in memory."""
@@ -184,8 +188,15 @@ def _advice(path: Path, read: Collection[Path], names: Mapping[str, Sequence[str
 
     for what, group in ((what, group) for what, of in names.items() for group in alike(of)):
         yield f"{what}: {', '.join(map(repr, group[:4]))} look alike, and are apart; rename folders to join them"
+    for what, of in names.items():
+        if parts := [name for name in of if name.lower() in PARTS]:
+            rest = ", ".join(repr(name) for name in of if name not in parts)
+            yield f"{what}: {parts[0]!r} is read as one, as {rest} are; call folders of parts train, val and test"
     files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    pages = sorted(file for file in files if file.parent in read and has_pages(file))
+    if pages:
+        yield f"of {len(pages):,} pictures with several pages the first is read, such as {pages[0].relative_to(path)}"
     beside = sorted(file for file in files if file.suffix.lower() in TYPES and file.parent not in read)
     if beside:
         yield (
@@ -227,6 +238,13 @@ def square(file: Path, size: int, gray: bool) -> NDArray[np.uint8]:
 def pictures(files: Iterable[Path]) -> list[Path]:
     """Return the files whose names end in one of TYPES, sorted, without hidden ones."""
     return sorted(f for f in files if f.suffix.lower() in TYPES and f.is_file() and not f.name.startswith("."))
+
+
+def has_pages(file: Path) -> bool:
+    """Tell whether a file holds several pictures: pages or frames."""
+    with suppress(Exception), Image.open(file) as opened:  # a damaged one is refused when it is read
+        return file.suffix.lower() in PAGED and bool(getattr(opened, "is_animated", False))
+    return False
 
 
 def picture(key: str, file: Path) -> Image.Image:

@@ -192,6 +192,8 @@ SAID = {
     "blanks of classes": ({**CLASSES, "dog ": 1}, {}, "classes: " + ALIKE.format("'dog', 'dog '")),
     "forms of classes": ({"K\u00f6": 1, "Ko\u0308": 1}, {}, "classes: " + ALIKE.format("'Ko\u0308', 'K\u00f6'")),
     "numbers of classes": ({"1": 1, "01": 1}, {}, "classes: " + ALIKE.format("'01', '1'")),
+    "a part as a site": ({f"{of}/{label}": 1 for of in ("train", "holdout") for label in CLASSES}, {},
+                         "sites: 'train' is read as one, as 'holdout' are; call folders of parts train, val and test"),
     "case of sites": ({**SITES, "North/cat": 1}, {}, "sites: " + ALIKE.format("'North', 'north'")),
 }  # fmt: skip
 """Counts of pictures in folders, settings, and the line that says what is unread, or apart."""
@@ -204,11 +206,16 @@ def test_pictures_that_are_not_read_and_folders_that_look_alike_are_said(tmp_pat
     assert [note for note in data.notes if not note.startswith("folders: ")] == [line]
 
 
-def test_files_of_other_types_are_counted(tmp_path: Path):
+def test_files_of_other_types_and_pages_are_counted(tmp_path: Path):
     picture_files(tmp_path, CLASSES)
+    pages = [Image.new("RGB", (4, 4), (number, 0, 0)) for number in range(2)]
+    for name in ("cat/9.gif", "dog/9.tiff"):
+        pages[0].save(tmp_path / name, save_all=True, append_images=pages[1:])
+    pages[0].save(tmp_path / "dog" / "one.tif")
     for name in ("cat/1.heic", "cat/2.heic", "dog/3.JFIF", "cat/.hidden", "readme.txt"):
         (tmp_path / name).write_text("")
     assert load("image_folder", path=tmp_path, size=4).notes == (
+        "of 2 pictures with several pages the first is read, such as cat/9.gif",
         "not read: files of other types in the classes' folders (2 .heic, 1 .JFIF); convert those that are pictures",
     )
 
