@@ -601,6 +601,12 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "no methods": (lambda data: fc.compare([], fc.federate(data)), "compare: needs at least one method"),
     "no federation": (lambda data: fc.compare([fc.fedavg()], data), "compare.fed: Dataset is not a federation"),
     "no federation to run on": (lambda data: fc.run(fc.fedavg(), data), "run.fed: Dataset is not a federation"),
+    "a seed twice": (lambda data: fc.compare([fc.fedavg()], fc.federate(data), seeds=[0, 0]), "compare.seeds = [0, 0]"),
+    "a text as seed": (lambda data: fc.run(fc.fedavg(), fc.federate(data), seed="0"), "run: a seed must be a whole"),
+    "names that merge": (
+        lambda data: fc.with_devices(data, {1: [0], "1": [1]}),
+        "from_arrays: device: 1 and '1' would be one device",
+    ),
     "one seed": (lambda data: fc.compare([fc.fedavg()], fc.federate(data), seeds=3), "compare.seeds = 3: "),
     "no dataset": (lambda data: fc.federate("digits"), "federate.dataset = 'digits': "),
     "no net": (lambda data: fc.federate(data, net=fc.mlp), "federate.net = mlp: must be a net with its settings"),

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from operator import index
 from typing import Literal, TypeAlias
 
 import pandas as pd
@@ -295,7 +296,12 @@ def run_all(
     """
     shows_progress = sys.stdout.isatty() if progress is None else progress
     results = []
-    seeds = [*seeds]
+    try:
+        seeds = [index(seed) for seed in seeds]
+    except TypeError:
+        raise InputError(f"{where}: a seed must be a whole number; got {seeds!r}") from None
+    if len({*seeds}) < len(seeds):
+        raise InputError(f"{where}.seeds = {seeds}: one stands there twice; each counts once")
     workers, every = planned(methods, fed, seeds, workers, every, extra, accelerator)
     with executor(workers, accelerator, together, where) as execute:
         for seed, config in product(seeds, methods):

@@ -170,6 +170,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     divided = [isinstance(own, Mapping) for own in indices.values()]
     if not indices or any(divided) != all(divided):
         raise InputError("with_devices: must name the examples of each device, or of each device's parts")
+    _owners([*indices])
     numbers: list[int] = []
     owners: list[str] = []
     marks: list[str] = []
@@ -203,6 +204,10 @@ def _owners(device: Sequence[object]) -> tuple[str, ...]:
     for number, name in enumerate(device):
         if name is None or name != name:
             raise InputError(f"from_arrays: device[{number}] = {name}: a device is missing; name it")
+    names: dict[str, object] = {}
+    for name in device:
+        if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:
+            raise InputError(f"from_arrays: device: {other!r} and {name!r} would be one device; give them other names")
     return tuple(map(str, device))
 
 
