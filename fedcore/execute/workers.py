@@ -24,13 +24,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from fedcore.builders import name_of
 from fedcore.errors import InputError, shorten_traceback
@@ -40,7 +42,7 @@ from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types.federation import Device, is_handle
-from fedcore.types.method import RoundInfo, StepId, seed_all
+from fedcore.types.method import RoundInfo, Stage, StepId, seed_all
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -112,7 +114,8 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
     """
     seed_all(next((at.generator("step").initial_seed() for at in args if isinstance(at, StepId | RoundInfo)), 0))
     try:
-        return fn(*args)
+        with refuse_changes(fn, args):
+            return fn(*args)
     except InputError:
         raise
     except Exception as error:
@@ -121,6 +124,31 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
                 who = at.unit if isinstance(at.unit, str) else " and ".join(at.unit)
                 error.add_note(f"in {name_of(fn)}: device {who}, round {at.round + 1} of stage {at.stage + 1}")
         raise
+
+
+@contextmanager
+def refuse_changes(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[None]:
+    """Refuse a method's own step that changes a tensor it is given, in its first two rounds: others read that, too."""
+    steps = [fn, *args, *(stage.local for stage in getattr(fn, "args", ()) if isinstance(stage, Stage))]
+    own = [name_of(of) for of in steps if callable(of) and not name_of(of).startswith("fedcore.")]
+    early = any(at.round < 2 for at in args if isinstance(at, StepId | RoundInfo))
+    given = [(path, tensor, tensor.clone()) for path, tensor in tensors_of(args)] if own and early else []
+    yield
+    for path, tensor, before in given:
+        if not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
+            raise InputError(f"{own[0]}: changes {path} in place, which other steps read; change a clone of it")
+
+
+def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in what a step is given, with their paths."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif is_dataclass(value) or isinstance(value, Mapping):
+        for name, part in (value if isinstance(value, Mapping) else vars(value)).items():
+            yield from tensors_of(part, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_of(part, path)
 
 
 Inline = Engine

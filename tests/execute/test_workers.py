@@ -21,8 +21,10 @@ import torch
 from process_forks import new_processes, run
 
 from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, Training, nets, train
+from fedcore.core.rounds import receive
 from fedcore.execute.packing import LARGE
 from fedcore.execute.workers import Inline, WorkerDied, Workers, examples, shares
+from fedcore.types.method import RoundInfo, Update
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
 NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])
@@ -434,6 +436,49 @@ def pages_fetched():
 
 def _children():
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def trains_in_place(memory, message, device, step_id):
+    message.params["w"].add_(1)
+    return memory, Update(message.params)
+
+
+def scales_its_data(memory, message, device, step_id):
+    device.data.train.x.mul_(2)
+    return memory, Update({"w": message.params["w"] + 1})
+
+
+def counts_in_memory(memory, message, device, step_id):
+    memory["w"].sub_(1)
+    return memory, Update(message.params)
+
+
+def changes_nothing(memory, message, device, step_id):
+    return {"w": memory["w"] - 1}, Update({"w": message.params["w"].clone().add_(1)})
+
+
+def sums_in_place(server, updates, round_info):
+    updates["a"].params["1.bias"].mul_(0.5)
+    return server, {}
+
+
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [(trains_in_place, "params.w"), (scales_its_data, "data.train.x"), (counts_in_memory, "w"), (changes_nothing, "")],
+)
+def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(step, what):
+    given = {"w": torch.tensor([0.0, torch.nan])}, Message({"w": torch.zeros(2)}), device("a", 4), StepId(0, 0, 1, "a")
+    if not what:
+        Inline().call(step, *given)
+        return
+    with pytest.raises(InputError, match=f"{step.__name__}: changes {what} in place, which other steps read"):
+        Inline().call(step, *given)
+
+
+def test_a_server_that_sums_into_an_update_is_refused():
+    updates = {"a": Update(nets.init(Net(_linear), torch.Generator()), size=1)}
+    with pytest.raises(InputError, match=r"sums_in_place: changes a\.params\.1\.bias in place"):
+        Inline()(receive, sums_in_place, {}, updates, RoundInfo(0, 0, 0, ("a",), ("a",)), {"a": Net(_linear)})
 
 
 def test_inline_gives_the_threads_back():
