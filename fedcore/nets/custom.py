@@ -189,9 +189,19 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
         paths.append(os.fsdecode(arguments[0]))
 
 
+def _is_plain(value: object) -> bool:
+    return all(map(_is_plain, value)) if type(value) is tuple else type(value) in (bool, int, float, str, type(None))
+
+
 def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
-    """Return a digest of all tensors of a module and of the contents of files, but programs: they count as source."""
+    """Return a digest of a module's tensors, plain attributes and layers, and of files, but programs: they are source.
+
+    A module of the same name may be another later: it was imported anew, or a global that its constructor reads is set.
+    """
     digest = hashlib.blake2b(digest_size=20)
+    for path, layer in module.named_modules():
+        plain = {name: value for name, value in vars(layer).items() if _is_plain(value)}
+        digest.update(f"{path} {type(layer).__qualname__} {plain}".encode())
     attributes = [pair for layer in module.modules() for pair in vars(layer).items()]
     for name, value in (*module.named_parameters(), *module.named_buffers(), *attributes):
         if isinstance(value, torch.Tensor):

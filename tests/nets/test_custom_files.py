@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedcore import nets
+from fedcore.core.prediction import predict
 from fedcore.nets.custom import digest_of, files_read
 from fedcore.pipeline.cache.keys import Digest
 
@@ -27,6 +28,35 @@ class Reader(nn.Module):
 
     def forward(self, x):
         return self.factor * self.last(self.base(x).relu())
+
+
+FACTOR = 1.0
+
+
+class Scaled(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.last, self.factor = nn.Linear(shape[0], classes), FACTOR
+        self.act = nn.ReLU() if FACTOR < 3 else nn.Tanh()
+
+    def forward(self, x):
+        return self.act(self.last(x)) * self.factor
+
+
+def test_a_global_that_a_constructor_reads_makes_another_net(monkeypatch):
+    x, seen = torch.ones(1, 3), []
+    for factor in (1.0, 2.0, 3.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        net = nets.net(f"{__name__}:Scaled", shape=(3,), classes=2)
+        seen.append(predict(nets.init(net, torch.Generator().manual_seed(0)), net, x, 1))
+    torch.testing.assert_close(seen[1], 2 * seen[0])
+    torch.testing.assert_close(seen[2], 3 * predict_by_hand(x).tanh())
+
+
+def predict_by_hand(x):
+    net = nets.net(f"{__name__}:Scaled", shape=(3,), classes=2)
+    start = nets.init(net, torch.Generator().manual_seed(0))
+    return nn.functional.linear(x, start["last.weight"], start["last.bias"])
 
 
 def key_of(folder: Path) -> tuple[str, bytes]:
