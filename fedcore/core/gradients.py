@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -45,11 +45,11 @@ def gradient_step(
     logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own. precision: as in
     `Training`.
     """
-    module = flat.module
+    module: Any = flat.module
     at_logits = logit_grad or (own_gradient if loss == "ce" else None)
     if parts_of(loss) is not None and "parts" not in getattr(batch_of, "keywords", {}):
         raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
-    if isinstance(module, ManualGradients) and at_logits is not None and precision == "float32":
+    if issubclass(type(module), ManualGradients) and at_logits is not None and precision == "float32":
         return lambda x, y: manual_step(
             module, flat.parameters, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=at_logits
         )

@@ -78,7 +78,7 @@ def is_own(module: nn.Module) -> bool:
 
 
 def _answers(module: nn.Module, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    unchanged = isinstance(module, ManualGradients)
+    unchanged = issubclass(type(module), ManualGradients)  # `isinstance` of a protocol takes ten times as long
     return (module(as_inputs(rows, unchanged)).float() for rows in batches)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -206,8 +207,8 @@ def plain_step(
     """
     rates = iter(learning_rates(training, steps))
     at_logits = logit_grad or (own_gradient if training.loss == "ce" else None)
-    if isinstance(flat.module, ManualGradients) and at_logits is not None and in_place(training, grad_hook, pieces):
-        module = flat.module
+    module: Any = flat.module
+    if issubclass(type(module), ManualGradients) and at_logits is not None and in_place(training, grad_hook, pieces):
 
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)
