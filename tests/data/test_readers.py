@@ -133,7 +133,7 @@ def test_a_parquet_file_that_unfolds_is_refused_by_what_it_declares(tmp_path: Pa
 @pytest.mark.parametrize("other", ["", "?", "NA", "5"])
 @pytest.mark.parametrize("marker", ["-999", "-999.0", "-9.99e2"])
 @pytest.mark.parametrize("names", [(), ("a",)])
-def test_a_number_that_is_a_marker_is_missing_whatever_else_its_column_holds(tmp_path, other, marker, names):
+def test_a_number_that_is_a_marker_is_missing_in_any_column(tmp_path, other, marker, names):
     file = tmp_path / "d.csv"
     file.write_text("a,b\n" + "".join(f"{cell},0\n" for cell in (marker, marker, other, "1.5")))
     rows = readers.read(file, ["?", "NA", "-999"], "b", names)

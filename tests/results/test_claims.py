@@ -136,7 +136,7 @@ def test_recall_alone_takes_the_highest_that_misses_nothing():
     assert best_threshold(scores, truth, "cost", (1.0, 100.0)) == scores[3]
 
 
-def test_a_label_is_never_predicted_where_that_is_best_although_a_score_is_one():
+def test_a_label_is_never_predicted_where_that_is_best():
     scores, truth = np.array([0.0, 0.2, 1.0], np.float32), np.array([True, False, False])
     found = best_threshold(scores, truth, "cost", (1.0, 100.0))
     assert found is not None
