@@ -22,7 +22,7 @@ from fedcore.field.recipe import Recipe
 from fedcore.field.server import Field, Link, Stuck, exchange, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack, write_file
 from fedcore.nets import net
-from fedcore.types.federation import Data, Public, Scoring
+from fedcore.types.federation import Data, Public, Scoring, Threats
 from fedcore.types.method import Message, RoundInfo, Unit
 
 
@@ -107,7 +107,7 @@ class Setup:
 
     nets: sections of settings, of the nets that devices have in turn. recipe: how devices prepare their rows; None:
     they bring examples. study: where methods and the answer come from. scoring: what is measured beside what always is.
-    task: the name of what labels are.
+    task: the name of what labels are. threats: the server's bound on what devices send, as in a simulation.
     """
 
     devices: tuple[str, ...]
@@ -118,6 +118,7 @@ class Setup:
     study: Study | None = None
     scoring: Scoring = field(default_factory=Scoring)
     task: str = CLASSIFICATION.name
+    threats: Threats | None = None
 
     def public(self) -> Public:
         """Return what a method may know before it begins: no test set, since there is none."""
@@ -199,7 +200,7 @@ def run_with_devices(
     recipe, scored = plan.read_recipe(), setup.scoring
     if recipe is not None and recipe.label_scale is not None:
         scored = replace(scored, label_scale=recipe.label_scale)
-    fed = replace(federation_of(public), scoring=scored, task=setup.task)
+    fed = replace(federation_of(public), scoring=scored, task=setup.task, threats=setup.threats)
     field = Field(meter, plan, fed, seconds, notify, kit, away, about.get("aside", []))
     joined = field.join(least)
     if method.check is not None:
@@ -234,6 +235,8 @@ def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Pla
     """Return the plan of a run. Raises InputError for what no device can bring, before any is waited for."""
     public = setup.public()
     wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
+    if setup.threats and wanted.masked:
+        raise InputError("federation.bound: not with secure_aggregation=true, whose server sees no single update")
     plan = _claim(folder, wanted)
     Inline().call(plan.build()[0].begin, public, seed)
     return plan

@@ -26,7 +26,7 @@ from fedcore.report.phrases import AnswerInWords
 from fedcore.results import tidy
 from fedcore.results.answer import answer
 from fedcore.results.criterion import LARGEST, Criterion, criterion, scoring
-from fedcore.types.federation import Scoring
+from fedcore.types.federation import Scoring, Threats
 from fedcore.types.method import Model
 
 STUDY, SETTING = "field", "field"
@@ -126,7 +126,8 @@ def setup_of(
     for key, value in ONLY_SIMULATED.items():
         if section.get(key, value) != value:
             raise InputError(f"federation.{key} = {section[key]}: a simulation alone can have it; set it to {value}")
-    if setting.threats is not None:
+    wanted = setting.threats
+    if wanted is not None and wanted != Threats(bound=wanted.bound, beyond=wanted.beyond):
         raise InputError(f"federation.{next(iter(threats))}: a simulation alone can have it")
     names = tuple(sorted(devices or {*(dataset.device or ())}))
     if not names:
@@ -159,7 +160,7 @@ def setup_of(
     recipe = None if dataset.schema is None else recipe_of(setting, dataset.schema, dataset)
     return Setup(
         names, tuple(dataset.train.x.shape[1:]), len(dataset.classes), tuple(setting.nets), recipe, study, more,
-        dataset.task.name,
+        dataset.task.name, wanted,
     )  # fmt: skip
 
 

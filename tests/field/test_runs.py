@@ -32,8 +32,11 @@ from fedcore.field.runs import (
 )
 from fedcore.field.study import left_devices
 from fedcore.field.wire import pack, unpack
+from fedcore.types.federation import Threats
 
 TWO = Limits(runs=2)
+BOUND = 0.45
+"""Between the lengths of the updates of three devices."""
 SETUP = Setup(("a", "b", "c"), (4,), 3)
 
 
@@ -60,6 +63,22 @@ def test_a_run_that_was_killed_goes_on_with_the_same_bits(play, tmp_path):
     state = whole[-1].state
     assert bits(state_of(kept[0], "state")) == bits(replace(state, delivered=frozenset(state.delivered)))
     assert list(play("halves")) == []  # it is over
+
+
+@pytest.mark.parametrize("beyond", ["clip", "refuse"])
+def test_a_bound_on_updates_has_the_bits_of_the_simulation(beyond, tmp_path):
+    """Some updates are longer than it, and some are not."""
+    row, threats = method("fedavg", rounds=2, training={"epochs": 1}), Threats(bound=BOUND, beyond=beyond)
+    fed = replace(federation("abc", SETUP.public().nets["a"]), threats=threats)
+    setup, folder = replace(SETUP, threats=threats), tmp_path / "server" / "one"
+    link = InProcess(federation("abc"), tmp_path)
+    there = list(run_with_devices(link, setup, row, 0, folder, seconds=20.0, least=3))
+    assert bits(there[-1].state.messages) == bits(simulate(row, fed, 0, progress=False).state.messages)
+    counts = there[0].report.counts["conduct"]
+    assert {one["clipped" if beyond == "clip" else "refused"] for one in counts.values()} == {0.0, 1.0}
+    sums = method("fedavg", secure_aggregation=True)
+    with pytest.raises(InputError, match=r"^federation\.bound: not with secure_aggregation"):
+        next(run_with_devices(link, setup, sums, 0, folder, seconds=20.0, least=3))
 
 
 def test_each_turn_is_on_record(play, tmp_path):
