@@ -544,8 +544,11 @@ def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
 
 REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: must be above 0"),
-    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: rounds, fraction, order, rank_by, "),
-    "key of an own method": (lambda data: fc.method(shrunk, factr=0.5), "shrunk.factr: no such key (allowed: factor)"),
+    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key; did you mean reg? (allowed: rounds, "),
+    "key of an own method": (
+        lambda data: fc.method(shrunk, factr=0.5),
+        "shrunk.factr: no such key; did you mean factor? (allowed",
+    ),
     "near": (lambda data: fc.code_ot(regg=1), "; did you mean reg?"),
     "of a dataclass": (lambda data: fc.st_lf(pair_lr=0), "st_lf.pair_lr = 0: "),
     "training": (lambda data: fc.fedavg(training={"lr": -1}), "fedavg.training.lr = -1: "),
@@ -556,7 +559,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "method": (lambda data: fc.method("fedavgg"), "did you mean fedavg?"),
     "own method": (lambda data: fc.method("nowhere:median"), "method: 'nowhere:median' cannot be imported"),
     "net": (lambda data: fc.mlp(0), "mlp.widths.0 = 0: "),
-    "net's key": (lambda data: fc.lenet(widht=2), "lenet.widht: no such key (allowed: width); did you mean width?"),
+    "net's key": (lambda data: fc.lenet(widht=2), "lenet.widht: no such key; did you mean width? (allowed: width)"),
     "way": (lambda data: fc.dirichlet(-1), "dirichlet.alpha = -1: "),
     "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
     "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),

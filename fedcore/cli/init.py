@@ -104,6 +104,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     fedcore run
     """
     require_extra("pipeline")
+    from fedcore.config.files import template
+
     source = template()
     frames, training = check(folder, data, labels, device)
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,12 +141,6 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
         print(f"dates and times cannot be used: set data.ignore in params.yaml to [{', '.join(times)}]")
     print("`fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
     print(f"Try four methods first: {LOOK}")
-
-
-def template() -> Path:
-    """Return the folder with the files of a project: in an installed package, or in fedcore's own repository."""
-    package = Path(fedcore.__file__).parent
-    return package / "template" if (package / "template").is_dir() else package.parent
 
 
 def check(
@@ -286,7 +282,7 @@ def project_settings(
         params["federation"]["hold_out"] = "stable"  # data grow, and a champion is challenged on what stays held out
         if device is not None:
             params["data"].insert([*params["data"]].index("label"), "device", device)
-            params["federation"]["partition"] = "by_device"
+            params["federation"]["partition"] = "auto"
             for name in DRAWN:
                 del params["federation"][name]
     for key, value, why in changes:

@@ -1,6 +1,7 @@
 """A run, what it would compute, the data before it, its stages in `dvc repro`, and one of the record made again."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,17 @@ fedcore {name} data.name=table data.path=data/machines.csv data.label=fault data
 
 studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it takes the one for data of your own
 (data.name is table or image_folder), and otherwise the first one of run.studies."""
+
+
+def _plan(settings: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the request, the parameters and the jobs; prints which edits of params.yaml a study overrides."""
+    from fedcore.config.request import ask, plan_jobs, unused_settings
+
+    request = ask([*settings])
+    planned = plan_jobs(request)
+    for line in unused_settings(request):
+        click.echo(f"fedcore: {line}", err=True)
+    return request, *planned
 
 
 KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
@@ -31,10 +43,9 @@ def run(settings: tuple[str, ...]) -> None:
 
 def _run(settings: tuple[str, ...]) -> None:
     open_template()
-    from fedcore.config.request import ask, first_own, plan_jobs
+    from fedcore.config.request import first_own
 
-    request = ask([*settings])
-    _, jobs = plan_jobs(request)
+    request, _, jobs = _plan(settings)
     if not request.prepared and (own := first_own(jobs)) is not None:
         from fedcore.report.preview import print_preview
 
@@ -57,9 +68,7 @@ def _run(settings: tuple[str, ...]) -> None:
 def plan(settings: tuple[str, ...]) -> None:
     enter_project()
     open_template()
-    from fedcore.config.request import ask, plan_jobs
-
-    jobs = plan_jobs(ask([*settings]))
+    _, *jobs = _plan(settings)
     if Path("tasks").is_dir():
         load("tasks")  # what is edited there has other steps
     from fedcore.pipeline.run.forecast import print_plan
@@ -75,9 +84,7 @@ def plan(settings: tuple[str, ...]) -> None:
 @KEYS
 def preview(settings: tuple[str, ...]) -> None:
     enter_project()
-    from fedcore.config.request import ask, plan_jobs
-
-    job = plan_jobs(ask([*settings]))[1][0]
+    job = _plan(settings)[2][0]
     from fedcore.report.preview import preview as show
 
     show(job.settings[0], job.seed)

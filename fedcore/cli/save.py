@@ -24,7 +24,7 @@ def save(url: str, cache: bool, replace: bool) -> None:
 
     summary = backup.save(url, cache, replace)
     counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
-    print(f"{counts}, saved to {url}; {summary.written} of them were written")
+    print(f"{counts}, saved to {url}: {summary.written} new or changed, the others were there")
 
 
 @click.command()
@@ -40,4 +40,4 @@ def restore(url: str) -> None:
 
     summary = backup.restore(url)
     counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
-    print(f"{counts}, of {url} are here; {summary.written} of them were written")
+    print(f"{counts}, restored from {url}: {summary.written} written, the others were here")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -183,7 +185,9 @@ def docs(name: str | None) -> None:
     paths = [path for path in sorted(folder.rglob("*.md")) if path.parent.name in (folder.name, "methods", "results")]
     pages = {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
     if name in pages:
-        print(pages[name].read_text(), end="")
+        parts = re.split(r"]\(([\w./-]+)\.md[^)]*\)", pages[name].read_text())  # links name pages here, not files
+        parts[1::2] = [f"] (fedcore docs {os.path.normpath(Path(name).parent / page)})" for page in parts[1::2]]
+        print("".join(parts), end="")
     elif name is None:
         print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
     else:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from fedcore.pipeline.record.registry import Versions
 
 PARTS = {
-    "rounds": "memories and messages of devices after rounds", "deploy": "deployed models",
-    "distribute": "devices' examples", "": "data and partitions",
+    "rounds": "devices' states and messages after rounds", "deploy": "deployed models",
+    "distribute": "devices' rows", "": "data and partitions",
 }  # fmt: skip
 """Kind of step -> what it leaves in the cache."""
-OTHERS = "models, messages and reports of other steps"
+OTHERS = "other models, messages and reports"
 
 
 def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
@@ -32,7 +32,7 @@ def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
         if proposal is not None and not proposal.of_champion:
             yield str(proposal)
         elif candidate is not None and proposal is None:
-            which = f"{candidate.name}: version {candidate.version}"
+            which = f"{candidate.name.removeprefix(registry.FAMILY)} version {candidate.version}"
             yield f"{which} is not yet compared with this champion; fedcore promote does"
 
 
@@ -73,7 +73,7 @@ def status() -> None:
     def describe(line: history.Line) -> str:
         answer = f"use {line['method']}" if line["action"] == "use" else line["action"]
         return (
-            f"{line['date'][:16].replace('T', ' ')}, {line['study']}: {line['setting']} ({line['dataset']}), {answer}"
+            f"{line['date'][:16].replace('T', ' ')}, {line['study']}: {line['setting']} ({line['dataset']}): {answer}"
         )
 
     log = journal.JOURNAL
@@ -89,13 +89,14 @@ def status() -> None:
     rows = {
         "fedcore": __version__, "project": str(home), "last step": last,
         "last run": describe(lines[-1]) if lines else "none",
-        "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none by Prefect's schedule",
-        "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps", "results": parts(),
-        "Prefect": f"{size(environment.PREFECT)}, server {server.running() or 'not running'}",
-        "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)} beside models that are results",
-        "runs": size(home / "runs"), "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
+        "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none scheduled in Prefect",
+        "cache": f"results of steps {size(environment.BLOBS)}, their records {size(environment.STEPS)}",
+        "  results": parts(),
+        "Prefect": f"database {size(environment.PREFECT)}, server {server.running() or 'not running'}",
+        "MLflow": f"database {size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)}",
+        "runs": f"pages and tables {size(home / 'runs')}", "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
-        "challenge": "; ".join(standing(catalogue)) or "none",
+        "candidate": "; ".join(standing(catalogue)) or "none",
     }  # fmt: skip
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

@@ -17,6 +17,12 @@ DEPTH, VALUES = 50, 100_000
 PLAIN = {str, int, float, bool, type(None)}
 
 
+def template() -> Path:
+    """Return the folder with the files of a project: in an installed package, or in fedcore's own repository."""
+    package = Path(__file__).parents[1]
+    return package / "template" if (package / "template").is_dir() else package.parent
+
+
 def read_mapping(path: Path, content: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping. content: what it should hold, for messages."""
     try:
@@ -37,7 +43,8 @@ def parse_value(key: str, text: str) -> Any:
     try:
         return _load(text, pure=True)  # libyaml refuses a colon in a list: [mymethods:median, fedavg]
     except YAMLError:
-        raise InputError(f"{key}: {text!r} is not a YAML value") from None
+        quote = f"; if it has blanks, put quotes around it: '{key}=[a, b]'" if text[:1] in ("[", "{") else ""
+        raise InputError(f"{key} = {text!r}: not a YAML value{quote}") from None
 
 
 def _load(text: str, pure: bool = False) -> Any:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
+from fedcore.config.files import read_mapping, template
 from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_arguments
+from fedcore.config.sections import SHARED
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
 from fedcore.data import Dataset, is_users
 from fedcore.errors import InputError
+from fedcore.methods import METHODS
 from fedcore.results.criterion import Criterion
 
 USER_STUDY = "my_data"
@@ -118,11 +121,49 @@ class Job(BaseModel):
 
 
 def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
-    """Return the parameters and the jobs; raises InputError before anything is computed."""
+    """Return the parameters and the jobs; raises InputError before anything is computed, with the key as it stands."""
+    params = read()
+    try:
+        return _plan_jobs(request, params)
+    except InputError as refused:
+        line = str(refused).removeprefix("run." if request.size and str(refused).startswith("run.size") else "")
+        file = {k: v for k, v in _entries(params) if k not in request.changes}.items()
+        own = any(line.startswith((f"{key} = {value!r}: ", f"{key}: no such key")) for key, value in file)
+        raise InputError(f"params.yaml: {line}" if own else line) from None
+
+
+def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of params.yaml with their values, without the studies."""
+    yield from ((f"{name}.{key}", v) for name in params if name != "studies" for key, v in params[name].items())
+
+
+def unused_settings(request: Request) -> Iterator[str]:
+    """Yield a line for each value in params.yaml that is not the shipped one, where a study sets another."""
+    params, shipped = read(), dict(_entries(read_mapping(template() / "params.yaml", "sections")))
+    run = run_section(params)
+    entries = [(k, v) for k, v in _entries(params) if v != shipped.get(k) and k not in request.changes]
+    for name in dict.fromkeys(request.studies or run.studies):
+        study = find_study(params, name)
+        size, rows = study.sizes[request.size or run.size], request.methods or study.methods
+        for key, value in entries:
+            section, _, setting = key.partition(".")
+            of_methods = [*METHODS] if section == SHARED else [section]
+            others = {k: v for k, v in size.set.items() if k in (f"{one}.{setting}" for one in of_methods)}
+            for row in rows if section == "training" else ():
+                own = study.methods.get(row, {}).get(section, {})
+                others |= {row: own[setting]} if setting in own else {}
+            where = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
+            if where:
+                more = f" and {len(where) - 1} more" if where[1:] else ""
+                sets = f"not used, since study {name} sets {where[0]}{more}"
+                yield f"params.yaml: {key} = {value!r}: {sets}; type it after the command, or change studies/"
+
+
+def _plan_jobs(request: Request, params: dict[str, Any]) -> tuple[dict[str, Any], list[Job]]:
     # Sections run and studies come first; the other changes apply to each point of a study's grid.
     of_all = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
     changes = {key: value for key, value in request.changes.items() if key not in of_all or key in OF_STUDY}
-    params = change(read(), of_all)
+    params = change(params, of_all)
     run = run_section(params)
     size, jobs = request.size or run.size, []
     for name in dict.fromkeys(request.studies or run.studies):

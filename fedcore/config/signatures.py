@@ -191,7 +191,7 @@ def unknown(key: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> 
     """Return the error for an unknown key, with a suggestion from the allowed keys and those known elsewhere."""
     allowed = list(allowed)
     hint = suggestion(key.rpartition(".")[2], [*allowed, *elsewhere])
-    return InputError(f"{key}: no such key (allowed: {', '.join(allowed) or 'none'}){hint}")
+    return InputError(f"{key}: no such key{hint} (allowed: {', '.join(allowed) or 'none'})")
 
 
 _SECTION = re.compile(r"^Args:\n((?:[ ]{4}.*(?:\n|\Z))*)", re.MULTILINE)

@@ -211,10 +211,6 @@ class Metric:
             return f"{'-' if change < 0 else '+'}{_digits(abs(change))}"
         return f"{round(change, 1) + 0.0:+.1f}" if self.per == 100 else f"{change + 0.0:+.3g}"
 
-    def width(self, gain: float) -> str:
-        """Return the size of a difference without its sign."""
-        return self.difference(self.sign * abs(gain))[1:]
-
     @property
     def unit(self) -> str:
         """The unit of a difference, in the plural."""

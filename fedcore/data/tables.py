@@ -322,7 +322,7 @@ def _check_columns(path: Path, sources: Sequence[Source], device: str | None, sp
 def no_column(file: Path, name: str, frame: pd.DataFrame) -> InputError:
     """Return the error for a column that a file does not have."""
     has = [*map(str, frame)]
-    return InputError(f"data.path = {file}: no column {name!r}{suggestion(name, has)}; it has: {', '.join(has)}")
+    return InputError(f"data.path = {file}: no column {name!r}{suggestion(name, has)} (it has: {', '.join(has)})")
 
 
 def leave_out(

@@ -50,7 +50,10 @@ BOUNDS = (
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
-FINAL_FIT = "Not in the sum: fedcore promote trains once more on all rows. It says first how long."
+FINAL_FIT = (
+    "Traffic includes what prepares rows (fills, scale), also for methods that send nothing else.\n"
+    "Not in the sum: fedcore promote trains once more on all rows. It says first how long."
+)
 
 
 def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, console: Console | None = None) -> None:

@@ -90,7 +90,7 @@ def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
 
 
 def trend(lines: Sequence[Line]) -> Figure:
-    """Draw the best row that combines, and training alone, over the dates of runs; a dotted line where data change."""
+    """Draw the best row that combines, and local training, over the dates of runs; a dotted line where data change."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # takes half a second
     from matplotlib.figure import Figure
 
@@ -102,7 +102,7 @@ def trend(lines: Sequence[Line]) -> Figure:
     days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
     for key, label, colour, marker in (
         ("best_value", "best row that combines", BLUE, "o"),
-        ("alone_value", "training alone", COLOURS[1], "s"),
+        ("alone_value", "local training", COLOURS[1], "s"),
     ):
         values = [float("nan") if line[key] is None else line[key] for line in lines]
         panel.plot(days, values, color=colour, marker=marker, markersize=5, label=label)

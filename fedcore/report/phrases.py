@@ -95,14 +95,15 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     advice, devices, metric = answer.advice, answer.devices, answer.criterion.metric
     if advice.gain is None or advice.value is None:
         return []
-    value, gain = metric.value(advice.value), _change(metric, advice.gain)
+    value, gain = metric.value(advice.value), metric.difference(advice.gain.mean)
+    interval = f"({_interval(metric, advice.gain)})"
     right = "right" if metric.name == "accuracy" else answer.criterion.words
     best = f"with {advice.best}, the best combining method"
-    against = f"{metric.unit} against {LOCAL if answer.own else ANOTHER}"
+    against = f"{metric.unit} against {LOCAL if answer.own else ANOTHER} {interval}"
     if advice.action is Action.UNSURE:
         return [(value, f"{right} {best}"), (gain, against.strip())]
     if advice.action is not Action.USE:
-        return [(value, f"{right} with {LOCAL}"), (gain, f"{metric.unit} {best}".strip())]
+        return [(value, f"{right} with {LOCAL}"), (gain, f"{metric.unit} {best} {interval}".strip())]
     pairs = [(value, right), (gain, against.strip())]
     if devices is not None:
         pairs.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
@@ -117,16 +118,15 @@ def tally(answers: Iterable[Answer]) -> str:
     return f"{first} in {number} of {counts.total()} settings{rest}."
 
 
-def _change(metric: Metric, gain: Gain) -> str:
-    """Return a gain and half of its interval: +4.3 ± 1.2."""
-    return f"{metric.difference(gain.mean)} ± {metric.width(gain.margin)}"
+def _interval(metric: Metric, gain: Gain) -> str:
+    low, high = sorted((gain.low, gain.high), key=lambda end: metric.sign * end)
+    return f"95 % interval {metric.difference(low)} to {metric.difference(high)}"
 
 
 def _gain(metric: Metric, gain: Gain, over: str = "seeds") -> str:
     """Return a gain with its interval: +4.3 points (95 % interval +3.1 to +5.5; 3 seeds). over: what it is over."""
-    low, high = sorted((gain.low, gain.high), key=lambda end: metric.sign * end)
     size = f"{metric.difference(gain.mean)} {metric.unit}".strip()
-    return f"{size} (95 % interval {metric.difference(low)} to {metric.difference(high)}; {gain.seeds} {over})"
+    return f"{size} ({_interval(metric, gain)}; {gain.seeds} {over})"
 
 
 def _sentences(answer: Answer) -> Iterator[str]:

@@ -298,7 +298,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if schema.dropped:
         lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
     if gaps and refusing:
-        lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median, common_median or drop")
+        lines.append(
+            f"missing: {gaps:,} cells; a run needs data.missing=common_median, median or drop (fedcore docs missing)"
+        )
     elif gaps:
         whose = (
             "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
@@ -381,11 +383,11 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
         if least >= min(RARE, 1 / len(shares) / 2):
             return []
         others = f"balanced_accuracy, macro_f1, or recall (run.positive={rare})"
-        return [f"{rare}: {least:.1%} of the rows, which accuracy hardly shows; run.metric={others}"]
-    decided = "the answer goes by balanced accuracy" if setting.study == USER_STUDY else "run.metric=auto goes by that"
+        return [f"class {rare}: only {least:.1%} of the rows, so accuracy hardly counts it; run.metric={others}"]
+    decided = "the answer is by balanced accuracy" if setting.study == USER_STUDY else "set run.metric=auto"
     return [
-        f"{rare}: {least:.1%} of the rows, so that accuracy says little; {decided}. "
-        f"Others: run.metric=recall run.positive={rare}, or run.costs"
+        f"class {rare}: only {least:.1%} of the rows, so accuracy says little: {decided}. Other metrics: "
+        f"run.metric=recall with run.positive={rare}, or run.costs (fedcore docs metric)"
     ]
 
 

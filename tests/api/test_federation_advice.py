@@ -33,7 +33,7 @@ ADVICE: dict[str, tuple[Callable[[], object], str]] = {
     "an instance": (lambda: fc.net(Mine((3,), 2)), r"give its class: net\(Mine, \.\.\.\)"),
     "a function's ** settings": (
         lambda: fc.net(many, outputs=2),
-        r"many\.outputs: no such key \(allowed: wide\); .* def mine\(classes\): return many\(num_classes=classes\)",
+        r"many\.outputs: no such key.*\(allowed: wide\).* def mine\(classes\): return many\(num_classes=classes\)",
     ),
     "PyTorch's loss": (lambda: find_loss(nn.CrossEntropyLoss()), "CrossEntropyLoss: must take one argument, a mini"),
     "a loss of two": (lambda: find_loss(of_logits), r"of_logits: .* write: def mine\(batch\)"),

@@ -388,7 +388,9 @@ def test_values_are_those_of_yaml_1_2(text: str, value: Any):
 
 
 def test_a_typed_value_that_is_no_yaml_is_refused_by_its_key():
-    assert refusal(parse_value, "net.widths", "[1") == "net.widths: '[1' is not a YAML value"
+    assert refusal(parse_value, "net.widths", "[1") == (
+        "net.widths = '[1': not a YAML value; if it has blanks, put quotes around it: 'net.widths=[a, b]'"
+    )
 
 
 def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):

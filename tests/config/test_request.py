@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from project_params import PARAMS, ROOT, refusal
 
-from fedcore.config.request import ask, plan_jobs
+from fedcore.config.request import ask, plan_jobs, unused_settings
 from fedcore.config.studies import find_study, title_for
 from fedcore.data import DATASETS, USER_DATASETS
 from fedcore.errors import InputError
@@ -29,10 +29,24 @@ def test_a_command_without_a_study_has_one_that_fits_the_data(
 
 
 def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("name: digits", "name: table"))
+    """Edits that a study overrides are named, and a mistake in the file names the file."""
+    text = (ROOT / "params.yaml").read_text().replace("name: digits", "name: table")
+    (tmp_path / "params.yaml").write_text(text.replace("every: 1", "every: 5").replace("epochs: 20", "epochs: 7"))
     (tmp_path / "studies").symlink_to(ROOT / "studies")
     monkeypatch.chdir(tmp_path)
     assert ask([]).studies == ["my_data"]
+    ends = "type it after the command, or change studies/"
+    every, epochs = (
+        f"params.yaml: {key}: not used, since study my_data sets" for key in ("run.every = 5", "training.epochs = 7")
+    )
+    assert [*unused_settings(ask([]))] == [f"{every} 10; {ends}", f"{epochs} 2 for fedavg and 16 more; {ends}"]
+    assert [*unused_settings(ask(["run.every=4", "training.epochs=3"]))] == []
+    (tmp_path / "params.yaml").write_text(text.replace("every: 1", "every: 0"))
+    assert refusal(lambda: plan_jobs(ask([]))).startswith("params.yaml: run.every = 0: must be at least 1")
+    assert refusal(lambda: plan_jobs(ask(["run.every=-1"]))).startswith("run.every = -1: ")
+    assert refusal(lambda: plan_jobs(ask(["size=big", "run.every=1"]))).startswith(
+        "size = 'big': study my_data has sizes small"
+    )
 
 
 OTHERS = {"apfl", "fedala", "fedbabu", "fedbn", "fedproto", "least_bound", "perfedavg", "pfedme"}

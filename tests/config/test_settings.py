@@ -286,7 +286,7 @@ def test_settings_of_a_users_net_can_change(params: dict[str, Any], tmp_path: Pa
     (point,) = points(params, (), net__name="own_of_settings:Small", net__units=8)
     assert point.net == {"name": "own_of_settings:Small", "units": 8}
     line = refusal(points, params, (), net__name="own_of_settings:Small", net__unit=8)
-    assert line.startswith("net.unit: no such key (allowed: units)")
+    assert line.startswith("net.unit: no such key; did you mean units? (allowed: units)")
     assert "did you mean units?" in line
     assert "net.units = 'a'" in refusal(points, params, (), net__name="own_of_settings:Small", net__units="a")
 

@@ -97,13 +97,14 @@ def test_numbers_and_facts_are_those_of_the_answer():
     given = answers(table, frozenset())
     first, second = given.values()
     assert facts(first) == [
-        ("77.5%", "right"), ("+15.0 ± 0.0", "points against local training"), ("2 of 2", "devices helped, none hurt"),
+        ("77.5%", "right"), ("+15.0", "points against local training (95 % interval +15.0 to +15.0)"),
+        ("2 of 2", "devices helped, none hurt"),
         ("300 B", "sent and received by a device"),
     ]  # fmt: skip
     assert second.advice.value == pytest.approx(0.7)
     assert brief(given).splitlines()[0] == (
-        "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against local training, 2 of 2 devices helped, none hurt, "
-        "300 B sent and received by a device"
+        "study: one: Use a: 77.5% right, +15.0 points against local training (95 % interval +15.0 to +15.0), "
+        "2 of 2 devices helped, none hurt, 300 B sent and received by a device"
     )
     assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
     many = {("study", "digits", str(i)): first for i in range(4)}
@@ -151,7 +152,8 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     (alone,) = answers(table, frozenset()).values()
     assert headline(alone.advice) == "Use local training"
     assert facts(alone) == [
-        ("65.0%", "right with local training"), ("-15.0 ± 2.7", "points with a, the best combining method"),
+        ("65.0%", "right with local training"),
+        ("-15.0", "points with a, the best combining method (95 % interval -17.7 to -12.3)"),
     ]  # fmt: skip
 
 

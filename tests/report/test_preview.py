@@ -91,7 +91,9 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
 @pytest.mark.slow
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
-    assert "a run needs data.missing=median, common_median or drop" in preview(any_gaps=True, **given)
+    assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in preview(
+        any_gaps=True, **given
+    )
     with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert "rows with a missing cell are dropped" in preview(missing="drop", **given)
@@ -192,7 +194,7 @@ def test_times_that_float32_keeps_in_coarse_steps_are_pointed_out(tmp_path: Path
 def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every: int, rare: bool):
     """Of 240 rows eight are a thirtieth, and 24 a tenth; the two other classes share the rest."""
     given = sites(tmp_path, dict.fromkeys("abcd", 60), y=lambda rows: rows["y"].where(rows.index % every > 0, "r"))
-    assert ("r: 3.3% of the rows, which accuracy hardly shows" in preview(**given)) == rare
+    assert ("class r: only 3.3% of the rows, so accuracy hardly counts it" in preview(**given)) == rare
 
 
 def test_missing_cells_are_counted_for_each_device(tmp_path: Path):

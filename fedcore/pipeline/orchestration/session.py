@@ -212,8 +212,8 @@ def open_session(
     accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
     columns: list[Any] = [
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn(), TextColumn("rounds of a device,"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
     environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)

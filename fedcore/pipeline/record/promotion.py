@@ -152,10 +152,11 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
             change = metric.sign * (tables[0][column] - tables[1][column]).dropna().astype(float)
             if len(change):
                 half = half_width(float(change.std()), len(change), 0.0) if len(change) > 1 else 0.0
-                better = float(change.mean()) > half + 1e-12
-                size = f"{metric.difference(float(change.mean()))} ± {metric.width(half)} {metric.unit}".strip()
+                mean, better = float(change.mean()), float(change.mean()) > half + 1e-12
+                size = f"{metric.difference(mean)} {metric.unit}".strip()
                 size += f" of {metric.words}" * (metric.name != "accuracy") + f" on {where} data"
-                return Proposal(version, champion, "yes" if better else "no", f"{size} (± 95 %)")
+                low, high = (metric.difference(mean + metric.sign * end) for end in (-half, half))
+                return Proposal(version, champion, "yes" if better else "no", f"{size} (95 % interval {low} to {high})")
     return Proposal(version, champion, INCOMPARABLE, "there are no test data")
 
 

@@ -214,7 +214,7 @@ class Proposal:
 
     @property
     def _what(self) -> str:
-        return f"{self.version.name} version {self.version.version} ({describe(self.version)})"
+        return f"{self.version.name.removeprefix(FAMILY)} version {self.version.version} ({describe(self.version)})"
 
 
 def describe(version: AnyVersion) -> str:

@@ -51,8 +51,10 @@ def run_method(
     """Run a method to its end; every step is cached."""
     steps_before, local_before = len(session.steps.done), session.done
     method = build(row, fed.public.nets)
+    number = f"{1 + [one.label for one in setting.methods].index(row.label)} of {len(setting.methods)}"
     session.start_method(
-        f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(word_of(s.local) for s in method.stages)
+        f"{setting.study} {setting.name} seed {seed}, method {number}: {row.label}",
+        frozenset(word_of(s.local) for s in method.stages),
     )
     with naming(f"in method {row.label}, seed {seed}"):
         played = list(rounds(method, fed, seed, session.steps, every))

@@ -303,7 +303,8 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     assert lines() == [f"{name}: nothing was proposed; {registry.AT_THE_END}"]
     promotion.mark_candidate(client, second)  # there is no champion
     (line,) = lines() or ()
-    assert line.startswith(f"{name}: champion none\n  {name} version {second.version} (a, seed 0): no champion yet")
+    version = f"{name.removeprefix('fedcore-')} version {second.version}"
+    assert line.startswith(f"{name}: champion none\n  {version} (a, seed 0): no champion yet")
     promotion.promote(client, first)
     promotion.mark_candidate(client, second)  # compared with the first
     (line,) = lines() or ()
