@@ -138,25 +138,34 @@ def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unused_settings(request: Request) -> Iterator[str]:
-    """Yield a line for each value in params.yaml that is not the shipped one, where a study sets another."""
-    params, shipped = read(), dict(_entries(read_mapping(template() / "params.yaml", "sections")))
+    """Yield a line for each value of params.yaml that is not the shipped one, where USER_STUDY sets another.
+
+    Other studies are of papers, or of the user's own hand: their settings are meant to stand.
+    """
+    params = read()
     run = run_section(params)
-    entries = [(k, v) for k, v in _entries(params) if v != shipped.get(k) and k not in request.changes]
-    for name in dict.fromkeys(request.studies or run.studies):
-        study = find_study(params, name)
-        size, rows = study.sizes[request.size or run.size], request.methods or study.methods
-        for key, value in entries:
-            section, _, setting = key.partition(".")
-            of_methods = [*METHODS] if section == SHARED else [section]
-            others = {k: v for k, v in size.set.items() if k in (f"{one}.{setting}" for one in of_methods)}
-            for row in rows if section == "training" else ():
-                own = study.methods.get(row, {}).get(section, {})
-                others |= {row: own[setting]} if setting in own else {}
-            where = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
-            if where:
-                more = f" and {len(where) - 1} more" if where[1:] else ""
-                sets = f"not used, since study {name} sets {where[0]}{more}"
-                yield f"params.yaml: {key} = {value!r}: {sets}; type it after the command, or change studies/"
+    if USER_STUDY not in (request.studies or run.studies):
+        return
+    shipped, study = (
+        dict(_entries(read_mapping(template() / "params.yaml", "sections"))),
+        find_study(params, USER_STUDY),
+    )
+    size, rows = study.sizes[request.size or run.size], request.methods or study.methods
+    for key, value in _entries(params):
+        if value == shipped.get(key) or key in request.changes:
+            continue
+        section, _, name = key.partition(".")
+        of_methods = [f"{one}.{name}" for one in ([*METHODS] if section == SHARED else [section])]
+        others = {k: v for k, v in size.set.items() if k in of_methods}
+        for row in rows if section == "training" else ():
+            own = study.methods.get(row, {}).get(section, {})
+            others |= {row: own[name]} if name in own else {}
+        sets = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
+        if sets:
+            first = (
+                f"not used, since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
+            )
+            yield f"params.yaml: {key} = {value!r}: {first}; type it after the command, or change studies/"
 
 
 def _plan_jobs(request: Request, params: dict[str, Any]) -> tuple[dict[str, Any], list[Job]]:

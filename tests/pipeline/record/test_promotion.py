@@ -308,7 +308,7 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     promotion.promote(client, first)
     promotion.mark_candidate(client, second)  # compared with the first
     (line,) = lines() or ()
-    assert line.startswith(f"{name}: champion version {first.version} (a, seed 0)\n  {name} version {second.version}")
+    assert line.startswith(f"{name}: champion version {first.version} (a, seed 0)\n  {version}")
     promotion.promote(client, third)  # which nobody has compared the second with
     assert lines() is None
     assert promote.champions(
