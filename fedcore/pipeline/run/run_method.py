@@ -51,9 +51,10 @@ def run_method(
     """Run a method to its end; every step is cached."""
     steps_before, local_before = len(session.steps.done), session.done
     method = build(row, fed.public.nets)
-    number = f"{1 + [one.label for one in setting.methods].index(row.label)} of {len(setting.methods)}"
+    labels = [one.label for one in setting.methods]  # a final fit's row is not among them
+    number = f", method {labels.index(row.label) + 1} of {len(labels)}" if row.label in labels else ""
     session.start_method(
-        f"{setting.study} {setting.name} seed {seed}, method {number}: {row.label}",
+        f"{setting.study} {setting.name} seed {seed}{number}: {row.label}",
         frozenset(word_of(s.local) for s in method.stages),
     )
     with naming(f"in method {row.label}, seed {seed}"):
