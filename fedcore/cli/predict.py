@@ -323,6 +323,8 @@ def read_rows(
         rows = np.stack([pictures.square(f, size, channels == 1) for f in files])
         index, names = pd.Index(map(str, files), name="file"), [file.resolve().parent.name for file in files]
     named: Any = [device] * len(index) if device is not None else served.devices_of(rows)
+    if several and device is None and (column := served.device_column(rows)) is not None:
+        named = np.where(rows[column].isna().groupby(level="file").transform("all"), names, named)
     if named is None and (several or {*names} <= {*served.devices}):
         named = names
     return rows, index, None if named is None else pd.Series(named, index)

@@ -43,7 +43,7 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
     flat, x, y: of a minibatch. batch_of: as for `gradient_step`.
     """
     name = loss_name(loss)
-    tried = name, key(flat.net), _code_of(loss)
+    tried = name, key(flat.net), _code_of(loss), _settings(loss)
     if tried in _TRIED or len(y) < 2 or name.startswith("fedcore."):
         return
     parts, given = getattr(batch_of, "keywords", {}).get("parts"), set[int]()
@@ -58,8 +58,8 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
         value, changed = _call_again(call, y, loss)
         if changed:
             raise InputError(
-                f"training.loss: {name} changes its {changed[0]} at each call, and devices are trained in any order; "
-                "keep it in a buffer of a module that @fc.with_parts gives the loss, or compute it from batch.round"
+                f"training.loss: {name} {changed}, and devices are trained in any order; keep it in a buffer of a "
+                "module that @fc.with_parts gives the loss, or compute it from batch.round or before the first call"
             )
         if value is None:
             raise InputError(
@@ -85,7 +85,7 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
 
 def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Tensor, y: Tensor) -> None:
     """Refuse a metric of one's own that keeps something from call to call, or that broadcasts."""
-    tried = name, label_kind_of(y).name, _code_of(function)
+    tried = name, label_kind_of(y).name, _code_of(function), _settings(function)
     if tried in _TRIED or len(y) < 2:
         return
 
@@ -93,13 +93,17 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
         return torch.as_tensor(float(function(outputs[rows].clone(), labels[rows].clone())))
 
     try:
-        value, broadcasts = _call_again(call, y)[0], _metric_broadcasts(function, answers, y)
+        (value, changed), broadcasts = _call_again(call, y, function), _metric_broadcasts(function, answers, y)
     except IndexError as error:
         if label_kind_of(y) is not REGRESSION:
             raise
         raise InputError(f"metrics.{name}: predictions and labels are both (N,): write p - y ({error})") from error
     except (TypeError, ValueError):  # it returns no number, which its caller says
         return
+    if changed:
+        raise InputError(
+            f"metrics.{name}: {changed}, and devices are scored in any order; it must keep nothing from call to call"
+        )
     if value is None:
         raise InputError(
             f"metrics.{name}: returns another value for the same rows; it must keep nothing from call to call, and "
@@ -113,17 +117,23 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
     _TRIED.add(tried)
 
 
-def _call_again(call: Callable[..., Tensor], y: Tensor, function: object = None) -> tuple[Tensor | None, list[str]]:
-    """Return a function's value on all rows, None if it differs between calls, and the paths of what it changes."""
-    every, seen = torch.arange(len(y), device=y.device), list[dict[str, bytes]]()
+def _call_again(call: Callable[..., Tensor], y: Tensor, function: object) -> tuple[Tensor | None, str]:
+    """Return a function's value on all rows, None if it differs between calls, and what it keeps, in words.
+
+    What grows at each call, such as a log, is neither.
+    """
+    every, seen = torch.arange(len(y), device=y.device), [_listed(function)]
     first = _seeded(call, every)
     for rows in (every * 0, every):
-        seen.append({path: to_bytes(value) for path, value in _values(function)})
-        with suppress(Exception) if len(seen) == 1 else nullcontext():
+        seen.append(_listed(function))
+        with suppress(Exception) if len(seen) == 2 else nullcontext():
             again = _seeded(call, rows)
-    before, after = seen[0], {path: to_bytes(value) for path, value in _values(function)}
-    changed = [path for path in before if path in after and before[path] != after[path]]
-    return (again if _close(first, again) else None), changed
+    begin, before, after = *seen[:2], _listed(function)
+    grown = {path.partition(".")[0] for path in before.keys() ^ after.keys()}
+    new = [path for path, value in before.items() if value and begin.get(path) != value]
+    kept = [f"keeps its {path} from its first call" for path in new if path.partition(".")[0] not in grown]
+    changed = [f"changes its {path} at each call" for path in before if path in after and before[path] != after[path]]
+    return (again if _close(first, again) else None), "".join([*changed, *kept][:1])
 
 
 def _metric_broadcasts(function: Callable[[Tensor, Tensor], Any], answers: Tensor, y: Tensor) -> bool:
@@ -177,6 +187,15 @@ def _code_of(function: Any) -> CodeType | None:
     if not isinstance(function, FunctionType):
         function = getattr(type(function), "forward" if isinstance(function, nn.Module) else "__call__", None)
     return getattr(function, "__code__", None)
+
+
+def _settings(function: object) -> bytes:
+    """Return what tells two objects of one class apart, as bytes; none of a function or a module."""
+    return b"" if isinstance(function, FunctionType | nn.Module) else to_bytes(getattr(function, "__dict__", None))
+
+
+def _listed(function: object) -> dict[str, bytes]:
+    return {path: to_bytes(value) for path, value in _values(function)}
 
 
 def _values(function: object) -> Iterator[tuple[str, object]]:

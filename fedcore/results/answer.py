@@ -150,7 +150,7 @@ def device_changes(
     name = scores.own.best(scores.alone & {*tested})
     alone = tested[name]
     changes = {row: (run - alone).mean().dropna() for row, run in tested.items() if row != name}
-    return criterion.metric.sign * alone.mean().rename(name), {
+    return criterion.metric.sign * alone.mean().dropna().rename(name), {
         row: (change, _changes(tested[row], alone, criterion)) for row, change in changes.items() if len(change)
     }
 

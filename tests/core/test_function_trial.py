@@ -87,6 +87,22 @@ def in_closure():
     return loss
 
 
+WEIGHTS: dict[str, torch.Tensor] = {}
+
+
+def weighing(batch):
+    return ce(batch) * WEIGHTS.setdefault("first", batch.y.float().mean())
+
+
+class Weighing:
+    weight = None
+
+    def __call__(self, batch):
+        if self.weight is None:
+            self.weight = batch.y.float().mean()
+        return ce(batch) * self.weight
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -99,6 +115,8 @@ def in_closure():
         (drawing, "changes its DRAWS"),
         (bank(), "another value for the same batch"),
         (in_closure(), "changes its count"),
+        (weighing, "keeps its WEIGHTS.first from its first call"),
+        (Weighing(), "keeps its weight from its first call"),
         (lambda batch: ce(batch) * np.random.default_rng().random(), "another value for the same batch"),
     ],
 )
@@ -252,6 +270,19 @@ def test_metrics_that_broadcast_are_refused_and_those_of_pairs_are_not():
         metrics(answers, y, Scoring(own=(("mine", function),)))
 
 
+class Smooth:
+    """A mean over calls; of the last call alone if `share` is 0."""
+
+    def __init__(self, share):
+        self.share, self.value = share, 0.0
+
+    def __call__(self, p, y):
+        mean = float((p - y).abs().mean())
+        if self.share:
+            mean = self.value = self.share * self.value + (1 - self.share) * mean
+        return mean
+
+
 def test_a_metric_that_keeps_something_is_refused():
     seen = []
 
@@ -261,4 +292,15 @@ def test_a_metric_that_keeps_something_is_refused():
 
     with pytest.raises(InputError, match=r"^metrics.mine: returns another value for the same rows"):
         of_numbers(running)
+    first: list[float] = []
+
+    def of_the_first(p, y):
+        first[:] = first or [float((p - y).abs().mean())]
+        return first[0]
+
+    with pytest.raises(InputError, match=r"^metrics.mine: keeps its first.0 from its first call"):
+        of_numbers(of_the_first)
+    of_numbers(Smooth(0))
+    with pytest.raises(InputError, match=r"^metrics.mine: changes its value at each call"):
+        of_numbers(Smooth(0.9))
     assert 0 <= of_numbers(lambda p, y: random.random()) < 1

@@ -421,5 +421,8 @@ def test_changes_of_devices_are_those_that_the_answer_counts():
     assert change.to_dict() == pytest.approx({"d00": 0.05, "d01": -0.02})
     assert (counts.count, counts.helped, counts.hurt) == (2, 1, 1)
     assert changes["other"][1] == answer(made, CONTROLS).devices
+    undefined = made.assign(value=made["value"].mask((made["device"] == "d01") & (made["metric"] == "accuracy")))
+    alone, changes = device_changes(undefined, CONTROLS)
+    assert [*alone.index] == [*changes["code"][0].index] == ["d00"]
     alone, changes = device_changes(table({"code": ALONE}), CONTROLS)
     assert len(alone) == len(changes) == 0

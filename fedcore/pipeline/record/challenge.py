@@ -226,9 +226,13 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
     """Return a dataset's examples with the inputs of an earlier schema: a category of today alone has none."""
     if not schema.columns:
         return dataset.train.x.to(getattr(torch, schema.dtype))
-    index_of = {name: i for i, name in enumerate(schema_of(dataset).inputs)}
-    x = dataset.train.x.new_zeros((len(dataset.train), len(schema.inputs)))
-    for i, name in enumerate(schema.inputs):
+    today, then = (
+        [(column.name, name) for column in each.columns for name in column.inputs]
+        for each in (schema_of(dataset), schema)
+    )
+    index_of = {name: i for i, name in enumerate(today)}
+    x = dataset.train.x.new_zeros((len(dataset.train), len(then)))
+    for i, name in enumerate(then):
         if name in index_of:
             x[:, i] = dataset.train.x[:, index_of[name]]
     return x.to(getattr(torch, schema.dtype))
