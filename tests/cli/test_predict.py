@@ -192,7 +192,9 @@ def test_rows_are_predicted_as_those_of_their_site_however_it_is_said(tmp_path: 
     together = pd.concat([labels for labels, _ in wanted.values()], ignore_index=True)
     mixed = pd.concat([site_rows(site).assign(device=site) for site in SITES])
     in_files = run(tmp_path / "sites", None)
-    site_rows("A").assign(device="A").to_csv(tmp_path / "sites" / "A.csv", index=False)  # the other files have no column
+    site_rows("A").assign(device="A").to_csv(
+        tmp_path / "sites" / "A.csv", index=False
+    )  # the other files have no column
     for found, lines in (run(tmp_path, mixed), in_files, run(tmp_path / "sites", None)):
         pd.testing.assert_frame_equal(found, together)
         assert not lines

@@ -30,6 +30,9 @@ OWN_PACKAGES = {"fedcore"}
 
 BUILTINS = frozenset(dir(builtins))
 
+EFFECTS = "*"
+"""Stands for the statements of a user's module that act without defining a name, such as a decorated function's."""
+
 _PARSING = threading.Lock()
 
 
@@ -128,7 +131,11 @@ def source(module: str, name: str) -> str:
             versions |= versions_of
             continue
         names = _definitions(where)
+        todo += [(where, EFFECTS)] if EFFECTS in names else []
+        if not symbol and top not in OWN_PACKAGES:  # the module itself, of which any name may be taken
+            todo += [(where, other) for other in names]
         if symbol not in names:
+            todo += [(origin, symbol) for part in names.get(EFFECTS, []) for origin, of in part.uses if of == EFFECTS]
             # The name of a submodule, or one that the module imports.
             if _find(f"{where}.{symbol}") is not None:
                 todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
@@ -136,7 +143,9 @@ def source(module: str, name: str) -> str:
         for statement in names[symbol]:
             reached[definition] += statement.text
             todo += statement.uses
-    parts = [f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items())]
+    parts = [
+        f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS
+    ]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
@@ -208,7 +217,20 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
         for name in _defined_names(statement):
             names.setdefault(name, []).append(read)
     bound: dict[str, list[Statement | Import]] = {name: [Import([origin])] for name, origin in imported.items()}
-    return bound | names
+    if module.split(".")[0] in OWN_PACKAGES:
+        return bound | names
+    acts = [of for of in body if not isinstance(of, ast.Import | ast.ImportFrom) and not _is_constant(of)]
+    acts = [of for of in acts if getattr(of, "decorator_list", ()) or {*_defined_names(of)} <= {*imported}]
+    stars = [node for node in body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
+    origins = [(origin, EFFECTS) for node in stars for origin, _ in _imports(node, package).values()]
+    modules = [origin for origin, name in imported.values() if not name]
+    origins += [(of, EFFECTS) for of in modules if of not in sys.stdlib_module_names and not _version(of.split(".")[0])]
+    effects = [Import(origins), *(Statement(of, module, package, imported) for of in acts)]
+    return bound | names | {EFFECTS: effects}
+
+
+def _is_constant(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _parse(text: str) -> ast.Module:
@@ -284,7 +306,7 @@ def _uses(
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
             pairs.append((inner, node.attr) if _find(inner) is not None else (origin, name))
             return
-        if isinstance(node, ast.Name) and node.id not in BUILTINS:
+        if isinstance(node, ast.Name) and (node.id not in BUILTINS or package.split(".")[0] not in OWN_PACKAGES):
             pairs.append(names.get(node.id, (module, node.id)))
         for child in ast.iter_child_nodes(node):
             visit(child)

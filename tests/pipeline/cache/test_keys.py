@@ -179,6 +179,38 @@ def test_source_that_a_step_uses_changes_its_key(package: Package, what: str):
     assert changed(package, "steps.py", "", "") == before
 
 
+REGISTRY = "TABLE = {}\ndef register(fn):\n    TABLE[fn.__name__] = fn\n    return fn\n"
+SCALE = "def scale(x):\n    return 2 * x\n"
+INDIRECT = {
+    "registered by a decorator": (f"{REGISTRY}@register\n{SCALE}def net(x):\n    return TABLE['scale'](x)\n", ""),
+    "imported by a star": ("from keyed.indirect import *\ndef net(x):\n    return scale(x)\n", SCALE),
+    "named as a builtin": (f"{SCALE.replace('scale', 'filter')}def net(x):\n    return filter(x)\n", ""),
+    "taken by getattr": (
+        "from keyed import indirect\ndef net(x, of='scale'):\n    return getattr(indirect, of)(x)\n",
+        SCALE,
+    ),
+    "of a module with another name": ("import keyed.indirect as i\nj = i\ndef net(x):\n    return j.scale(x)\n", SCALE),
+    "set from outside": (
+        "from keyed import indirect\nindirect.S = 2\ndef net(x):\n    return indirect.S * x\n",
+        "S = 1\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", INDIRECT)
+def test_source_that_a_users_module_reaches_by_no_name_of_its_own_changes_a_key(package: Package, what: str):
+    def key_of(*texts: str) -> str:
+        for name, text in zip(("taking", "indirect"), texts, strict=True):
+            (package.folder / f"{name}.py").write_text(text)
+        for part in (keys.source, keys._definitions, keys._find):
+            part.cache_clear()
+        return keys.source("keyed.taking", "net")
+
+    before = key_of(*INDIRECT[what])
+    assert key_of(*(text.replace("2", "5") for text in INDIRECT[what])) != before
+    assert key_of(*INDIRECT[what]) == before
+
+
 @pytest.mark.parametrize("what", WITHOUT)
 def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: str):
     before = changed(package, "steps.py", "", "")
