@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -474,5 +474,9 @@ def executor(
         raise InputError(f"{where}.accelerator = {accelerator!r}: there is none here; use auto or none")
     if together > 1 and workers is not None:
         raise InputError(f"{where}.together = {together}: devices train together in this process; leave workers out")
-    with keep_generators(), Workers(workers) if workers is not None else Inline() as execute:
+    with ExitStack() as stack:
+        for mode in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
+            stack.enter_context(mode)  # in worker processes there is none of the caller's either
+        stack.enter_context(keep_generators())
+        execute = stack.enter_context(Workers(workers) if workers is not None else Inline())
         yield Together(execute, kind, together, always=accelerator != "auto")

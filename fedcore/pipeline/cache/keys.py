@@ -225,7 +225,7 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     origins = [(origin, EFFECTS) for node in stars for origin, _ in _imports(node, package).values()]
     modules = [origin for origin, name in imported.values() if not name]
     origins += [(of, EFFECTS) for of in modules if of not in sys.stdlib_module_names and not _version(of.split(".")[0])]
-    effects = [Import(origins), *(Statement(of, module, package, imported) for of in acts)]
+    effects: list[Statement | Import] = [Import(origins), *(Statement(of, module, package, imported) for of in acts)]
     return bound | names | {EFFECTS: effects}
 
 
