@@ -68,7 +68,7 @@ def test_rows_that_were_held_out_still_are(upgraded: Upgraded):
 
 
 def test_a_save_is_restored_into_a_clone(upgraded: Upgraded, predicted: pd.DataFrame):
-    assert ", of ../saved are here" in upgraded.restored.out
+    assert " restored from ../saved: " in upgraded.restored.out
     assert upgraded.listed.out == upgraded.before.out
     same_labels(upgraded.restored_labels, predicted)
 

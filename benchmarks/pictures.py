@@ -1,9 +1,10 @@
-"""Take the pictures of docs/prefect.md: the drawn steps of a method's flow run in a project that has computed them.
+"""Take the pictures of docs/: the page of `make run`, and the drawn steps of flow runs that computed most.
 
-python -m benchmarks.flow_pictures PROJECT; it needs Chromium (on PATH, or named by CHROMIUM) and `fedcore ui`'s server.
+python -m benchmarks.pictures PROJECT; it needs Chromium (on PATH, or named by CHROMIUM) and a project after `make run`.
 """
 
 import base64
+import io
 import json
 import subprocess
 import sys
@@ -14,10 +15,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from browser import Tab, find_chromium, open_browser  # noqa: E402
 
+PICTURES = ROOT / "docs" / "pictures"
+PAGES = {
+    "page": (1280, 1230, False), "page-dark": (1280, 1230, True),
+    "page-narrow": (390, 1700, False), "page-narrow-dark": (390, 1700, True),
+}  # fmt: skip
+"""Picture of the page -> width, height and whether it is dark."""
 METHODS = ("code_ot", "fedasa", "dfl", "st_lf")
 
 
@@ -37,11 +46,19 @@ def take(tab: Tab, page: str, run: dict[str, str], seconds: float = 5.0) -> byte
     script = "const r = document.querySelector('canvas').getBoundingClientRect(); [r.x, r.y, r.width, r.height]"
     x, y, width, height = tab.run(script)
     clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-    return base64.b64decode(tab.do("Page.captureScreenshot", format="png", clip=clip)["data"])
+    return capture(tab, clip=clip)
+
+
+def capture(tab: Tab, **of: Any) -> bytes:
+    """Return a PNG of 256 colours of what the browser shows."""
+    shown = base64.b64decode(tab.do("Page.captureScreenshot", format="png", **of)["data"])
+    small = io.BytesIO()
+    Image.open(io.BytesIO(shown)).convert("RGB").quantize(256).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 def main(project: Path) -> None:
-    """Write docs/pictures/prefect-METHOD.png for each method."""
+    """Write the pictures of the page, and of a flow run of each method."""
     program = find_chromium()
     if program is None:
         raise SystemExit("no Chromium: name one by CHROMIUM")
@@ -63,13 +80,16 @@ def main(project: Path) -> None:
             with urllib.request.urlopen(request) as reply:
                 return json.load(reply)
 
+        for name, (width, height, dark) in PAGES.items():
+            tab.open((project / "results" / "report.html").as_uri(), width, height, dark)
+            (PICTURES / f"{name}.png").write_bytes(capture(tab))
         tab.open(page)
         tab.run(f"localStorage.setItem('prefect-password', '{token}')")
         for method in METHODS:
             run = largest(ask, method)
-            picture = ROOT / "docs" / "pictures" / f"prefect-{method}.png"
+            picture = PICTURES / f"prefect-{method}.png"
             picture.write_bytes(take(tab, page, run))
-            print(f"{run['name']} -> {picture.relative_to(ROOT)}, {picture.stat().st_size:,} bytes")
+            print(f"{run['name']} -> {picture.name}, {picture.stat().st_size:,} bytes")
         started.communicate("\n")
 
 
