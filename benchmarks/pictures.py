@@ -66,7 +66,7 @@ def main(project: Path) -> None:
     command, pipe = [sys.executable, "-c", f"{code}; input()"], subprocess.PIPE
     with (
         subprocess.Popen(command, cwd=project, text=True, stdin=pipe, stdout=pipe) as started,
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         open_browser(program, Path(folder)) as tab,
     ):
         assert started.stdout

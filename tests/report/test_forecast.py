@@ -23,7 +23,7 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "lmf", "2,400", "400", "180.5", "4", "GB"] in lines
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
-    assert " ".join(lines[-2]) == "Seconds are medians of earlier steps here; start and record take about ten more."
+    assert " ".join(lines[-3]) == "Seconds are medians of earlier steps here; start and record take about ten more."
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():
@@ -41,7 +41,7 @@ def test_before_anything_has_run_seconds_are_not_known():
 def test_a_sum_with_rows_that_may_stop_is_called_the_most():
     out = StringIO()
     print_forecast([ONE], stops_rows=True, console=Console(file=out, width=100))
-    *_, stops, _ = out.getvalue().splitlines()
+    *_, stops, _, _ = out.getvalue().splitlines()
     assert stops == "At most: methods that cannot win stop after three seeds (run.stop_rows)."
 
 
