@@ -198,7 +198,7 @@ INDIRECT = {
 
 
 @pytest.mark.parametrize("what", INDIRECT)
-def test_source_that_a_users_module_reaches_by_no_name_of_its_own_changes_a_key(package: Package, what: str):
+def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what: str):
     def key_of(*texts: str) -> str:
         for name, text in zip(("taking", "indirect"), texts, strict=True):
             (package.folder / f"{name}.py").write_text(text)
