@@ -186,6 +186,27 @@ def test_a_category_or_a_row_order_of_today_changes_no_answer():
     assert judge(data, now.made, before.trained, served, before.served, CRITERION) == said
 
 
+def test_a_number_and_a_category_whose_inputs_have_one_name_stay_apart():
+    columns = (Column("kind", "text", ("x", "y")), Column("kind=x", "number"))
+    x = torch.tensor([[1.0, 0.0, 7.0], [0.0, 1.0, 8.0]])
+    schema = replace(SCHEMA, columns=columns)
+    data = Dataset(Data(x, torch.tensor([0, 1])), None, SCHEMA.classes, schema=schema)
+    assert torch.equal(challenge.lay_out(data, schema), x)
+    assert torch.equal(challenge.lay_out(data, replace(schema, columns=columns[::-1])), x[:, [2, 0, 1]])
+
+
+def test_a_challenge_counts_the_rows_that_its_gain_is_of():
+    before, now = study(0), study(JOINS)
+    fresh = unseen(now.data, now.made, row_keys(now.data), before.trained)
+    sizes = sorted(map(len, fresh.values()))
+    assert sizes[0] < sizes[-1]
+    for least in (1, sizes[0] + 1):
+        of = [size for size in sizes if size >= least]
+        criterion = replace(CRITERION, least_test=least)
+        said = judge(now.data, now.made, before.trained, now.served, before.served, criterion)[1]
+        assert f" on {sum(of):,} rows of {len(of)} devices" in said
+
+
 NEW = "column 'speed' is new, which divides all rows anew (set data.id)"
 
 
