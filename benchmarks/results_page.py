@@ -45,63 +45,48 @@ not decided. Most of DFL's cases were not run. FedASA's baseline, local training
 
 ![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
 
-The lead is the accuracy of the paper's method less that of a rival: right of 0 the paper's method is ahead. Where a
-line names two rows ("A on B"), it is that of A on B. A line is a rival, a dot one setting, a bar the 90 % interval over
-seeds ([numbers](results/forest.csv)).
+Right of 0 the paper's method is more accurate than the rival ("A on B": than B). A dot is one setting, a bar the 90 %
+interval over seeds ([numbers](results/forest.csv)); no bar: values by seed were not kept.
 
-* Filled dot: it counts for or against the paper. A baseline has about [the paper's accuracy](#how-near-to-the-papers).
-* Hollow dot: another regime. It says something of our settings, and nothing against the paper.
-* Grey band: less than a point either way. Outside of it the axis is logarithmic.
-* No bar: values by seed were not kept.
+* Filled: a baseline has about [the paper's accuracy](#how-near-to-the-papers): it counts for or against the paper.
+* Hollow: another regime. It says nothing against the paper.
+* Grey band: less than a point. Outside of it the axis is logarithmic.
 
-LMF is an older matching. The plain mean is FedAvg with one round. FD (federated distillation) sends mean outputs per
-label alone.
-
-The interval has a part for data that seeds share, [as in the answer](answer.md#the-interval). With three seeds it is
-10 % wider than Student's, with five 15 %.
+LMF is an older matching, FD sends mean outputs per label alone. Intervals have [a part for data that seeds
+share](answer.md#the-interval): with three seeds they are 10 % wider than Student's, with five 15 %.
 
 ## How near to the papers
 """
 
-SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed. These signs have nothing to do with the
-dots of the plot. "Weights in means": how much each device counts where models or outputs are averaged.
+SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed (not the dots of the plot). Weights in means: how much
+each device counts.
 
-A claim is tested where the baseline that it names has an accuracy within .03 of the paper's. If the paper prints no
-number of that baseline, one other baseline of the same study must be near. Bytes, energy and bounds need no baseline.
-A statement of several claims "holds in part" if some of its claims hold and others do not, or are not tested.
+A claim is tested where the baseline that it names has an accuracy within .03 of the paper's; without a printed number
+another baseline of that study must be near. Bytes, energy and bounds need no baseline.
 
 ## In forty words
 
-*Instead* names rows of fedcore. Some, such as `most_similar`, are controls: a run's own answer never recommends them.
+*Instead* names rows of fedcore; of controls, such as `most_similar`, a run's own answer never recommends one.
 """
 
 FOOT = """## More
 
-Every file of numbers has its command, machine and time in [runs](results/runs.csv). Further:
-[one exchange](results/one_shot.md), [theorems](results/theory.md),
-[false recommendations](results/false_recommendations.md). Every figure and table of the papers is on the site that
-`make docs` builds. To make one again: [the papers as data](paper_files.md#the-figures-of-code). This page is made by
-`python -m benchmarks.results_page`.
+[Runs](results/runs.csv): command, machine and time of every file. [One exchange](results/one_shot.md),
+[theorems](results/theory.md), [false recommendations](results/false_recommendations.md). `make docs` shows every figure
+of the papers; [make one again](paper_files.md#the-figures-of-code).
 """
 
 WORDS = (
-    (
-        "holds, contradicted",
-        "by the [rules of claims](claims.md#verdicts); two opposite settings of up to seven contradict",
-    ),
-    ("holds in most", "in more than half of the settings, beyond chance"),
-    ("holds in part", "some of a statement's claims hold, some do not"),
-    ("not shown", "the numbers allow either"),
-    ("another regime", "not tested: the row that it is compared with has not the paper's accuracy here"),
-    ("not run to its end", "not tested: a row still gained when the run ended"),
-    ("could not be tested", "not tested: fewer than three seeds, or all rows are nearly perfect"),
-    ("weakest, widest", "the setting that speaks most against the statement"),
+    ("holds, contradicted, not shown", "by the [rules of claims](claims.md#verdicts)"),
+    ("holds in part", "some of its claims hold, some do not or are not tested"),
+    ("another regime", "not tested: its baseline has not the paper's accuracy"),
+    ("not run to its end", "not tested: a row still gained at the end"),
+    ("could not be tested", "fewer than three seeds, or all nearly perfect"),
+    ("3 yes, 2 opposite, 1 open", "settings with a 90 % interval above, below, around 0"),
+    ("surely", "the whole interval is on that side of 0"),
     ("needed, allowed", "the limit that the statement names"),
-    ("surely", "the whole 90 % interval is on that side of 0"),
-    ("3 yes, 2 opposite, 0 open", "settings whose 90 % interval lies above 0, below 0, around 0"),
-    ("seed, setting", "a repetition with other random draws; one number of devices, one dataset, and so on"),
-    ("alpha", "how equally labels are spread: 1e20 equal, 1 unequal, .1 very unequal"),
-    ("(ours)", "a statement that the paper does not make"),
+    ("alpha", "spread of labels: 1e20 equal, 1 unequal, .1 very unequal"),
+    ("(ours)", "the paper does not say it"),
 )
 """Words of the pages of papers."""
 
@@ -145,7 +130,7 @@ def paper_page(family: str, page: PaperPage, root: Path = ROOT) -> str:
         table(("near (within .03)", "row: here / printed", "what differs"), calibration(page)),
         "## Statements\n",
         table(
-            ("verdict", "statement", "weakest setting, in points", "remark"),
+            ("verdict", "statement", "its weakest setting, in points", "remark"),
             (
                 (
                     f"[{verdict}]({line.file}-claims.csv){settings(rows)}",
@@ -255,10 +240,8 @@ SHARES = {
 """Setting of study st_lf_ratios -> its name, and the lead that a separate program had before the study was run."""
 
 RATIOS = """A receiver has two sources of its own kind (digits 0 to 3, 3 to 6 or 6 to 9); the richer one has 90 % of its
-labels. A cell is the lead of the first row on the second: above 0 the first is ahead.
-[ST-LF](../methods/st_lf.md#rows) says what each
-row is; `st_lf_100` multiplies divergences by 100. The last column was computed by another program before the runs. At
-random: both shares are drawn.
+labels. A cell is the lead of the first [row](../methods/st_lf.md#rows) on the second; `st_lf_100` multiplies
+divergences by 100. Another program computed the last column before the runs. At random: both shares are drawn.
 """
 
 EXTRA = {"fedasa": readings, "st_lf": ratios}
@@ -351,7 +334,7 @@ def measured(row: pd.Series, names: Names, what: str = "", *, tallied: bool = Tr
     if int(float(row.get("tested_in") or 0)) > 1:
         settings = f"{tally(row.to_frame().T)}; " if tallied else ""
         where = _place(found.place, names) if found and found.place else ""
-        place = f"{'widest' if rule.tolerance is not None else 'weakest'} {f'({where})' if where else 'setting'}: "
+        place = f"{where}: " if where else ""
     limit = number_of(str(rule.below))
     if found and limit is not None and " - " in rule.a:
         mean, low = (unit.times * (value + limit) for value in (found.mean, found.low))

@@ -62,10 +62,10 @@ def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
 def test_a_line_has_its_verdict_its_weakest_numbers_and_its_links(tmp_path: Path):
     lines = [line(), line(says="b.", rules=["a > c"], note="Note.")]
     text = page(tmp_path, *lines, verdicts=["holds in part", "not shown"], names={"a": "A"}, also=["More."])
-    weakest = "A above c: 1 opposite, 1 open; weakest setting: -2.0 [-5.0, +1.0] (5 seeds)"
+    weakest = "A above c: 1 opposite, 1 open; -2.0 [-5.0, +1.0] (5 seeds)"
     start = "[holds in part](code-x-claims.csv), 2 yes, 1 opposite, 1 open | a is best."
     assert f"| {start} | {weakest} ([numbers](x.csv)) |  |" in text
-    assert "| weakest setting: -2.0 [-5.0, +1.0] (5 seeds) ([numbers](x.csv)) | Note. |" in text
+    assert "| -2.0 [-5.0, +1.0] (5 seeds) ([numbers](x.csv)) | Note. |" in text
     assert "* More." in text
 
 
@@ -191,7 +191,7 @@ def test_a_rule_is_said_in_plain_names(rule: str, of: str, words: str):
         ),
         (
             claim("a > b", "in 1 of 3 settings; x: -0.02 [-0.1, +0.06] at x=4 y=1 z=2 (3 seeds)", tested_in=3),
-            "1 yes, 2 open; weakest (4 devices, even): -2.0 [-10.0, +6.0]",
+            "1 yes, 2 open; 4 devices, even: -2.0 [-10.0, +6.0]",
         ),
         (  # .123 and -.0195 above the 9 points
             claim("a - b > 0.09", "x: +0.123 [-0.0195, +0.266] (3 seeds)"),
