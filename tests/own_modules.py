@@ -174,11 +174,11 @@ class InPlace(Two):
 
 
 class SomeRows(Two):
-    """Changes its input only where no trial sees it."""
+    """Changes its input only where a row is far out."""
 
     def forward(self, x):
         if (x < -1.5).any():
-            x.clamp_(min=-1.5).add_(0.1)
+            x.clamp_(min=-1.5)
         return super().forward(x)
 
 

@@ -6,11 +6,11 @@ in a process it is called on some rows, on others, and on the first again; what 
 
 import copy
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -22,17 +22,11 @@ from fedcore.data.task import REGRESSION, label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import key
 from fedcore.nets.randomness import keep_generators
-from fedcore.nets.trial import to_bytes
+from fedcore.nets.trial import FAR, changes_in, list_values, package_of, to_bytes, values_of
 from fedcore.types.method import seed_all
-
-MOST = 10_000
-"""The most values of a function's own that are compared."""
 
 MOST_ROWS = 64
 """The most rows on which a metric is tried for broadcasting."""
-
-TABLES = "_parameters", "_buffers", "_modules"
-"""Attributes of a module whose entries are its attributes."""
 
 _TRIED: set[object] = set()
 
@@ -48,14 +42,14 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
         return
     parts, given = getattr(batch_of, "keywords", {}).get("parts"), set[int]()
 
-    def call(rows: Tensor, labels: Tensor = y) -> Tensor:
+    def call(rows: Tensor, labels: Tensor = y, later: int = 0) -> Tensor:
         module, own = flatten_net(flat.net, flat.params()).module, copy.deepcopy(parts)
         given.update(id(parameter) for part in (module, own) if part is not None for parameter in part.parameters())
         batch = batch_of(flat.net, module, x[rows], labels[rows], **({} if own is None else {"parts": own}))
-        return require_scalar(loss, loss(batch))
+        return require_scalar(loss, loss(replace(batch, round=batch.round + later) if later else batch))
 
     with torch.random.fork_rng([x.device] if x.is_cuda else []):
-        value, changed = _call_again(call, y, loss)
+        value, changed = _call_again(call, y, loss, [partial(call, later=rounds) for rounds in (1, FAR)])
         if changed:
             raise InputError(
                 f"training.loss: {name} {changed}, and devices are trained in any order; keep it in a buffer of a "
@@ -66,7 +60,11 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
                 f"training.loss: {name} returns another value for the same batch; it must keep nothing from call to "
                 "call, and draw from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
             )
-        own = {path: x for path, x in _values(loss) if isinstance(x, nn.Parameter) and x.requires_grad}
+        own = {
+            path: x
+            for path, x in values_of(loss, home=package_of(loss))
+            if isinstance(x, nn.Parameter) and x.requires_grad
+        }
         own = {path: x for path, x in own.items() if id(x) not in given}
         found = torch.autograd.grad(value, [*own.values()], allow_unused=True) if own else ()
         for path, gradient in zip(own, found, strict=True):
@@ -117,23 +115,21 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
     _TRIED.add(tried)
 
 
-def _call_again(call: Callable[..., Tensor], y: Tensor, function: object) -> tuple[Tensor | None, str]:
+def _call_again(
+    call: Callable[..., Tensor], y: Tensor, function: object, later: Sequence[Callable[..., Tensor]] = ()
+) -> tuple[Tensor | None, str]:
     """Return a function's value on all rows, None if it differs between calls, and what it keeps, in words.
 
-    What grows at each call, such as a log, is neither.
+    later: the call, as of other rounds.
     """
-    every, seen = torch.arange(len(y), device=y.device), [_listed(function)]
-    first = _seeded(call, every)
-    for rows in (every * 0, every):
-        seen.append(_listed(function))
-        with suppress(Exception) if len(seen) == 2 else nullcontext():
-            again = _seeded(call, rows)
-    begin, before, after = *seen[:2], _listed(function)
-    grown = {path.partition(".")[0] for path in before.keys() ^ after.keys()}
-    new = [path for path, value in before.items() if value and begin.get(path) != value]
-    kept = [f"keeps its {path} from its first call" for path in new if path.partition(".")[0] not in grown]
-    changed = [f"changes its {path} at each call" for path in before if path in after and before[path] != after[path]]
-    return (again if _close(first, again) else None), "".join([*changed, *kept][:1])
+    every, kept = torch.arange(len(y), device=y.device), partial(list_values, function, home=package_of(function))
+    begin, first = kept(), _seeded(call, every)
+    before = kept()
+    for each in (call, *later):
+        with suppress(Exception):
+            _seeded(each, every * 0)
+    again = _seeded(call, every)
+    return (again if _close(first, again) else None), changes_in(begin, before, kept())
 
 
 def _metric_broadcasts(function: Callable[[Tensor, Tensor], Any], answers: Tensor, y: Tensor) -> bool:
@@ -192,52 +188,3 @@ def _code_of(function: Any) -> CodeType | None:
 def _settings(function: object) -> bytes:
     """Return what tells two objects of one class apart, as bytes; none of a function or a module."""
     return b"" if isinstance(function, FunctionType | nn.Module) else to_bytes(getattr(function, "__dict__", None))
-
-
-def _listed(function: object) -> dict[str, bytes]:
-    return {path: to_bytes(value) for path, value in _values(function)}
-
-
-def _values(function: object) -> Iterator[tuple[str, object]]:
-    """Yield what a function reaches beside its arguments, by path: attributes, closures, globals of its package."""
-    seen, waiting, home = set[int](), [("", function)], _package(function)
-    while waiting and len(seen) < MOST:
-        path, value = waiting.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            parts = _parts(value) if not isinstance(value, FunctionType | type) or _package(value) == home else {}
-            shown = {name: "" if name in TABLES else name for name in parts}
-            waiting += [(f"{path}.{shown[name]}".strip("."), part) for name, part in parts.items()]
-            if not parts:
-                yield path, value
-
-
-def _package(value: Any) -> str:
-    while isinstance(value, partial | MethodType):
-        value = value.func if isinstance(value, partial) else value.__func__
-    value = value if isinstance(value, FunctionType | type) else type(value)
-    return str(value.__module__).partition(".")[0]
-
-
-def _parts(value: Any) -> dict[str, Any]:
-    """Return what a value consists of, by name; nothing of a module of Python's, a number, a tensor or an array."""
-    if isinstance(value, partial):
-        return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
-    if isinstance(value, MethodType):
-        return {"": value.__self__}
-    if isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
-        return {name: value.__globals__.get(name) for name in _names(value.__code__)} | closure | vars(value)
-    if isinstance(value, dict):
-        return {str(name): part for name, part in value.items()}
-    if isinstance(value, list | tuple | deque):
-        return {str(number): part for number, part in enumerate(value)}
-    if isinstance(value, ModuleType | Tensor) or not hasattr(value, "__dict__"):
-        return {}
-    return {**vars(value)} if isinstance(value, type) else {**vars(value), "": type(value)}
-
-
-def _names(code: CodeType) -> set[str]:
-    """Return the names that a function's code, and the functions in it, take from elsewhere."""
-    return {*code.co_names}.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))

@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from fedcore.errors import InputError
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.params import key
 from fedcore.nets.randomness import construct_with
-from fedcore.nets.trial import try_out
+from fedcore.nets.trial import is_installed, try_out
 from fedcore.types.federation import Net
 
 
@@ -209,7 +208,6 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     for path in dict.fromkeys(map(Path, paths)):
-        installed = any(path.is_relative_to(folder) for folder in {*sysconfig.get_paths().values()})
-        if path.is_file() and not installed and path.suffix not in (".py", ".pyc"):
+        if path.is_file() and not is_installed(path) and path.suffix not in (".py", ".pyc"):
             digest.update(hashlib.blake2b(path.read_bytes()).digest())
     return digest.hexdigest()

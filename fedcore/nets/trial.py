@@ -7,8 +7,16 @@ What changes elsewhere than in the tensors that devices send is lost from round 
 
 import functools
 import pickle
-from collections.abc import Iterator
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from logging import Logger
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +30,12 @@ from fedcore.types.federation import Net, Params
 from fedcore.types.method import seed_all
 
 EXAMPLES, FAR = 4, 1000
+
+MOST = 10_000
+"""The most values of a function's own that are compared."""
+
+TABLES = "_parameters", "_buffers", "_modules"
+"""Attributes of a module whose entries are its attributes."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -44,11 +58,25 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
     draws = torch.Generator()
     start = {name: _move(tensor, draws) for name, tensor in init(net, draws).items()}
     plain, again = _build(net, start), _build(net, start)
-    follow = functools.partial(_follow, x=_examples(plain, shape), outputs=outputs)
-    first = follow(plain)
+    roots = net.build, *{kind for part in plain.modules() for kind in type(part).__mro__}
+    begin = list_values(*roots)
+    for spread in (4.0, 0.0):  # 0: of a net of numbers from 0 to 1, such as an image's
+        follow = functools.partial(_follow, x=_examples(plain, shape, spread), outputs=outputs)
+        try:
+            first = follow(plain)
+            if not spread or all(tensor.isfinite().all() for tensor in first.values()):
+                break
+        except Exception as error:
+            if not spread or isinstance(error, InputError):
+                raise
+        plain, again = _build(net, start), _build(net, start)
+    kept = list_values(*roots)
     if {id(part) for part in plain.parameters() if part.requires_grad} & {*map(id, again.parameters())}:
         raise InputError("gives the same parameters at each call; it must make new ones")
-    if what := _difference(first, follow(again)):
+    seen = follow(again)
+    if changes := changes_in(begin, kept, list_values(*roots)):
+        raise InputError(f"{changes}, and devices are trained in any order: keep what changes in a buffer")
+    if what := _difference(first, seen):
         raise InputError(
             f"is another one each time that it is built ({what} differ): keep what changes in a buffer. Draw "
             "random numbers from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
@@ -92,14 +120,18 @@ def _move(tensor: Tensor, draws: torch.Generator) -> Tensor:
     return tensor * (1 + noise) + noise / 20 if tensor.is_floating_point() else tensor
 
 
-def _examples(module: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Return numbers from 0 to 1; where a module takes whole ones, those that each of its embeddings can look up."""
+def _examples(module: nn.Module, shape: tuple[int, ...], spread: float = 0) -> Tensor:
+    """Return numbers from 0 to 1; where a module takes whole ones, those that each of its embeddings can look up.
+
+    spread: the standard deviation of every other row, if not 0.
+    """
     x, first, draws = blank(module, EXAMPLES, shape), 0, torch.Generator()
     tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     whole = torch.randint(min(tables, default=1), x.shape, generator=draws)
     if not x.is_floating_point():
         return whole
     x = torch.rand(x.shape, generator=draws)
+    x[1::2] = spread * torch.randn(x[1::2].shape, generator=draws) if spread else x[1::2]
     for one in getattr(module, "several", ()):
         if one.whole:
             x[:, first : first + one.size] = whole[:, first : first + one.size].float()
@@ -184,6 +216,8 @@ def _go_on(module: nn.Module, fresh: nn.Module, later: nn.Module) -> None:
             if isinstance(begin, Tensor) and isinstance(end, Tensor) and isinstance(to, Tensor):
                 if begin.shape == end.shape == to.shape and begin.is_floating_point():
                     to.data.copy_(begin + FAR * (end - begin))
+            elif isinstance(begin, list | deque) and isinstance(end, list | deque) and isinstance(to, list | deque):
+                to.extend([*end][len(begin) :] * FAR)
             elif type(begin) in (int, float) and type(end) in (int, float):
                 setattr(layers[2], name, begin + FAR * (end - begin))
 
@@ -194,3 +228,94 @@ def to_bytes(value: object) -> bytes:
         return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)
     except Exception:
         return b""
+
+
+def list_values(*roots: object, home: str = "") -> dict[str, bytes]:
+    """Return the values of `values_of` as bytes."""
+    return {path: to_bytes(value) for path, value in values_of(*roots, home=home)}
+
+
+def values_of(*roots: object, home: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what functions and classes reach beside arguments, by path: attributes, closures, globals of users' files.
+
+    home: a package that counts as a user's.
+    """
+    seen, waiting = set[object](), [(root.__name__ if isinstance(root, type) else "", root) for root in roots]
+    while waiting and len(seen) < MOST:
+        path, value = waiting.pop()
+        code = isinstance(value, FunctionType | type)
+        parts = _parts(value) if not code or package_of(value) == home or is_users(str(value.__module__)) else {}
+        if (it := (id(value), "" if parts else path)) not in seen:
+            seen.add(it)
+            path = "" if isinstance(value, FunctionType) else path  # globals
+            shown = {name: "" if name in TABLES else name for name in parts}
+            waiting += [(f"{path}.{shown[name]}".strip("."), part) for name, part in parts.items()]
+            if not parts:
+                yield path, value
+
+
+def changes_in(begin: Mapping[str, bytes], before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """Return what a function keeps from call to call, in words; what grows at each call, such as a log, it does not.
+
+    begin, before, after: the values before the first call, after it and at the end.
+    """
+    steps = (begin, before), (before, after)
+    grown = [{path.partition(".")[0] for path in one.keys() ^ other.keys()} for one, other in steps]
+    changed = [f"changes its {path} at each call" for path in before if path in after and before[path] != after[path]]
+    new = {path: of for one, other in steps for path, of in other.items() if of and one.get(path) != of}
+    new |= {path: of for path, of in _LEFT.items() if begin.get(path) == of}
+    kept = {path: of for path, of in new.items() if path.partition(".")[0] not in grown[0] & grown[1]}
+    _LEFT.update(kept)
+    return "".join([*changed, *(f"keeps its {path} from a call" for path in kept)][:1])
+
+
+_LEFT: dict[str, bytes] = {}
+"""What was kept from trials, and is found again when the same is tried a second time."""
+
+
+def is_installed(path: Path) -> bool:
+    """Tell whether a file belongs to Python or to an installed package."""
+    return any(path.is_relative_to(folder) for folder in {*sysconfig.get_paths().values()})
+
+
+@functools.cache
+def is_users(module: str) -> bool:
+    """Tell whether a module is a file of the user's: neither fedcore's nor installed."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module == "__main__" or bool(file and not module.startswith("fedcore.") and not is_installed(Path(file)))
+
+
+def package_of(value: Any) -> str:
+    """Return the top-level package of a function, or of an object's class."""
+    while isinstance(value, partial | MethodType):
+        value = value.func if isinstance(value, partial) else value.__func__
+    value = value if isinstance(value, FunctionType | type) else type(value)
+    return str(value.__module__).partition(".")[0]
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return what a value consists of, by name; nothing of a module of Python's, a number, a tensor or an array."""
+    if isinstance(value, partial):
+        return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
+    if isinstance(value, MethodType):
+        return {"": value.__self__}
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+        names = _names(value.__code__)
+        reached = {name: value.__globals__.get(name) for name in names}
+        files = {name: vars(of) for name, of in reached.items() if isinstance(of, ModuleType) and is_users(of.__name__)}
+        inside = {f"{file}.{name}": of[name] for file, of in files.items() for name in names & of.keys()}
+        return reached | inside | closure | vars(value)
+    if isinstance(value, dict):
+        return {str(name): part for name, part in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return {str(number): part for number, part in enumerate(value)}
+    if isinstance(value, ModuleType | Tensor | Logger) or not hasattr(value, "__dict__"):
+        return {}
+    return {**vars(value)} if isinstance(value, type) else {**vars(value), "": type(value)}
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that a function's code, and the functions in it, take from elsewhere."""
+    return {*code.co_names}.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))

@@ -103,9 +103,16 @@ class Weighing:
         return ce(batch) * self.weight
 
 
+def warmed(batch):
+    if batch.round > 5:
+        WEIGHTS["late"] = batch.y.float().mean()
+    return ce(batch) * WEIGHTS.get("late", 1)
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
+        (warmed, "keeps its WEIGHTS.late from a call"),
         (Centred(), "Centred changes its centre at each call"),
         (Tempered(), "has a gradient at its own temperature, which nothing trains"),
         (Normed(), "changes its norm.num_batches_tracked"),
@@ -115,8 +122,8 @@ class Weighing:
         (drawing, "changes its DRAWS"),
         (bank(), "another value for the same batch"),
         (in_closure(), "changes its count"),
-        (weighing, "keeps its WEIGHTS.first from its first call"),
-        (Weighing(), "keeps its weight from its first call"),
+        (weighing, "keeps its WEIGHTS.first from a call"),
+        (Weighing(), "keeps its weight from a call"),
         (lambda batch: ce(batch) * np.random.default_rng().random(), "another value for the same batch"),
     ],
 )
@@ -155,8 +162,8 @@ def test_losses_that_the_trial_lets_pass_train_as_they_would_without_it():
     start, device = nets.init(NET, noise), device_of("a", NET)
     for loss in (logging, taught, noisy, ce):
         train({}, Message(start), device, AT, training=SGD, loss=loss)
-    assert torch.equal(calls[0], calls[2])  # of the trial; then comes the step's own
-    assert not torch.equal(calls[2], calls[3])
+    assert torch.equal(calls[0], calls[4])  # of the trial; then comes the step's own
+    assert not torch.equal(calls[4], calls[5])
     memory, update = train({}, Message(start), device, replace(AT, seed=0), training=SGD, loss=centred)
     mean = torch.zeros(3)
 
@@ -298,7 +305,7 @@ def test_a_metric_that_keeps_something_is_refused():
         first[:] = first or [float((p - y).abs().mean())]
         return first[0]
 
-    with pytest.raises(InputError, match=r"^metrics.mine: keeps its first.0 from its first call"):
+    with pytest.raises(InputError, match=r"^metrics.mine: keeps its first.0 from a call"):
         of_numbers(of_the_first)
     of_numbers(Smooth(0))
     with pytest.raises(InputError, match=r"^metrics.mine: changes its value at each call"):

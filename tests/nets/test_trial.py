@@ -341,7 +341,57 @@ def scripted():
     return torch.jit.script(nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES)))
 
 
+FIRST_ROWS: dict[str, torch.Tensor] = {}
+
+
+class FirstRows(Two):
+    """Centres by the first rows it sees, whosever they are."""
+
+    def forward(self, x):
+        return super().forward(x - FIRST_ROWS.setdefault("mean", x.detach().mean(0)))
+
+
+class ClassRange(Two):
+    """Its range, a class's attribute, grows by rows beyond 0 to 1 alone."""
+
+    top = 1.0
+
+    def forward(self, x):
+        type(self).top = max(self.top, float(x.abs().max()))
+        return super().forward(x / self.top)
+
+
+class Range(Two):
+    def __init__(self):
+        super().__init__()
+        self.top = 1.5
+
+    def forward(self, x):
+        if self.training:
+            self.top = max(self.top, float(x.abs().max()))
+        return super().forward(x / self.top)
+
+
+class Late(Two):
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def forward(self, x):
+        if self.training:
+            self.steps.append(1)
+        return super().forward(x) * (1 + (len(self.steps) > 50))
+
+
+class FarRows(Two):
+    def forward(self, x):
+        return super().forward(x - x.mean(0) * (x.abs().max() > 2))
+
+
 REFUSED = {
+    FirstRows: "keeps its FIRST_ROWS.mean from a call", ClassRange: "keeps its ClassRange.top from a call",
+    Range: "changes top in training", Late: "changes steps in training",
+    FarRows: "predicts an example otherwise alone than beside others",
     View: "a second time, as a view",
     TiedByData: "a second time, as a view that its constructor made or tied by `.data`",
     PlainState: "changes mean in training, which its state_dict does not hold",
@@ -365,6 +415,8 @@ def test_what_cannot_be_right_is_refused_in_one_line(kind):
         own(kind)
     assert "\n" not in str(refusal.value)
     assert kind.__name__ in str(refusal.value)
+    with pytest.raises(InputError, match=REFUSED[kind]):  # what the first trial left does not hide it
+        own(kind)
 
 
 def test_parametrized_layers_are_read_by_no_method():
