@@ -8,7 +8,7 @@ result = fc.run(fc.code_ot(reg=0.01), fed, seed=0)
 print(result.table[["round", "device", "split", "metric", "value"]].head())  # tidy: a row for each number
 print(result.models["device-03"].predict(fed.dataset.train.x[:10]))
 
-# Labels are so skewed here that code_ot, one exchange, is worse than local training (58% right against 91%).
+# On these eight devices code_ot, one exchange, is worse than local training: 58% right against 91%.
 comparison = fc.compare([fc.local_only(), fc.fedavg(rounds=10), fc.code_ot()], fed, seeds=range(3))
 print(comparison.summary[["method", "rank", "test_mean", "test_worst", "shared_mean", "bytes_up"]])
 print(comparison.answer)  # what to do, and why
