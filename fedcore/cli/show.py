@@ -47,10 +47,23 @@ def show_brief() -> None:
     print(f"page: results/{PAGE}   record: fedcore ui   in full: fedcore show")
 
 
+def last_by_hand() -> Path | None:
+    """Return the file with the answers of the last run by hand, if there is one."""
+    from pathlib import Path
+
+    return max(Path("runs").glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def require(*outputs: Path) -> None:
+    """Refuse to show what `dvc repro` has not made; says where the answers of runs by hand are, if there are any."""
+    for missing in (path for path in outputs if not path.is_file()):
+        last = last_by_hand()
+        more = "" if last is None else f"; runs by hand have their answers in runs/*/{BRIEF}, the last one in {last}"
+        raise InputError(f"{missing}: no such file; make it with: dvc repro{more}")
+
+
 def show_last_run(missing: Path) -> None:
     """Print the answers of the last run by hand, where `dvc repro` has made none. Refuses if there is no run either."""
-    from fedcore.pipeline.run.outputs import last_by_hand, require
-
     last = last_by_hand()
     if last is None:
         require(missing)
@@ -93,7 +106,7 @@ def _answer_anew() -> dict[str, list[Box]]:
     from fedcore.config.studies import find_study
     from fedcore.pipeline import answers as kept
     from fedcore.pipeline.run.comparison import criteria_of
-    from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, require, stage_folders
+    from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, stage_folders
     from fedcore.report import spreadsheet
     from fedcore.report.answers import study_answers
     from fedcore.results.answer import answers

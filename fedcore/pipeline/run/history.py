@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from filelock import FileLock
 
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import registry
 from fedcore.pipeline.state import write_atomic
 
@@ -99,6 +98,8 @@ def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[st
 
 
 def _digest(parts: Iterable[str]) -> str:
+    from fedcore.pipeline.cache.store import digest_of  # which imports PyTorch: a status reads, too
+
     return digest_of("\n".join(sorted(parts)).encode())
 
 

@@ -19,12 +19,11 @@ from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, run_section
-from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
-from fedcore.pipeline.files import BRIEF, PAGE
+from fedcore.pipeline.files import PAGE
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
@@ -204,16 +203,3 @@ def compare_stages() -> Comparison:
         answers.keep(study_answers(compared.answers), PIPELINE / "compare", RESULTS)
     PROCESSOR.write_text(f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}\n")
     return compared
-
-
-def last_by_hand() -> Path | None:
-    """Return the file with the answers of the last run by hand, if there is one."""
-    return max(RUNS.glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime, default=None)
-
-
-def require(*outputs: Path) -> None:
-    """Refuse to show what `dvc repro` has not made; says where the answers of runs by hand are, if there are any."""
-    for missing in (path for path in outputs if not path.is_file()):
-        last = last_by_hand()
-        more = "" if last is None else f"; runs by hand have their answers in {RUNS}/*/{BRIEF}, the last one in {last}"
-        raise InputError(f"{missing}: no such file; make it with: dvc repro{more}")
