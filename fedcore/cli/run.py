@@ -67,7 +67,6 @@ def _run(settings: tuple[str, ...]) -> None:
 @KEYS
 def plan(settings: tuple[str, ...]) -> None:
     enter_project()
-    open_template()
     _, *jobs = _plan(settings)
     if Path("tasks").is_dir():
         load("tasks")  # what is edited there has other steps

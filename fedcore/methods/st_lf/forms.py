@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from fedcore.methods.st_lf.geometric import PSI, SENT, SLACK, Monomials, Point
 from fedcore.methods.st_lf.problem import Array
 
 if TYPE_CHECKING:
     import cvxpy as cp
+    import scipy.sparse as sp
 
 SETTINGS = {"max_threads": 1, "equilibrate_enable": False}
 """Settings of Clarabel. Equilibration loses digits: with it CVXPY's form fails within twenty iterations."""
@@ -80,6 +80,8 @@ def rows_with(*parts: tuple[Index, Array | float]) -> SparseRows:
 
 def stack(blocks: Sequence[SparseRows], width: int) -> sp.csr_array:
     """Return the rows of all blocks as one matrix: to build one of each and join them takes ten times as long."""
+    import scipy.sparse as sp
+
     first = np.cumsum([0, *(block.count for block in blocks)])
     row = np.concatenate([block.row + at for block, at in zip(blocks, first[:-1], strict=True)])
     column, value = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("column", "value"))
@@ -160,6 +162,7 @@ def cone(around: Monomials) -> StepSolution:
     again with equilibration; the better finite point is returned.
     """
     import clarabel  # only this form needs it
+    import scipy.sparse as sp
 
     form, at = program(around), around.at
     off = (around.i, around.j)

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedcore.methods.st_lf.forms import StepSolution, cone, log
 from fedcore.methods.st_lf.geometric import EPS_C, Monomials, Point, initial_point, penalised_objective
@@ -127,6 +126,7 @@ def solve_exactly(problem: Problem, settings: SolverSettings | None = None, *, t
 
     settings: not used. time_limit: of HiGHS, seconds. If HiGHS fails, the result is that of `local_search`.
     """
+    import scipy.sparse as sp
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second
 
     n = len(problem)

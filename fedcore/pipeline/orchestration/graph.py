@@ -201,15 +201,14 @@ class Graph:
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         had = {unit: outcome for unit, key in keys.items() if (outcome := self._find(key, needed)) is not None}
-        due = {unit: calls[unit] for unit in sorted(calls, key=_heaviest_first(calls)) if unit not in had}
+        due = {unit: args for unit, args in calls.items() if unit not in had}
         if due and self._looks:
             raise NotCached
-        prepare({keys[unit]: args for unit, args in due.items()})
         if had:
             self.nodes.draw_cached(kind, calls, {unit: outcome.value for unit, outcome in had.items()}, name)
         results: dict[Any, Any] = {}
         steps: dict[Any, Step] = {}
-        for unit, outcome in chain(had.items(), self._compute(kind, keys, due, body, needed, sharded, name)):
+        for unit, outcome in chain(had.items(), self._compute(kind, keys, due, body, prepare, needed, sharded, name)):
             self._handed_out.update(refs(needed(outcome.value)))
             steps[unit] = Step(
                 kind, label_of(unit), keys[unit], outcome.cached, outcome.wall, outcome.cpu,
@@ -222,9 +221,12 @@ class Graph:
 
     def _compute(
         self, kind: str, keys: Mapping[Any, str], due: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any],
-        needed: Callable[[Any], Any], sharded: bool, name: Callable[[Any], str] | None,
+        prepare: Callable[[Mapping[str, tuple[Any, ...]]], None], needed: Callable[[Any], Any], sharded: bool,
+        name: Callable[[Any], str] | None,
     ) -> Iterator[tuple[Any, Outcome]]:  # fmt: skip
         """Yield the units that the cache does not have, each with its outcome, as they end."""
+        due = {unit: due[unit] for unit in sorted(due, key=_heaviest_first(due))}
+        prepare({keys[unit]: args for unit, args in due.items()})
 
         def compute(unit: Any) -> Outcome:
             key = keys[unit]

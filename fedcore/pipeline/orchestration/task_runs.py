@@ -1,17 +1,15 @@
-"""Calls as Prefect's task runs, with arrows. Prefect's own cache is not used: what is cached is no task run."""
+"""Calls as Prefect's task runs, with arrows. Prefect's own cache is not used: what is cached is no task run.
+
+Prefect is imported with the first of them: a plan has none.
+"""
+
+from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import partial, wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
-
-from prefect import Task
-from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
-from prefect.context import TaskRunContext
-from prefect.futures import PrefectFuture
-from prefect.states import Cancelled, Completed
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from fedcore.errors import InputError
 from fedcore.execute.cluster import ClusterLost
@@ -21,9 +19,14 @@ from fedcore.pipeline.cache.store import refs
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.orchestration.shards import QUICK, label_of
 
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.client.schemas.objects import State
+    from prefect.futures import PrefectFuture
+
 P = ParamSpec("P")
 T = TypeVar("T")
-Node = PrefectFuture[Any]
+Node: TypeAlias = "PrefectFuture[Any]"
 
 RETRIES = 2
 """How often a task run is tried again after a worker died."""
@@ -53,6 +56,9 @@ class Call:
 
 def task_of(run: Callable[[], T], task: str, name: str, **options: Any) -> Task[[], T]:
     """Return a Prefect task that makes a call. task: its name on the page; name: of its run, whatever is in it."""
+    from prefect import Task
+    from prefect.cache_policies import NO_CACHE
+
     return Task(
         Call(run), name=task, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False, **options
     )
@@ -118,6 +124,8 @@ class Nodes:
 
     def draw(self, kind: str, name: str, args: Any, value: Any, message: str) -> None:
         """Draw a node for a value that was there."""
+        from prefect.states import Completed
+
         self.bring(self.submit(lambda: Completed(name="Cached", message=message), kind, name, args), value)
 
     def draw_cached(
@@ -168,6 +176,9 @@ def _run(
 
     A method that is refused ends well here: it is left out, or the run says why it ends.
     """
+    from prefect.context import TaskRunContext
+    from prefect.states import Cancelled, Completed
+
     left = [unit for unit in units if not ends[unit].done()]
     with ThreadPoolExecutor(len(left)) as threads:
         runs = [threads.submit(lambda unit: ends[unit].set_result(compute(unit)), unit) for unit in left]

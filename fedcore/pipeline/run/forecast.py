@@ -158,9 +158,13 @@ class DryRun(Graph):
             yield unit, Outcome(value, work * self.seconds.get(kind, 0.0), 0.0, False)
 
     def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> dict[int, int]:
-        """Return the bytes of a row's messages by stage, which are as large at every learning rate."""
-        alike = replace(row, label="", training=replace(row.training, lr=1.0))
-        key = self._digest.of(("sizes", alike, fed, sizes))
+        """Return the bytes of a row's messages by stage, which are as large at every learning rate.
+
+        They are those of all rows whose devices do the same before they send.
+        """
+        alike = replace(row, training=replace(row.training, lr=1.0))
+        begin, stages = first_steps(alike, fed, sizes)
+        key = self._digest.of((begin, [(stage.local, stage.attach) for stage in stages], fed, sizes))
         if key not in self._sizes:
             self._sizes[key] = message_bytes(row, fed, sizes, self.store)
         return self._sizes[key]
@@ -337,22 +341,35 @@ def leave_first_out(dry_run: DryRun, seed: int, partitioned: PartitionedSetting,
     return row.label if row.control else "alone" if trains_alone(method) else "combines", plan
 
 
-def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
-    """Return the first stage in which devices send, with the bytes of a message; nothing if that is a stage of pairs.
+def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> tuple[Callable[..., Any], list[Stage]]:
+    """Return what a row begins with, and its stages up to the first in which devices send, or one of pairs.
 
-    The device with the most examples takes its steps, with a single minibatch in place of its epochs, also in
-    ST-LF's pretraining and where a server trains, as FedASA's its auxiliary model.
+    They take a single minibatch in place of their epochs, also in ST-LF's pretraining and where a server trains, as
+    FedASA's its auxiliary model.
     """
     short = {key: 1 for key in row.settings if key in ("pretrain_steps", "steps")}
     once = replace(row, training=replace(row.training, steps=1), settings={**row.settings, **short})
-    method = build(once, fed.public.nets, sizes)
-    name = max(sizes, key=lambda name: sizes[name])
-    device = store.get(fed.devices[name])
-    _, messages = Inline().call(method.begin, store.get(fed.public), 0)
-    memory: Params = {}
-    for number, stage in enumerate(method.stages):
+    method, stages = build(once, fed.public.nets, sizes), list[Stage]()
+    for stage in method.stages:
         if not isinstance(stage, Stage):
             break
+        stages.append(stage)
+        if stage.combine is not None:
+            break
+    return method.begin, stages
+
+
+def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
+    """Return the first stage in which devices send, with the bytes of a message; nothing if that is a stage of pairs.
+
+    The device with the most examples takes these steps.
+    """
+    begin, stages = first_steps(row, fed, sizes)
+    name = max(sizes, key=lambda name: sizes[name])
+    device = store.get(fed.devices[name])
+    _, messages = Inline().call(begin, store.get(fed.public), 0)
+    memory: Params = {}
+    for number, stage in enumerate(stages):
         step = StepId(0, number, 0, name)
         memory, update = Inline().call(device_step(stage), memory, messages[name], device, step)
         if stage.combine is not None:

@@ -1,9 +1,12 @@
 """Scores on devices that took no part, in cached steps: new sites, and devices that are left out in turn."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -17,7 +20,6 @@ from fedcore.partition.new_devices import leave_out as leave_out_of
 from fedcore.partition.new_devices import new_sites
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.graph import Graph
-from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.partitions import read_prepared
@@ -29,6 +31,9 @@ from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import Trained
 from fedcore.types.federation import Federation
 from fedcore.types.method import Method
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.orchestration.session import Session  # which imports Prefect
 
 MOST = 20
 """The most devices that are left out where the study leaves it to the data."""

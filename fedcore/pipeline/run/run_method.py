@@ -1,10 +1,13 @@
 """Run one method on one federation, and write its results."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -23,7 +26,6 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
 from fedcore.pipeline.orchestration.graph import Graph
-from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.shards import evaluated
 from fedcore.pipeline.record import pictures
 from fedcore.pipeline.record.result import PreparedData, Result
@@ -42,6 +44,9 @@ from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Method, Report, Threshold
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.orchestration.session import Session  # which imports Prefect
 
 
 def run_method(
