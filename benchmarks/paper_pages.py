@@ -22,7 +22,7 @@ NEAR = {"same": "●", "part": "◐", "other": "○", "not printed": "?"}
 
 
 class Card(Section):
-    """A paper in forty words, by hand.
+    """A paper in forty words and a headline, by hand.
 
     headline: above them. idea, pays, fails, instead, cost: what it is, where it pays and where not, what to use
     instead, what it costs. verdicts: those on the paper's lines when the card was written, in their order.
@@ -160,6 +160,8 @@ def verdict_on(rows: pd.DataFrame) -> str:
         return next((word for word in ("another regime", "not run to its end") if word in verdicts), ORDER[-1])
     if len(verdicts) == 1:
         return str(verdicts.pop())
+    if "contradicted" in verdicts:
+        return "contradicted in part"
     if not verdicts & {"holds", "holds in most"}:
-        return "contradicted in part" if "contradicted" in verdicts else "not shown"
+        return "not shown"
     return "holds in most" if verdicts == {"holds", "holds in most"} else "holds in part"

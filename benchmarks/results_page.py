@@ -40,33 +40,32 @@ from fedcore.results.claims import Rule, number_of, read_rule
 
 HEAD = """# What holds of the four papers
 
-CODE and ST-LF could be tested: in most settings a simpler rule that exchanges no more does as well. DFL and FedASA are
-not decided. Most of DFL's cases were not run. FedASA's baseline, local training, is far better here than in the paper.
+CODE and ST-LF could be tested: in most settings a simpler rule is as accurate, for CODE at more traffic. DFL and FedASA
+are open. Most of DFL's cases were not run. FedASA's baseline, local training, is far better here than in the paper.
 
 ![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
 
-Right of 0 the paper's method is more accurate than the rival ("A on B": than B). A dot is one setting, a bar the 90 %
-interval over seeds ([numbers](results/forest.csv)); no bar: values by seed were not kept.
+Right of 0 the paper's method is more accurate than the rival; in a line "A on B" A is. A dot is one setting, a bar its
+90 % interval over seeds, if values by seed were kept ([numbers](results/forest.csv)).
 
 * Filled: a baseline has about [the paper's accuracy](#how-near-to-the-papers): it counts for or against the paper.
-* Hollow: another regime. It says nothing against the paper.
+* Hollow: under our conditions alone. It says nothing against the paper.
 * Grey band: less than a point. Outside of it the axis is logarithmic.
 
-LMF is an older matching, FD sends mean outputs per label alone. Intervals have [a part for data that seeds
-share](answer.md#the-interval): with three seeds they are 10 % wider than Student's, with five 15 %.
+[Intervals](answer.md#the-interval) have a part for data that seeds share: they are 10 % wider than Student's with three
+seeds, 15 % with five.
 
 ## How near to the papers
 """
 
-SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed (not the dots of the plot). Weights in means: how much
-each device counts.
+SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed (not the dots of the plot).
 
 A claim is tested where the baseline that it names has an accuracy within .03 of the paper's; without a printed number
 another baseline of that study must be near. Bytes, energy and bounds need no baseline.
 
-## In forty words
+## In short
 
-*Instead* names rows of fedcore; of controls, such as `most_similar`, a run's own answer never recommends one.
+*Instead* also names controls, such as `most_similar`, which a run never recommends.
 """
 
 FOOT = """## More
@@ -77,13 +76,14 @@ of the papers; [make one again](paper_files.md#the-figures-of-code).
 """
 
 WORDS = (
-    ("holds, contradicted, not shown", "by the [rules of claims](claims.md#verdicts)"),
-    ("holds in part", "some of its claims hold, some do not or are not tested"),
+    ("holds, holds in most, contradicted, not shown", "by the [rules of claims](claims.md#verdicts)"),
+    ("holds in part", "some of its claims hold, none is contradicted"),
+    ("contradicted in part", "one of its claims is contradicted"),
     ("another regime", "not tested: its baseline has not the paper's accuracy"),
-    ("not run to its end", "not tested: a row still gained at the end"),
+    ("not run to its end", "not tested: a method still gained"),
     ("could not be tested", "fewer than three seeds, or all nearly perfect"),
     ("3 yes, 2 opposite, 1 open", "settings with a 90 % interval above, below, around 0"),
-    ("surely", "the whole interval is on that side of 0"),
+    ("surely", "the whole 90 % interval is on that side of 0"),
     ("needed, allowed", "the limit that the statement names"),
     ("alpha", "spread of labels: 1e20 equal, 1 unequal, .1 very unequal"),
     ("(ours)", "the paper does not say it"),
@@ -130,7 +130,7 @@ def paper_page(family: str, page: PaperPage, root: Path = ROOT) -> str:
         table(("near (within .03)", "row: here / printed", "what differs"), calibration(page)),
         "## Statements\n",
         table(
-            ("verdict", "statement", "its weakest setting, in points", "remark"),
+            ("verdict", "statement", "its weakest setting by the mean, in points", "remark"),
             (
                 (
                     f"[{verdict}]({line.file}-claims.csv){settings(rows)}",
@@ -220,7 +220,7 @@ def ratios() -> str:
     lines = (
         (name, *(texts[setting, rows] for rows in LEADS.values()), seen) for setting, (name, seen) in SHARES.items()
     )
-    head = ("the poorer source's labels", *LEADS, "second column, predicted")
+    head = ("the poorer source's labels", *LEADS, "predicted for `least_bound` on `most_similar`")
     return f"## Leads by the share of labels, in points (five seeds)\n\n{RATIOS}\n{table(head, lines)}"
 
 
@@ -239,9 +239,9 @@ SHARES = {
 }
 """Setting of study st_lf_ratios -> its name, and the lead that a separate program had before the study was run."""
 
-RATIOS = """A receiver has two sources of its own kind (digits 0 to 3, 3 to 6 or 6 to 9); the richer one has 90 % of its
-labels. A cell is the lead of the first [row](../methods/st_lf.md#rows) on the second; `st_lf_100` multiplies
-divergences by 100. Another program computed the last column before the runs. At random: both shares are drawn.
+RATIOS = """A receiver has two sources of its kind (digits 0 to 3, 3 to 6 or 6 to 9); the richer has 90 % of its labels.
+A cell is the lead of the first [row](../methods/st_lf.md#rows) on the second; `st_lf_100` multiplies divergences by
+100. Another program computed the last column before the runs. At random: both shares are drawn.
 """
 
 EXTRA = {"fedasa": readings, "st_lf": ratios}
@@ -314,9 +314,9 @@ def said(row: pd.Series, names: Names, what: str = "") -> str:
     if rule.near:
         return f"{a} and {_named(rule.near, names)} within {_plain(float(str(rule.margin)), unit)}{of}"
     if number_of(rule.a) is not None:
-        return f"{what or unit.what or _named(str(other), names)} below {rule.a}"
+        return what or unit.what or _named(str(other), names)
     if limit is not None:
-        return f"{what or unit.what or a} above {_plain(limit, unit)}"
+        return what or unit.what or a
     return f"{a} above {_named(str(other), names)}{of}"
 
 
@@ -338,7 +338,7 @@ def measured(row: pd.Series, names: Names, what: str = "", *, tallied: bool = Tr
     limit = number_of(str(rule.below))
     if found and limit is not None and " - " in rule.a:
         mean, low = (unit.times * (value + limit) for value in (found.mean, found.low))
-        lead = f"{'leads by' if mean > 0 else 'lead'} {mean:.1f} points, interval from {low:.1f}"
+        lead = f"{'leads by' if mean > 0 else 'lead'} {mean:.1f} points, the interval begins at {low:.1f}"
         lead += f" (needed: {unit.times * limit:g})"
         return f"{said(row, names, what)}: {settings}{place}{lead}"
     for side, sign in ((rule.a, -1), (str(rule.below), 1)):
@@ -365,7 +365,7 @@ def _of_limit(found: Difference, unit: Unit, limit: float, sign: int) -> str:
 
 
 REASONS = {
-    "not converged": "a row still gained at the end",
+    "not converged": "a method still gained",
     "at the ceiling": "both are nearly perfect",
     "a rule needs three": "fewer than three seeds",
 }
