@@ -11,7 +11,7 @@ from fedcore.methods import METHODS
 EPOCHS = 2
 FEWER = {
     "rounds": 2, "pair_rounds": 2, "pair_iterations": 2, "steps": 5, "identifier_steps": 5, "draws": 50, "minimum": 2,
-    "epochs": 2, "features": 8,
+    "epochs": 2, "features": 8, "trees": 2,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from fedcore.api.serving import LABEL, ServedModels
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit
 from fedcore.errors import InputError
+from fedcore.nets.trees import TREES
 from fedcore.types.method import Model
 
 CHECKED = 1000
@@ -40,6 +41,8 @@ class Graph(torch.nn.Module):
         (first, *others) = model.members
         if others or isinstance(first, Model) or model.head is not None or model.power != 1.0:
             raise InputError(f"{device}: its model joins several nets, as stack and ensemble do; export one of one net")
+        if TREES in first:
+            raise InputError(f"{device}: its model is boosted trees, which are no ONNX net; export one of a net")
         if not (served.task.has_classes or served.task.standardised):
             raise InputError(f"its labels are {served.task.words}: a class or a number can be exported")
         self.served, self.fit = served, served.schema.devices[device]

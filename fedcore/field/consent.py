@@ -41,6 +41,7 @@ KINDS = {
     "noise": "to the other device of a pair: where the pair's common random numbers stand",
     "error": "that classifier's error on its examples",
     "differ": "how often each two of the received models disagree on its examples",
+    "trees": "decision trees: the thresholds of its columns, and sums over the examples in each node",
     "features": "features of some of its examples", "attention": "the weights of the models that it received",
 }  # fmt: skip
 """What can leave a device, by the kind of its tensors, see :func:`kind_of`."""
@@ -67,7 +68,8 @@ _METHODS = {
     "report model features attention": "psi_fada",
     _PAIRS: "st_lf avg_degree rnd_alpha fedavg_alpha least_bound least_error most_similar",
     f"{_PAIRS} features attention": "fada",
-    "": "local_only majority_per_device best_source",
+    "trees": "xgb_bagging",
+    "": "local_only majority_per_device best_source xgb_local",
 }
 KINDS_OF = {method: tuple(kinds.split()) for kinds, methods in _METHODS.items() for method in methods.split()}
 """The kinds of what each method sends: its row in docs/privacy.md."""

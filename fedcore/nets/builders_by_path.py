@@ -10,7 +10,8 @@ from fedcore.nets.inputs import with_integers, with_several
 from fedcore.nets.weights import build_with_weights
 from fedcore.types.federation import Net
 
-NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "sequences", "vgg"))
+_MODULES = ("cells", "cnn", "features", "mlp", "residual", "sequences", "trees", "vgg")
+NETS = tuple(f"fedcore.nets.{module}" for module in _MODULES)
 """The modules whose functions build nets that a stored model may run on."""
 
 

@@ -58,11 +58,16 @@ def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
     assert len({*labels}) > 1
 
 
-def test_a_model_of_several_nets_is_refused():
+def test_a_model_of_several_nets_and_one_of_trees_are_refused():
     net = nets.net("mlp", shape=(5,), classes=2, widths=[8])
     params = nets.init(net, torch.Generator().manual_seed(0))
     joined = ServedModels(TABLE, ((Model((params, params), (0.5, 0.5)), net),), {"a": 0})
     with pytest.raises(InputError, match=r"^a: its model joins several nets, as stack and ensemble do"):
         export.Graph(joined, "a")
+    trees = ServedModels(TABLE, ((Model(({"trees": torch.zeros(4, dtype=torch.uint8)},)), net),), {"a": 0})
+    with pytest.raises(
+        InputError, match=r"^a: its model is boosted trees, which are no ONNX net; export one of a net$"
+    ):
+        export.Graph(trees, "a")
     with pytest.raises(InputError, match=r"^--device = 'b': no such device; the model knows: a$"):
         export.Graph(joined, "b")

@@ -57,7 +57,8 @@ WRONG: dict[str, list[Any]] = {
     "training.shared_init": ["common", None], "training.loss": ["mse", None],
     "training.optimiser_state": ["kept", None], "training.class_weights": ["even", None],
     "training.patience": [0, 1.5, "a"], "training.precision": ["float16", None], "dfl.training.shared_init": ["common"],
-    "analytic.reg": [-1, "a"], "scaffold.training.momentum": [-0.1, 1], "fada.rounds": [-1, 1.5],
+    "analytic.reg": [-1, "a"], "xgb_bagging.reg": [-1, "a"], "xgb_local.reg": [-1, "a"],
+    "scaffold.training.momentum": [-0.1, 1], "fada.rounds": [-1, 1.5],
     "psi_fada.rounds": [-1, 1.5], "fedasa.alignment_rounds": [0, 1.5], "fedasa.auxiliary": [-1, 1.5],
     "fedasa.auxiliary_init": ["common", None], "fedasa.budget": [0, -1, "a", [1, -2]], "fedasa.cell": [-1, 0.5],
     "fedasa.target": [-0.1, 1.1, "a"], "fixed_depth.depth": [-1, 0.5, "all"],
@@ -66,6 +67,8 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "align": ["newton", None], "alpha": [-0.1, "a"], "batch": [0, 1.5], "beta1": [-0.1, 1, "a"],
     "beta2": [-0.1, 1, "a"], "bits": [0, -1], "clip": [0, -1, "a"], "combine": ["gradients", None],
     "constants": ["guessed", None], "costs": ["dear", [[-1.0]]], "damping": [-0.1, "a"], "decay": [0, 1.1],
+    "child_weight": [-0.1, "a"], "depth": [0, 1.5], "eta": [0, 1.1, "a"], "subsample": [0, 1.1, "a"],
+    "trees": [0, 1.5, "a"],
     "delta": [0, 1], "disagreement": ["guessed", None], "distance": ["cosine", None], "diversity": [-0.1, "a"],
     "draws": [0, 1.5], "epochs": [0, 1.5], "examples": ["test", None], "epsilon": [0, -1, "a"], "rank_by": ["validate"],
     "features": [0, 1.5], "fraction": [0, 1.1, "a"], "gamma": [-0.1, "a"], "generated": [0, 1.5],
@@ -186,7 +189,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
     "rank": 5, "precision": "float32", "secure_aggregation": True, "clip": 2.0, "epsilon": 1.0, "share": 0.5,
     "align": "exact", "aggregation": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7, "rule": "yogi",
-    "beta1": 0.5, "beta2": 0.5, "outer_lr": 0.05, "alpha": 0.25,
+    "beta1": 0.5, "beta2": 0.5, "outer_lr": 0.05, "alpha": 0.25, "eta": 0.5, "subsample": 0.5,
 }  # fmt: skip
 REACHING = [
     key

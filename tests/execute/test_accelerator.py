@@ -149,7 +149,15 @@ def test_what_counts_or_sends_stays_on_the_processor():
         for stage in row.build(NETS).stages:
             steps = [stage.local] if isinstance(stage, PairStage) else [device_step(stage), stage.attach]
             stays |= {name_of(step).rpartition(":")[2] for step in steps if step and accelerate(step, KIND) is step}
-    sent = {"count_labels", "count_hits", "send_model", "offer_model", "report_errors", "measure_accuracies"}
+    sent = {
+        "count_labels",
+        "count_hits",
+        "send_model",
+        "offer_model",
+        "report_errors",
+        "measure_accuracies",
+        "boost_more",
+    }
     assert stays == {*sent, "visit"}  # a control's whole part, without a server
 
 

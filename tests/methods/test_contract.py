@@ -114,7 +114,7 @@ def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
         deployed = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
         for params in deployed.params:
             assert {key: tuple(x.shape) for key, x in params.items()} == nets.shapes(deployed.net or NET)
-            assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
+            assert all(x.dtype in (torch.float32, torch.uint8) and bool(x.isfinite().all()) for x in params.values())
         torch.testing.assert_close(outputs(deployed, NET, FED.test.x).exp().sum(1), torch.ones(len(FED.test)))
         for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", FED.test)):
             assert one.scores[name][split] == evaluate(deployed, NET, examples)

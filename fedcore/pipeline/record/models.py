@@ -31,6 +31,7 @@ from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError
+from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, to_content
@@ -234,6 +235,7 @@ def log_arguments(
     """Write models as `write` does; returns MLflow's arguments to log or save them."""
     write(folder / FOLDER, schema, sections, models, devices, threshold)
     paths, needed = write_code(folder / "code", sections)
+    needed += ["xgboost-cpu"] if any(TREES in params for model, _ in models for params in model.params) else []
     return {
         "loader_module": LOADER, "data_path": str(folder / FOLDER), "code_paths": paths,
         "signature": signature(schema, threshold is not None), "pip_requirements": needed,
