@@ -227,7 +227,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, part in rows.groupby(np.arange(600) // 100):
         part.to_csv(here / "data" / "sites" / f"site_{name}.csv", index=False)
     rows["machine"] = [f"plant_{i}" for i in np.arange(600) // 100]
-    rows.to_csv(here / "data/machines.csv", index=False)
+    shutil.copyfile(ROOT / "examples" / "machines.csv", here / "data" / "machines.csv")
     rows.assign(hours=np.arange(600) / 7).drop(columns="fault").to_csv(here / "data/wear.csv", index=False)
     faults = rows["fault"]
     held = {name: (faults == name).astype(int) for name in ("leak", "worn")}

@@ -11,7 +11,7 @@ SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
 fedcore {name} method=code_ot seed=0                 one method of a study, or any method by its name
 fedcore {name} federation.devices=8 training.epochs=5
-fedcore {name} data.name=table data.path=data/machines.csv data.label=fault data.device=machine
+fedcore {name} data.name=table data.path=data/machines.csv data.label=fault data.device=site
 
 studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it takes the one for data of your own
 (data.name is table or image_folder), and otherwise the first one of run.studies."""
