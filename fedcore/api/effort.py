@@ -56,9 +56,10 @@ class Effort:
 
     @property
     def every(self) -> int:
-        """How many rounds one evaluation should serve."""
-        quick = self.rounds == 1 or self.rounds * self.evaluation < QUICK
-        return 1 if quick or not self.training else max(1, math.ceil(self.evaluation / (SHARE * self.training)))
+        """How many rounds one evaluation should serve; one follows the last round in any case."""
+        if self.rounds == 1 or self.rounds * self.evaluation < QUICK or not self.training:
+            return 1
+        return math.ceil(self.rounds / max(1, int(SHARE * self.rounds * self.training / self.evaluation)))
 
     def seconds(self, every: int) -> float:
         """Return those of a run that is evaluated after every so many rounds."""
