@@ -36,8 +36,8 @@ from fedcore.types.method import (
     step_word,
 )
 
-TOGETHER = 1000
-"""More devices are scored in several steps, which workers share, though each scores the shared test set."""
+FEWEST, TOGETHER = 4, 1000
+"""Devices of one model that are scored in a step, if there are so many; the first step scores the shared test set."""
 
 
 LARGEST = {torch.float32: torch.finfo(torch.float32).max ** 0.5}
@@ -51,7 +51,8 @@ class Execute(Protocol):
     """Runs steps: in this process, in worker processes, as cached tasks, or on real devices. Results may be references.
 
     `map` may return fewer results than there are calls: the other devices are absent. An execute with a true attribute
-    `in_parts` keeps results for other methods, so that the parts of a device's step are steps of their own.
+    `in_parts` keeps results for other methods, so that the parts of a device's step are steps of their own. A method
+    `capacity` returns how many steps run at a time, which then share the scoring of one model.
     """
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any: ...
@@ -399,17 +400,23 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
     A device that does not answer has no scores.
     """
     scored = {n: device if fed.scoring.train else drop_training_data(device) for n, device in fed.devices.items()}
-    calls = {
-        names[first]: (
-            *what, {name: scored[name] for name in names[first : first + TOGETHER]}, fed.test,
-            *([fed.scoring] if fed.scoring else []),
-        )
-        for names, what in deployments(method, fed, state)
-        for first in range(0, len(names), TOGETHER)
-    }  # fmt: skip
+    groups, calls = deployments(method, fed, state), {}
+    parts = 2 * getattr(execute, "capacity", int)() // len(groups)  # two for each process: the first takes longer
+    for names, what in groups:
+        size = min(TOGETHER, max(FEWEST, math.ceil(len(names) / max(parts, 1))))
+        for first in range(0, len(names), size):
+            devices = {name: scored[name] for name in names[first : first + size]}
+            test = NO_DATA if first else fed.test
+            calls[names[first]] = (*what, devices, test, *([fed.scoring] if fed.scoring else []))
     scores: Scores = {}
-    for part in execute.map(score, calls).values():
-        scores |= part
+    for scores_of_part in execute.map(score, calls).values():
+        scores |= scores_of_part
+    for names in (names for names, _ in groups if len({*names} & calls.keys()) > 1):
+        there = [name for name in names if name in scores]
+        for split in ("shared", "inference") if there else ():
+            each = [scores[name][split] for name in there]
+            of_all = next((of for of in each if not any(map(math.isnan, of.values()))), each[0])
+            scores |= {name: {**scores[name], split: of_all} for name in there}
     return {name: scores[name] for name in fed.devices if name in scores}
 
 

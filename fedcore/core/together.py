@@ -53,6 +53,7 @@ class Together:
         self.most = most
         self.always = always
         self._resident: dict[int, tuple[Splits, Splits]] = {}
+        self.capacity = engine.capacity
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.engine(fn, *args)

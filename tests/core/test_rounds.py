@@ -416,6 +416,18 @@ def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
     ]  # fmt: skip
 
 
+def test_processes_share_the_scoring_of_one_model(monkeypatch):
+    fed, method, execute = federation("abcdefghi"), fedavg(), Recorder()
+    state = last(method, fed).state
+    whole = measure(method, fed, state, Inline())
+    execute.capacity = lambda: 2
+    tests = []
+    monkeypatch.setattr("fedcore.core.rounds.score", lambda *args: tests.append(len(args[4])) or score(*args))
+    assert repr(measure(method, fed, state, execute)) == repr(whole)
+    assert [list(scores) for *_, scores in execute.steps] == [[*"abcd"], [*"efgh"], ["i"]]
+    assert tests == [len(fed.test), 0, 0]
+
+
 def test_training_that_diverges_is_refused():
     with pytest.raises(InputError, match=r"^update of a: tensor fc\d\.\w+ has values that are not finite; lower"):
         last(fedavg(training=replace(SGD, lr=1e30)), federation())

@@ -325,6 +325,7 @@ class OnEngine:
         self.advance = advance
         self.accelerator = accelerator
         self.together = together
+        self.capacity = workers.capacity
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.workers(fn, *self.store.get(args))
