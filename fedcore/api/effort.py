@@ -14,16 +14,22 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from hashlib import blake2b
+from types import CodeType, FunctionType
 from typing import Any
+
+import numpy as np
+import torch
 
 from fedcore.core.messages import received_model
 from fedcore.core.together import products
 from fedcore.core.training_settings import Training
 from fedcore.execute.threads import cores
-from fedcore.nets import key, shapes
+from fedcore.execute.workers import Engine
+from fedcore.nets import init, key, shapes
+from fedcore.nets.trial import to_bytes, values_of
 from fedcore.pickling import Pickler
-from fedcore.types.federation import Device, Federation
+from fedcore.types.federation import Device, Federation, Net
 from fedcore.types.method import Method, PairStage
 
 PRODUCTS = 3e10
@@ -122,3 +128,24 @@ def stays(values: Sequence[Any]) -> str | None:
     except Exception as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return None
+
+
+def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]) -> str | None:
+    """Return a value of the user's files or program that workers have otherwise; None: there is none."""
+    given = [*{key(net): net for net in nets}.values()], values
+    here = users_values(*given)
+    if not here:
+        return None
+    engine.start()
+    there = engine.call(users_values, *given)
+    return next((path for path in {**here, **there} if here.get(path) != there.get(path)), None)
+
+
+def users_values(nets: Collection[Net], values: Sequence[Any]) -> dict[str, bytes]:
+    """Return the plain values and the code that users' code reaches, after their constructors, by path."""
+    for net in nets:
+        init(net, torch.Generator())
+    plain = bool, int, float, str, bytes, type, type(None), CodeType, torch.Tensor, np.ndarray
+    found = [pair for pair in values_of(*(net.build for net in nets), *values) if isinstance(pair[1], plain)]
+    users = any(isinstance(value, CodeType) for _, value in found)
+    return {path: blake2b(to_bytes(value)).digest() for path, value in found} if users else {}

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 import torch
 
-from fedcore.api.effort import effort, processes
+from fedcore.api.effort import differing_value, effort, processes
 from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
@@ -302,8 +302,18 @@ def run_all(
         raise InputError(f"{where}: a seed must be a whole number; got {seeds!r}") from None
     if len({*seeds}) < len(seeds):
         raise InputError(f"{where}.seeds = {seeds}: one stands there twice; each counts once")
+    given = workers
     workers, every = planned(methods, fed, seeds, workers, every, extra, accelerator)
-    with executor(workers, accelerator, together, where) as execute:
+    with ExitStack() as opened:
+        execute = opened.enter_context(executor(workers, accelerator, together, where))
+        nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
+        values = [(config.builder, config.training, config.settings) for config in methods], extra or {}
+        if workers and (name := differing_value(execute.engine, nets, values)):
+            why = f"a worker process, which imports files anew, has another {name}"
+            if given:
+                raise InputError(f"{where}.workers = {workers}: {why}; set it in its file, or leave workers out")
+            sys.stderr.write(f"trains in one process, since {why}\n")
+            execute = opened.enter_context(executor(None, accelerator, together, where))
         for seed, config in product(seeds, methods):
             if left_out and config.label in left_out:
                 continue
@@ -463,7 +473,7 @@ def _show_progress(results: Iterator[RoundResult], what: str, method: Method) ->
 @contextmanager
 def executor(
     workers: int | None, accelerator: Accelerator = "none", together: int = 1, where: str = "run"
-) -> Iterator[Execute]:
+) -> Iterator[Together]:
     """Open what runs the steps. workers: processes; None: this one.
 
     accelerator: "none", "auto" (one if there is one) or its name. together: devices that train together on it. where:

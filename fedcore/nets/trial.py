@@ -5,6 +5,7 @@ steps along its gradients. fedcore's (:mod:`fedcore.nets.copies`) must have the 
 What changes elsewhere than in the tensors that devices send is lost from round to round, and is refused.
 """
 
+import dis
 import functools
 import pickle
 import sys
@@ -224,6 +225,10 @@ def _go_on(module: nn.Module, fresh: nn.Module, later: nn.Module) -> None:
 
 def to_bytes(value: object) -> bytes:
     """Return a value as bytes; none for what cannot be pickled."""
+    if isinstance(value, CodeType):
+        codes = [to_bytes(part) for part in value.co_consts if isinstance(part, CodeType)]
+        rest = sorted(repr(part) for part in value.co_consts if not isinstance(part, CodeType | frozenset))
+        return repr((value.co_code, value.co_names, codes, rest)).encode()
     try:
         return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)
     except Exception:
@@ -247,9 +252,12 @@ def values_of(*roots: object, home: str = "") -> Iterator[tuple[str, object]]:
         parts = _parts(value) if not code or package_of(value) == home or is_users(str(value.__module__)) else {}
         if (it := (id(value), "" if parts else path)) not in seen:
             seen.add(it)
-            path = "" if isinstance(value, FunctionType) else path  # globals
+            inner = path
+            if parts and isinstance(value, FunctionType):
+                yield path, value.__code__
+                inner = ""  # globals
             shown = {name: "" if name in TABLES else name for name in parts}
-            waiting += [(f"{path}.{shown[name]}".strip("."), part) for name, part in parts.items()]
+            waiting += [(f"{inner}.{shown[name]}".strip("."), part) for name, part in parts.items()]
             if not parts:
                 yield path, value
 
@@ -280,9 +288,10 @@ def is_installed(path: Path) -> bool:
 
 @functools.cache
 def is_users(module: str) -> bool:
-    """Tell whether a module is a file of the user's: neither fedcore's nor installed."""
+    """Tell whether a module is the user's: neither fedcore's nor installed. One sent by value is in no file here."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return module == "__main__" or bool(file and not module.startswith("fedcore.") and not is_installed(Path(file)))
+    own = file and not module.startswith("fedcore.") and not is_installed(Path(file))
+    return bool(own) or module == "__main__" or module not in sys.modules
 
 
 def package_of(value: Any) -> str:
@@ -302,20 +311,22 @@ def _parts(value: Any) -> dict[str, Any]:
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
-        names = _names(value.__code__)
+        names, attributes = _names(value.__code__, "_GLOBAL"), _names(value.__code__, "_ATTR", "_METHOD")
         reached = {name: value.__globals__.get(name) for name in names}
         files = {name: vars(of) for name, of in reached.items() if isinstance(of, ModuleType) and is_users(of.__name__)}
-        inside = {f"{file}.{name}": of[name] for file, of in files.items() for name in names & of.keys()}
-        return reached | inside | closure | vars(value)
+        inside = {f"{file}.{name}": of[name] for file, of in files.items() for name in attributes & of.keys()}
+        return reached | inside | closure | vars(value) | {"default": value.__defaults__}
     if isinstance(value, dict):
         return {str(name): part for name, part in value.items()}
     if isinstance(value, list | tuple | deque):
         return {str(number): part for number, part in enumerate(value)}
     if isinstance(value, ModuleType | Tensor | Logger) or not hasattr(value, "__dict__"):
         return {}
-    return {**vars(value)} if isinstance(value, type) else {**vars(value), "": type(value)}
+    types = {of.__name__: of for of in value.__bases__} if isinstance(value, type) else {"": type(value)}
+    return {**vars(value), **types}
 
 
-def _names(code: CodeType) -> set[str]:
-    """Return the names that a function's code, and the functions in it, take from elsewhere."""
-    return {*code.co_names}.union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
+def _names(code: CodeType, *kinds: str) -> set[str]:
+    """Return the names that a function's code, and the functions in it, take from elsewhere. kinds: of instructions."""
+    own = {step.argval for step in dis.get_instructions(code) if step.opname.endswith(kinds)}
+    return own.union(*(_names(part, *kinds) for part in code.co_consts if isinstance(part, CodeType)))

@@ -76,3 +76,14 @@ def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.Mo
     assert runs.planned([method], fed, [0], 2, 3, None, "none") == (2, 3)
     claimed = fc.compare([method, fc.local_only(training={"epochs": 1})], fed, range(3), claims=["fedavg > local_only"])
     assert claimed.table["round"].nunique() == 5 or claimed.table["round"].nunique() == 4
+
+
+def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    monkeypatch.setattr(runs, "differing_value", lambda *_: "T")
+    fed, method = data(), fc.fedavg(rounds=1, training={"epochs": 1})
+    with pytest.raises(fc.InputError, match=r"^run.workers = 2: a worker .* has another T; set it in its file, or lea"):
+        fc.run(method, fed, workers=2)
+    monkeypatch.setattr(runs, "processes", lambda *_: 2)
+    chosen, alone = fc.run(method, fed), fc.run(method, fed, every=1)
+    assert chosen.table.value.equals(alone.table.value)
+    assert capsys.readouterr().err.startswith("trains in one process, since a worker process, which imports files anew")

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import numpy as np
+import own_modules
 import pytest
 import torch
 from own_modules import (
@@ -13,6 +14,7 @@ from own_modules import (
     EQUAL,
     FAST,
     FEATURES,
+    Attention,
     ChangesInput,
     Drawn,
     FrozenOnTop,
@@ -26,6 +28,7 @@ from torch.nn import functional as F
 
 import fedcore as fc
 from fedcore import InputError, Training, nets
+from fedcore.api.effort import differing_value
 from fedcore.api.runs import executor
 from fedcore.core.evaluation import outputs
 from fedcore.core.flat_nets import flatten_net
@@ -479,6 +482,19 @@ def test_random_numbers_of_a_users_own_are_the_same_in_every_process():
         assert scores == first[0]
         assert all(torch.equal(params[name], tensor) for name, tensor in first[1].items())
     assert torch.equal(fed.test.y, labels)
+
+
+@pytest.mark.slow
+def test_what_a_worker_process_has_otherwise_is_found(workers, monkeypatch):
+    given = workers.engine, [own(Attention), own(Noisy)], [noisy_loss, {"one": noisy_metric}]
+    assert differing_value(*given) is None
+    for of, name, value, path in (
+        (own_modules, "FEATURES", 8, "FEATURES"), (Two, "forward", lambda self, x: x, "Drawn.Two.forward"),
+        (Drawn, "power", 3.0, "Drawn.power"), (F, "relu", torch.tanh, None), (own_modules, "EQUAL", [], None),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(of, name, value, raising=False)
+            assert differing_value(*given) == path
 
 
 FACTOR = 1.0
