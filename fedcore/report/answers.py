@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedcore.errors import printable
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
 from fedcore.report.tables import FEW, Table, split_by_setting
 from fedcore.results.advice import Answer
@@ -72,7 +73,7 @@ def brief(answers: Mapping[SettingKey, Answer]) -> str:
             lines.append(
                 f"{study if len(in_study) == 1 else f'{study}: {setting}'}: {headline(answer.advice)}: {numbers}"
             )
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def answer_numbers(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, dict[str, Any]]:

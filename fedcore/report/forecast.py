@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcore.errors import InputError
-from fedcore.report.terminal import standard
+from fedcore.report.terminal import one_line, standard
 from fedcore.results.summary import format_bytes
 
 
@@ -74,12 +74,12 @@ def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, conso
         table.add_column(name, justify="right")
     for study, method in dict.fromkeys((row.study, row.method) for row in forecasts):
         of_method = [row for row in forecasts if (row.study, row.method) == (study, method)]
-        table.add_row(study, method, *_cells(of_method, bound))
+        table.add_row(one_line(study), one_line(method), *_cells(of_method, bound))
     table.add_section()
     table.add_row("", "all", *_cells(forecasts, bound))
     console.print(table)
     for study, method, why in dict.fromkeys((row.study, row.method, row.refused) for row in refused):
-        console.print(Text(f"{study}: {method} is left out: {why}"))
+        console.print(one_line(f"{study}: {method} is left out: {why}"))
     if bound:
         console.print(Text(BOUNDS))
     unknown = sorted({kind for row in forecasts for kind in row.unknown})

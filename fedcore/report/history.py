@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
-from rich.text import Text
 
 from fedcore.core.metrics import METRICS
-from fedcore.report.terminal import print_table, standard
+from fedcore.report.terminal import one_line, print_table, standard
 from fedcore.results.advice import Action
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
     for (study, size, setting, dataset, metric), lines_of_row in series(lines).items():
-        console.print(Text(f"{study}: {setting} ({dataset}, {size}), {METRICS[metric].words}", style="bold"))
+        console.print(one_line(f"{study}: {setting} ({dataset}, {size}), {METRICS[metric].words}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
         console.print()
 

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from functools import partial
 
+from fedcore.errors import printable
+
 GAP = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def shorten(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most `width` characters, from 4: of a longer one both ends, with GAP between them.
 
-    Where that makes two names equal, other parts of all names are kept, then those after their common beginning; where
-    that does not help, names are numbered.
+    Characters that could end or turn the line are their escape sequences. Where names become equal, other parts of all
+    are kept, then those after their common beginning; where that does not help, names are numbered.
     """
+    names = [*map(printable, names)]
     width, different = max(width, 4), len({*names})
     if max(map(len, names), default=0) <= width:
-        return [*names]
+        return names
     long = [name for name in names if len(name) > width]
     alike = next((position for position, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), width)
     middle = width // 2

@@ -12,7 +12,6 @@ import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
@@ -26,7 +25,7 @@ from fedcore.partition.new_devices import new_sites
 from fedcore.partition.stable import row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten, shorten_one
-from fedcore.report.terminal import standard
+from fedcore.report.terminal import one_line, standard
 from fedcore.results.criterion import LARGEST, LEAST_TEST, Criterion, measured_by
 
 WIDTH = 80
@@ -80,10 +79,10 @@ def print_preview(
     """Print what a setting's data are. refusing: whether a run refuses them for their missing cells."""
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
-    console.print(Text(shorten_one(where, console.width), style="bold"))
-    console.print(Text(_contents(dataset, divided)))
+    console.print(one_line(shorten_one(where, console.width), style="bold"))
+    console.print(one_line(_contents(dataset, divided)))
     for line in dataset.notes:
-        console.print(Text(line))
+        console.print(one_line(line))
     schema = schema_of(dataset)
     examples_of = {who: np.concatenate([*parts.values()]) for who, parts in divided.devices.items()}
     gaps = missing_cells(dataset, examples_of)
@@ -91,19 +90,19 @@ def print_preview(
         console.print(_columns(dataset, gaps, examples_of, console.width))
         _more(console, "columns", len(schema.columns), COLUMNS)
     for name, why in islice(schema.left_out.items(), LEFT):
-        console.print(Text(f"left out: {name}, {why}"))
+        console.print(one_line(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
     for line in _advice(setting, dataset, divided, refusing):
-        console.print(Text(line))
+        console.print(one_line(line))
     console.print()
     classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
     console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
     for line in _problems(setting, dataset, divided, gaps, examples_of):
-        console.print(Text(line))
+        console.print(one_line(line))
     if section["drop_small"]:
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
-        console.print(Text(dropped_note(dropped, section)), end="\n" if dropped else "")
+        console.print(one_line(dropped_note(dropped, section)), end="\n" if dropped else "")
     console.print()
 
 
@@ -149,7 +148,7 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Ind
         values.append(f"{_amount(row['low'])} to {_amount(row['high'])}" if row["kind"] == "number" else texts)
     table = _table(*heads, "values")
     for cells_of_row in zip(*cells, values, strict=True):
-        table.add_row(*map(Text, cells_of_row))
+        table.add_row(*map(one_line, cells_of_row))
     return table
 
 
@@ -236,7 +235,7 @@ def _devices(
         shares = 100 * row[list(classes)].astype(float) / max(size, 1)
         beyond = shares[list(classes[count:])]
         others = [f"{beyond.sum() if one_each else beyond.mean():.0f}"] if rest else []
-        table.add_row(Text(name), *cells, *(f"{shares[label]:.0f}" for label in listed), *others)
+        table.add_row(one_line(name), *cells, *(f"{shares[label]:.0f}" for label in listed), *others)
     return table
 
 
@@ -419,5 +418,5 @@ def _table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, head in enumerate(heads):
         left = i == 0 or head in ("kind", "values")
-        table.add_column(Text(head), justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+        table.add_column(one_line(head), justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
     return table

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcore.core.metrics import METRICS
+from fedcore.errors import printable
 from fedcore.report.answers import Box
 from fedcore.report.tables import FEW, cells, notes, split_by_setting, where_it_holds
 from fedcore.results.summary import SPLITS
@@ -29,6 +30,9 @@ WIDE = 100
 
 INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
+BREAK = "_\N{ZERO WIDTH SPACE}"
+"""An underscore after which rich may break a line."""
+
 
 class PlainConsole(Console):
     """Prints a control character, which could steer the terminal or turn the line around, as a replacement character.
@@ -41,8 +45,14 @@ class PlainConsole(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                text = "".join(c if c.isprintable() or c == "\n" else INSTEAD for c in segment.text)
+                words = segment.text.replace(BREAK, "_")
+                text = "".join(c if c.isprintable() or c == "\n" else INSTEAD for c in words)
                 yield Segment(text, segment.style)
+
+
+def one_line(text: str, style: str = "") -> Text:
+    """Return a text in one line, see :func:`fedcore.errors.printable`, without markup."""
+    return Text(printable(text), style)
 
 
 def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None:
@@ -60,9 +70,9 @@ def print_answers(boxes_of: Mapping[str, Sequence[Box]], console: Console | None
     console = console or standard()
     for boxes in boxes_of.values():
         for answer in boxes:
-            console.print(Text(f"{answer.title}: {answer.headline}", style="bold"))
+            console.print(one_line(f"{answer.title}: {answer.headline}", style="bold"))
             for sentence in answer.sentences:
-                console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+                console.print(Padding(one_line(sentence), (0, 0, 0, 2)))
     console.print()
 
 
@@ -70,12 +80,12 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
     """Print each claim with its verdict, its rule and the numbers behind it."""
     console = console or standard()
     for study, rows in claims.fillna("").groupby("study", sort=False):
-        console.print(Text(f"{study}: claims of the paper", style="bold"))
+        console.print(one_line(f"{study}: claims of the paper", style="bold"))
         for _, row in rows.iterrows():
             where = f" where {row['where']}" if row["where"] else ""
-            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS.get(row["verdict"], "bold")))
+            console.print(one_line(f"  {row['verdict']}: {row['says']}", style=VERDICTS.get(row["verdict"], "bold")))
             numbers = where_it_holds(row["numbers"])
-            console.print(Text(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
+            console.print(one_line(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
         console.print()
 
 
@@ -85,7 +95,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Co
     for head in heads:
         table.add_column(Text(head), overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(one_line, row))
     (console or standard()).print(table)
 
 
@@ -104,10 +114,10 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     methods = list(dict.fromkeys(summary.sort_values("control", kind="stable")["method"]))
     table.add_column(Text("setting"), overflow="fold")
     for method in methods:
-        table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
+        table.add_column(Text(printable(method).replace("_", BREAK)), justify="right", overflow="fold")
     for (_, _, setting), rows in split_by_setting(summary):
         cells = dict(zip(rows["method"], map(metric.scaled, rows[f"{split}_mean"]), strict=True))
-        table.add_row(Text(setting), *(Text(cells.get(method, "-")) for method in methods))
+        table.add_row(one_line(setting), *(Text(cells.get(method, "-")) for method in methods))
     console.print(table)
     console.print()
 
@@ -130,12 +140,12 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
             control = bool(rows["control"].iloc[i])
             if control and i and not rows["control"].iloc[i - 1]:
                 table.add_section()
-            texts = [Text(cell.text) for name, cell in line.items() if name not in hidden]
+            texts = [one_line(cell.text) for name, cell in line.items() if name not in hidden]
             table.add_row(*texts, style="dim" if control else "")
         console.print(table)
         console.print()
         for sentence in notes(rows):
-            console.print(Text(f"{sentence}\n"))
+            console.print(one_line(sentence), end="\n\n")
 
 
 def _stacked(head: str) -> str:
@@ -146,6 +156,6 @@ def _stacked(head: str) -> str:
 
 def _table(title: str) -> Table:
     return Table(
-        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        title=one_line(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
         show_edge=False,
     )  # fmt: skip

@@ -15,8 +15,18 @@ from tables import NO_SECONDS, frame, rows
 from fedcore.config.studies import grid_points
 from fedcore.report import figures
 from fedcore.report.answers import study_answers
+from fedcore.report.forecast import CostEstimate, print_forecast
+from fedcore.report.names import shorten
 from fedcore.report.tables import score_table
-from fedcore.report.terminal import PlainConsole, print_answers, print_claims, print_summary, standard
+from fedcore.report.terminal import (
+    INSTEAD,
+    PlainConsole,
+    print_answers,
+    print_claims,
+    print_summary,
+    print_table,
+    standard,
+)
 from fedcore.results.answer import answers
 from fedcore.results.summary import summarise
 
@@ -27,7 +37,8 @@ BOLD = "\x1b[1m"
 
 def printed(found: pd.DataFrame, width: int) -> str:
     out = io.StringIO()
-    print_summary(found, Console(file=out, width=width))
+    print_summary(found, PlainConsole(file=out, width=width))
+    assert INSTEAD not in out.getvalue()
     return out.getvalue()
 
 
@@ -42,6 +53,17 @@ def test_a_name_does_not_steer_the_terminal(name: str):
     console.print(name, markup=False)
     assert all(line.isprintable() for line in out.getvalue().split("\n"))
     assert out.getvalue().count("a") > 4
+
+
+@pytest.mark.parametrize("name", ["a\nb", "[red]a", "a\u202eb"])
+def test_a_name_takes_one_line_of_a_table_with_its_escape_sequence(name: str):
+    assert shorten([name], 60) == [repr(name)[1:-1]]
+    out = io.StringIO()
+    print_table(["device"], [[name]], PlainConsole(file=out, width=60))
+    print_forecast([CostEstimate("s", name, 1, 0, 0.0, 0.0, frozenset())], console=PlainConsole(file=out, width=60))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert [repr(name)[1:-1]] in lines
+    assert ["s", repr(name)[1:-1], "1", "0", "0.0", "0"] in lines
 
 
 @pytest.mark.parametrize(("columns", "width"), [("180", 180), ("", 80), ("0", 80), ("wide", 80)])

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
 from fedcore.core.together import describe_use
-from fedcore.errors import InputError
+from fedcore.errors import InputError, printable
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Engine, Workers
@@ -110,7 +110,7 @@ class Session:
     def start_method(self, description: str, local_steps: frozenset[str]) -> None:
         """Show a description of the method, and count these of its steps as local."""
         self.local_steps = local_steps
-        self.progress.update(self.bar, description=description)
+        self.progress.update(self.bar, description=printable(description))
 
     def expect_steps(self, count: int) -> None:
         """Set the number of remaining local steps."""
@@ -167,7 +167,7 @@ class Session:
     def print_line(self, line: str, terminal: bool = True) -> None:
         """Print a line in Prefect's log of the flow and, if wanted, in the terminal."""
         if terminal:
-            self.progress.console.print(line)
+            self.progress.console.print(printable(line), markup=False)
         self.log.info(line.strip())
 
     def _advance(self, count: int) -> None:
@@ -212,8 +212,8 @@ def open_session(
     accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
     columns: list[Any] = [
-        TextColumn("{task.description}"), BarColumn(12), MofNCompleteColumn(), TextColumn("rounds of a device,"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False), BarColumn(12), MofNCompleteColumn(),
+        TextColumn("rounds of a device,"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
     environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)
