@@ -1,6 +1,9 @@
 """The project in the current folder, and what its commands need."""
 
+import os
+import sqlite3
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,23 @@ def enter_project() -> Path:
     from fedcore.pipeline import environment
 
     environment.prepare()
+    from fedcore.pipeline.record.database import relocate
+
+    with suppress(sqlite3.Error):  # who opens the record says it
+        relocate(os.environ["MLFLOW_TRACKING_URI"], environment.ARTIFACTS)
     find_modules_here()
     return home
+
+
+def enter_with_record() -> None:
+    """Enter the project; where a clone has no record yet, write it from what DVC has brought."""
+    enter_project()
+    from fedcore.pipeline.record import tracked
+
+    if tracked.is_new_clone():
+        from fedcore.pipeline.run.outputs import open_clone
+
+        open_clone()
 
 
 def find_modules_here() -> None:

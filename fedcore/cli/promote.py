@@ -50,9 +50,9 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
         raise InputError("--list: not with --version, --run or --no-final-fit")
     if version is not None and run is not None:
         raise InputError(f"--run = {run!r}: not with --version, which names a model that is registered")
-    from fedcore.cli.project import enter_project, open_template
+    from fedcore.cli.project import enter_with_record, open_template
 
-    enter_project()
+    enter_with_record()
     as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
     catalogue = registry.read()
     if model is not None and catalogue is not None:  # a wrong name is refused before imports that take seconds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedcore.cli.project import enter_project
+from fedcore.cli.project import enter_project, enter_with_record
 from fedcore.errors import InputError, printable
 from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
@@ -142,7 +142,7 @@ def show_history(study: str | None) -> None:
 @click.command()
 def ui() -> None:
     """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
-    enter_project()
+    enter_with_record()
     import subprocess
     import sys
 

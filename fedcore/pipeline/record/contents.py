@@ -50,8 +50,6 @@ DEVICES = "devices.json"
 """The artifact with the last numbers of each device, in the format of MLflow's tables."""
 ROUNDS = "rounds.json"
 """That with the means over devices after each round."""
-STEPS = "seconds.json"
-"""That with the seconds of the steps by kind."""
 FOLDS = "plans/folds.json"
 """That with the transport matrices of a fusion, in its order."""
 METHODS = "methods.json"
@@ -100,8 +98,8 @@ def rounds(table: pd.DataFrame, decides: Criterion = Criterion()) -> pd.DataFram
     return pd.DataFrame(cells.values())
 
 
-def metrics(means: pd.DataFrame, seconds: float, start: int, decider: Decider = ACCURACY) -> Iterator[Metric]:
-    """Yield a run's metrics. means: of :func:`rounds`. seconds: of all its steps.
+def metrics(means: pd.DataFrame, seconds: float | None, start: int, decider: Decider = ACCURACY) -> Iterator[Metric]:
+    """Yield a run's metrics. means: of :func:`rounds`. seconds: of all its steps, if they are known.
 
     Times are the run's start plus the step, so that writing twice gives one point.
     """
@@ -116,7 +114,8 @@ def metrics(means: pd.DataFrame, seconds: float, start: int, decider: Decider = 
         if len(means) > 1:
             for step, value in zip(means["round"][values.index], values, strict=True):
                 yield Metric(f"round/{key.replace('/', '_')}", float(value), start + int(step), int(step))
-    yield Metric("seconds", seconds, start, 0)
+    if seconds is not None:
+        yield Metric("seconds", seconds, start, 0)
 
 
 def about_data(

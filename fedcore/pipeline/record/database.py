@@ -7,8 +7,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from mlflow import MlflowClient
-
 EXPERIMENT = "fedcore"
 
 
@@ -21,6 +19,8 @@ def create_database(uri: str) -> None:
     if path is not None and not path.exists():
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
+        from mlflow import MlflowClient  # takes seconds, which a command that only moves addresses does without
+
         MlflowClient(f"sqlite:///{part}")
         part.replace(path)
 

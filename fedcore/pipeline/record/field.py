@@ -5,13 +5,9 @@ is registered then is the recipe: the method, its settings and the schema, as th
 """
 
 import json
-import re
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import mlflow
 import pandas as pd
 from mlflow.entities import Run
 
@@ -111,10 +107,9 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
         distinct = list({id(model): (model, net) for model, net in deployed.values()}.values())
         index_of = {id(model): number for number, (model, _) in enumerate(distinct)}
         devices = {name: index_of[id(model)] for name, (model, _) in deployed.items()}
-        with tempfile.TemporaryDirectory() as folder, models.quiet(), mlflow.start_run(run_id=where):
-            what = models.log_arguments(Path(folder), schema_of(setup, stored), setup.nets, distinct, devices)
-            logged = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", field_run.label), **what)
-        keeper.register(run, keeper.client.get_logged_model(logged.model_id), model_name, tags)
+        given = schema_of(setup, stored), setup.nets, distinct, devices
+        logged = keeper.log_model(run, field_run.label, lambda folder: models.write(folder, *given))
+        keeper.register(run, logged, model_name, tags)
         return
     keeper.client.log_text(where, stored.plan.to_json(), f"{RECIPE}/plan.json")
     keeper.register(

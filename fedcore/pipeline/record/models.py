@@ -228,17 +228,16 @@ def load_reference(folder: Path) -> drift.Reference | None:
     return drift.from_json(file.read_bytes()) if file.is_file() else None
 
 
-def log_arguments(
-    folder: Path, schema: Schema, sections: Sequence[Mapping[str, Any]], models: Sequence[tuple[Model, int]],
-    devices: Mapping[str, int], threshold: Threshold | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Write models as `write` does; returns MLflow's arguments to log or save them."""
-    write(folder / FOLDER, schema, sections, models, devices, threshold)
-    paths, needed = write_code(folder / "code", sections)
-    needed += ["xgboost-cpu"] if any(TREES in params for model, _ in models for params in model.params) else []
+def log_arguments(folder: Path) -> dict[str, Any]:
+    """Return MLflow's arguments to log or save the models that `write` has written to FOLDER of a folder."""
+    files = folder / FOLDER
+    schema, text = from_json((files / SCHEMA).read_bytes()), (files / MODELS).read_text()
+    card = json.loads(text)
+    paths, needed = write_code(folder / "code", card["nets"])
+    needed += ["xgboost-cpu"] if f'"{TREES}": {{"leaf"' in text else []
     return {
-        "loader_module": LOADER, "data_path": str(folder / FOLDER), "code_paths": paths,
-        "signature": signature(schema, threshold is not None), "pip_requirements": needed,
+        "loader_module": LOADER, "data_path": str(files), "code_paths": paths,
+        "signature": signature(schema, "threshold" in card), "pip_requirements": needed,
         "metadata": {"classes": list(schema.classes)},
     }  # fmt: skip
 

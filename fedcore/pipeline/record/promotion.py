@@ -20,13 +20,14 @@ from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
+from mlflow.entities import Run
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.core.metrics import ACCURACY, METRICS
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
-from fedcore.pipeline.record import challenge, registry, seals, tracked
+from fedcore.pipeline.record import challenge, models, registry, seals, tracked
 from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
@@ -172,7 +173,11 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
         client.set_registered_model_alias(version.name, PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)
     with suppress(InputError):  # its models stay on their devices, or nothing is there
-        if failed := tracked.keep_champion(version.name.removeprefix(FAMILY), challenge.files_of(version)):
+        runs: list[tuple[Run, Path | None]] = []
+        if studied is not None:
+            runs.append((client.get_run(studied.run_id), challenge.files_of(studied) / "data" / models.FOLDER))
+            runs += [(client.get_run(version.run_id), None)] * (version.run_id != studied.run_id)
+        if failed := tracked.keep_champion(version.name.removeprefix(FAMILY), challenge.files_of(version), runs):
             sys.stderr.write(f"fedcore: {failed}\n")
 
 

@@ -10,9 +10,10 @@ MLflow keeps each of them once.
 
 import json
 import re
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -43,6 +44,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
+from fedcore.config.settings import slug
 from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
@@ -51,15 +53,14 @@ from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed, naming
-from fedcore.pipeline.files import HELD, PATCH, SCHEMA, TABLE, TRAINED
-from fedcore.pipeline.record import models, promotion, seals
+from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
+from fedcore.pipeline.record import models, promotion, seals, tracked
 from fedcore.pipeline.record.challenge import files_of, split_keys
 from fedcore.pipeline.record.contents import (
     DEVICES,
     FOLDS,
     METHODS,
     ROUNDS,
-    STEPS,
     about_data,
     cut_value,
     describe_final_fit,
@@ -233,11 +234,11 @@ class Record:
         where = str(run.info.run_id)
         if about and "rows" not in run.data.params:
             self.client.log_batch(where, params=[Param("rows", str(json.loads(about.profile)["examples"]))])
-            self._log_dataset(where, about)
+            self.log_dataset(where, about)
         self.client.set_terminated(where, "FINISHED")
         return where
 
-    def _log_dataset(self, where: str, about: Dataset) -> None:
+    def log_dataset(self, where: str, about: Dataset) -> None:
         self.client.log_inputs(where, [DatasetInput(about, [InputTag("mlflow.data.context", "federation")])])
 
     def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
@@ -258,7 +259,7 @@ class Record:
         start = run.info.start_time
         means = rounds(table, criterion)
         points = list(metrics(means, float(seconds["wall"].sum()), start, criterion.metric))
-        self._log_dataset(where, about)
+        self.log_dataset(where, about)
         texts = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
         files = {**(files or {}), **{path: text.encode() for path, text in texts.items()}}
         courses = [*reports.series(turn_reports).values()]
@@ -289,6 +290,20 @@ class Record:
         """Log the models that the devices of a run deploy, once per run; returns their entry.
 
         dataset, partition: the dataset and the partition that they were trained on.
+        """
+
+        def fill(folder: Path) -> None:
+            distinct, devices = distinct_models(result)
+            loaded = [(store.get(ref), net) for ref, net in distinct]
+            models.write(folder, schema, result.setting.nets, loaded, devices, result.threshold)
+            models.write_reference(folder, dataset, partition)
+
+        logged = self.log_model(run, result.row.label, fill)
+        self.share(logged, store, result)
+        return logged
+
+    def log_model(self, run: Run, label: str, fill: Callable[[Path], object]) -> LoggedModel:
+        """Log the models that a function writes to a folder, once per run; returns their entry.
 
         An entry whose logging was cut short is continued.
         """
@@ -298,25 +313,22 @@ class Record:
             if str(logged.status) == "READY":
                 return logged
             begun = logged
-        distinct, devices = distinct_models(result)
-        loaded = [(store.get(ref), net) for ref, net in distinct]
         logged = begun or mlflow.initialize_logged_model(
-            re.sub(r"\W+", "-", result.row.label), source_run_id=where, experiment_id=self.experiment
+            re.sub(r"\W+", "-", label), source_run_id=where, experiment_id=self.experiment
         )
         # A run must not have a model among its outputs twice.
         named = begun and {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         if not named or logged.model_id not in named:
             self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
         with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), self._finalising(logged):
-            what = models.log_arguments(Path(folder), schema, result.setting.nets, loaded, devices, result.threshold)
-            models.write_reference(Path(folder) / models.FOLDER, dataset, partition)
+            fill(Path(folder) / models.FOLDER)
+            what = models.log_arguments(Path(folder))
             card = mlflow.models.Model(
                 logged.artifact_location, where, model_uuid=logged.model_id, metadata=what["metadata"],
                 model_id=logged.model_id,
             )  # fmt: skip
             mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
             self.client.log_model_artifacts(logged.model_id, f"{folder}/logged")
-        self.share(logged, store, result)
         return logged
 
     def logged(self, run: Run) -> list[LoggedModel]:
@@ -490,6 +502,19 @@ class Record:
         run = self.open(config, f"{of.name}, request {request[:8]}", tags, None)
         self.client.set_terminated(run.info.run_id, "FINISHED")
         return str(run.info.run_id)
+
+    def export(self, configs: Mapping[str, bool], folder: Path) -> None:
+        """Write the runs of configurations to a folder, in place of those there (fedcore/pipeline/record/tracked.py).
+
+        configs: whether each is proposed, which brings its models. A record of another project's has no files here.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(InputError):
+            for config, proposed in configs.items():
+                if run := self.find(config):
+                    where = [seals.own_folder(of.artifact_location, of.name) for of in self.logged(run) if proposed]
+                    files = where[0] / "data" / models.FOLDER if where else None
+                    tracked.write_run(run, folder / slug(run.info.run_name), files)
 
     def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
         """Write a comparison to its request's run, and the numbers of each method to one below it.

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,6 +84,10 @@ class RecordWriter:
     def describe(self, *study: Any) -> None:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
         self._submit(write, "describe", *study)
+
+    def export(self, configs: Mapping[str, bool], folder: Path) -> None:
+        """Write runs to a folder for DVC, see :meth:`fedcore.pipeline.record.runs.Record.export`."""
+        self._submit(write, "export", configs, folder)
 
     def check_drift(self, store: Store, result: Result) -> None:
         """Compare training rows with the champion's; `proposed` has the line about them after the block."""

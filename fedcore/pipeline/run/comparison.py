@@ -1,11 +1,13 @@
 """Combine many results: the tidy table, the summary, the answers, the page, and the models to propose."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -46,6 +48,9 @@ from fedcore.results.scores import values_of_new
 from fedcore.results.summary import NO_SECONDS, SPLITS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.results.verdicts import verdict_table
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.record.runs import Record
 
 HEADLINE = {
     "test/{metric}": "test_mean", "test/worst_device": "test_worst", "shared/{metric}": "shared_mean",
@@ -260,7 +265,7 @@ def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[s
 
 
 def describe(
-    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter, page: Path
+    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter | Record, page: Path
 ) -> None:
     """Write each study to its runs in the record: the answer, its tables, headline numbers, the page and pictures.
 

@@ -5,6 +5,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import PAGE
-from fedcore.pipeline.record.result import Result, StudyOnData, digest
+from fedcore.pipeline.record.result import Result, StudyOnData, digest, rule_of
+from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
 from fedcore.report import figures
@@ -144,6 +146,11 @@ def report(
     with naming(PIPELINE if prepared else RUNS):
         if prepared:
             write_stage(jobs, results, store)
+            for study in {job.study: job for job in jobs}:
+                folders = [PIPELINE / "federate" / study / job.name for job in jobs if job.study == study]
+                proposed = comparison.proposals(folders, answered.answers)
+                configs = {run["config"]: run["config"] in proposed for run in comparison.read_runs(folders)}
+                writer.export(configs, PIPELINE / "federate" / study / RECORD)
             history.hold(history.lines_of(everything, answered.answers, store))
             return {}, brief(answered.answers)
         return write_run(params, jobs, results, answered, store, writer), brief(answered.answers)
@@ -203,3 +210,15 @@ def compare_stages() -> Comparison:
         answers.keep(study_answers(compared.answers), PIPELINE / "compare", RESULTS)
     PROCESSOR.write_text(f"{processor_name()}, {torch.backends.cpu.get_cpu_capability()}\n")
     return compared
+
+
+def open_clone() -> None:
+    """Write the record of a clone from what DVC has brought; nothing is computed."""
+    from fedcore.pipeline.record import portable, runs  # takes MLflow
+
+    record = runs.Record()
+    proposed = portable.restore(record, PIPELINE / "federate")
+    with suppress(InputError):  # DVC has brought champions alone
+        comparison.describe(compare_stages(), stage_studies(), record, RESULTS / PAGE)
+    record.propose(proposed, rule_of(read()))
+    print("the record has what DVC has brought")

@@ -299,6 +299,8 @@ def open_record() -> Iterator[RecordWriter]:
     tell Prefect's automations and whom nightly.yaml names.
     """
     settings = nightly.read()
+    if tracked.is_new_clone():
+        outputs.open_clone()
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)

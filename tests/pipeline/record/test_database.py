@@ -20,7 +20,7 @@ def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.M
         Path(uri.removeprefix("sqlite:///")).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sqlite_file, "MlflowClient", cut_short)
+    monkeypatch.setattr("mlflow.MlflowClient", cut_short)
     with pytest.raises(KeyboardInterrupt):
         sqlite_file.create_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert [file.name for file in tmp_path.iterdir()] == ["record.db.part"]
@@ -60,7 +60,7 @@ def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "postgresql://record"])
 def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_file, "MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
+    monkeypatch.setattr("mlflow.MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
     sqlite_file.create_database(uri)
 
 

@@ -212,7 +212,8 @@ def test_logging_a_model_asks_for_no_installed_packages(tmp_path: Path, monkeypa
     asked: list[str] = []
     monkeypatch.setattr("importlib_metadata.version", lambda name: asked.append(name) or "0")
     with models.quiet():
-        what = models.log_arguments(tmp_path / "files", SCHEMA, SECTIONS, OWN, {"A": 0, "B": 1})
+        models.write(tmp_path / "files" / models.FOLDER, SCHEMA, SECTIONS, OWN, {"A": 0, "B": 1})
+        what = models.log_arguments(tmp_path / "files")
         mlflow.pyfunc.save_model(path=str(tmp_path / "model"), **what)
     assert asked == []
     assert f"torch=={torch.__version__.partition('+')[0]}" in (tmp_path / "model" / "requirements.txt").read_text()

@@ -253,7 +253,7 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     models.write(folder, fitted, [{"name": "mlp", "widths": [1]}], [(model, 0)], dict.fromkeys(index, 0))
     models.write_reference(folder, before, made)
     client.create_registered_model("fedcore-heat")
-    run = client.create_run(client.get_experiment_by_name("fedcore").experiment_id)
+    run = client.create_run(client.get_experiment_by_name("fedcore").experiment_id, tags={"fedcore.config": "heat"})
     tags = {"fedcore.data": store.put(before).digest}
     seals.seal("fedcore-heat", files.as_uri())
     version = client.create_model_version("fedcore-heat", files.as_uri(), run.info.run_id, tags=tags)
