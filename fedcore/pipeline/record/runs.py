@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -112,6 +112,8 @@ PAIR = "fedcore.pair"
 """The tag of a request's run with the rows that its answer compares."""
 LATEST, REQUESTS = "latest", "requests"
 """Tags of a run: whether it is of its study's last request; and the requests that have it."""
+CHANGED = "changed"
+"""The tag of a request's run with the settings that differ from those of the request before."""
 MOST_REQUESTS = 100
 """The requests that a run names, the last ones."""
 
@@ -524,30 +526,34 @@ class Record:
         where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points
             where = self._of_request(of, compared.request, where)
-            run, tags = self.client.get_run(where), {LATEST: "true", REQUESTS: compared.request[:8]}
-            note = shorten_note(f"{compared.title}\n\n{compared.note}")
-            pair = {PAIR: json.dumps(compared.pair)} if compared.pair else {}
-            self._numbers(run, compared.numbers, {**tags, **pair, "mlflow.note.content": note, **user_tags(of.tags)})
+            tags = {LATEST: "true", REQUESTS: compared.request[:8]}
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
-            current = {where}
+            current, every = {where}, list[Run]()
             for method in compared.methods:
                 seeds = [run for config in method.configs if (run := before.get(config) or self.find(config))]
                 for seed in seeds:
                     requests = dict.fromkeys([*seed.data.tags.get(REQUESTS, "").split(), tags[REQUESTS]])
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
                     self._tag(seed, user_tags(seed.data.tags) | {LATEST: "true"} | named)
-                ids = [seed.info.run_id for seed in seeds]
+                ids, every = [seed.info.run_id for seed in seeds], every + seeds
+                page = f"#/experiments/{self.experiment}/runs"
+                links = ", ".join(f"[{seed.info.run_name}]({page}/{seed.info.run_id})" for seed in seeds)
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
+                more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
                 self._numbers(row, method.numbers, {**tags, **user_tags(of.tags | own), **more})
                 self.client.set_terminated(row.info.run_id, "FINISHED")
                 current |= {row.info.run_id, *ids}
-            for other in before.values():
-                if other.info.run_id not in current:
-                    self._tag(other, {LATEST: "false"})
+            former = [other for other in before.values() if other.info.run_id not in current]
+            for other in former:
+                self._tag(other, {LATEST: "false"})
+            note = {"mlflow.note.content": shorten_note(f"{compared.title}\n\n{compared.note}")}
+            note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
+            note |= {CHANGED: changed} if (changed := changes(former, every)) else {}
+            self._numbers(self.client.get_run(where), compared.numbers, {**tags, **note, **user_tags(of.tags)})
             self._artifacts(where, {**compared.files, METHODS: method_table(compared.methods)})
             self.client.log_batch(where, tags=[tables_tag([METHODS])])
 
@@ -597,6 +603,25 @@ def keys_of_rows(store: Store, of: PreparedData) -> dict[str, bytes]:
     """Return the keys of the rows that a run may learn from, and of others, as files; a study's seeds share them."""
     trained, held = split_keys(*store.get((of.dataset, of.partition)))
     return {TRAINED: to_npy(trained), HELD: to_npy(held)}
+
+
+def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
+    """Return which settings and data of runs differ from those of former ones of the same method, setting and seed."""
+
+    def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
+        tags = run.data.tags
+        return tuple(tags.get(key) for key in ("method", "setting", "seed")), run.data.params | {
+            "data": tags.get("data")
+        }
+
+    before = dict(map(used, former))
+    differences = [
+        f"{key} {before[name][key]} -> {value}"
+        for name, settings in map(used, runs)
+        for key, value in settings.items()
+        if before.get(name, settings).get(key, value) != value
+    ]
+    return ", ".join(dict.fromkeys(differences))
 
 
 def has_result(run: Run, result: str) -> bool:

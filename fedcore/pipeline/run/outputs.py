@@ -20,6 +20,7 @@ from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, run_section
+from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming

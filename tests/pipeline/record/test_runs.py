@@ -205,6 +205,7 @@ def test_the_numbers_of_two_requests_do_not_mix(
         )
         assert numbers(record, last.info.run_id) == rows
         assert last.data.tags["mlflow.note.content"].split() == ["Which?", request]
+        assert runs.CHANGED not in last.data.tags
         found = record.client.search_runs([record.experiment], "tags.kind = 'seed' and tags.latest = 'true'")
         assert {run.info.run_id for run in found} == {where for (name, _), where in seeds.items() if name in rows}
     for (name, _), where in seeds.items():  # a run stands once, however many requests have it
@@ -213,7 +214,21 @@ def test_the_numbers_of_two_requests_do_not_mix(
     study = record.parent(ON_DATA, "Which?")
     (other,) = record.client.search_runs([record.experiment], f"tags.`{runs.ROWS}` = '{study}'")
     assert other.data.tags[runs.REQUEST] == "part"
-    assert len(record.client.search_runs([record.experiment], "tags.kind = 'method'")) == 3
+    rows = record.client.search_runs([record.experiment], "tags.kind = 'method'")
+    assert len(rows) == 3
+    for row in rows:  # which leads to its seeds' runs
+        assert all(f"runs/{where})" in row.data.tags["mlflow.note.content"] for where in row.data.tags["runs"].split())
+
+
+def test_a_request_names_what_changed_since_the_one_before() -> None:
+    def run(seed: str, reg: str, data: str = "machines 1") -> Any:
+        tags = {"method": "code_ot", "setting": "base", "seed": seed, "data": data}
+        return SimpleNamespace(data=SimpleNamespace(tags=tags, params={"code_ot.reg": reg}))
+
+    former = [run("0", "0.01"), run("1", "0.01")]
+    assert runs.changes(former, [run("0", "0.1"), run("1", "0.1"), run("2", "1")]) == "code_ot.reg 0.01 -> 0.1"
+    assert runs.changes(former, [run("0", "0.01", "machines 2")]) == "data machines 1 -> machines 2"
+    assert runs.changes(former, former) == runs.changes([], former) == ""
 
 
 def numbers(record: runs.Record, study: str) -> dict[str, float]:
