@@ -188,29 +188,20 @@ def nbytes(args: tuple[Any, ...]) -> int:
     return sum(of.data.nbytes if is_handle(of.data) else of.data.train.x.nbytes for of in devices_in(args))
 
 
-def accelerate_all(step: Callable[..., T], kind: str | None) -> Callable[..., list[T]]:
-    """Return a function of several calls' arguments that runs the step for all, together on that accelerator."""
-    return partial(run_on_together, step, kind)
-
-
 def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any, ...]) -> list[T]:
     """Run a step with each of these arguments on the accelerator (None: here), and return the results, on the CPU.
 
     What they train, they train together. Raises as `run_side_by_side` does.
     """
     with deterministic() if kind else nullcontext():
-        return _results(accelerate(step, kind), calls, exact=False)
+        return run_side_by_side(accelerate(step, kind), *calls, exact=False)
 
 
-def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...]) -> list[Result]:
-    """Call a step with each of these arguments, with the bits of one after another: small perceptrons train together.
+def run_side_by_side(fn: Callable[..., Result], *calls: tuple[Any, ...], exact: bool = True) -> list[Result]:
+    """Call a step with each of these arguments; what they train, they train together. exact: see `fedcore.core.rows`.
 
     Raises the error of the first call that fails. To find it, all are called again, one after another.
     """
-    return _results(fn, calls, exact=True)
-
-
-def _results(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], exact: bool) -> list[Any]:
     outcomes = run_each(fn, calls, exact)
     if any(isinstance(outcome.error, Exception) for outcome in outcomes):
         with one_thread():

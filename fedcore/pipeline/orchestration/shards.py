@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from fedcore.core.evaluation import score
-from fedcore.core.together import accelerate_all, placed_on
+from fedcore.core.together import placed_on, run_on_together
 from fedcore.execute.accelerator import accelerate, trains
 from fedcore.pipeline.cache.calls import load_call_save, load_calls_save
 from fedcore.pipeline.cache.store import refs
@@ -36,7 +36,8 @@ def evaluated(fn: Callable[..., Any]) -> Callable[..., Any]:
 def nested_on(fn: Callable[..., Any], accelerator: str | None, together: int) -> Callable[..., Any]:
     """Return what the key of a step that runs other steps there knows as its function."""
     fn = around("evaluate", fn)  # its rounds are scored inside
-    return accelerate(fn, accelerator) if together == 1 else partial(accelerate_all(fn, accelerator), together)
+    step: Callable[..., Any] = run_on_together
+    return accelerate(fn, accelerator) if together == 1 else partial(step, fn, accelerator, together)
 
 
 def map_in_shards(
@@ -54,7 +55,7 @@ def map_in_shards(
     shards = into_shards(fn, calls, together) if shares_steps or vectorised else {}
     if len(shards) in (0, len(calls)):
         return run(accelerate(fn, accelerator), calls, accelerator)
-    step: Callable[..., Any] = accelerate_all(fn, accelerator) if vectorised else accelerate(fn, accelerator)
+    step = partial(run_on_together, fn, accelerator) if vectorised else accelerate(fn, accelerator)
     sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
     values = run(step, sharded, accelerator, load_call_save if vectorised else load_calls_save, True)
     return {unit: result for label, shard in shards.items() for unit, result in zip(shard, values[label], strict=True)}
