@@ -172,11 +172,12 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
     if before is not None:
         client.set_registered_model_alias(version.name, PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)
-    with suppress(InputError):  # its models stay on their devices, or nothing is there
-        runs: list[tuple[Run, Path | None]] = []
+    runs: list[tuple[Run, Path | None]] = []
+    with suppress(InputError, MlflowException):  # of an earlier version, or deleted
         if studied is not None:
             runs.append((client.get_run(studied.run_id), challenge.files_of(studied) / "data" / models.FOLDER))
             runs += [(client.get_run(version.run_id), None)] * (version.run_id != studied.run_id)
+    with suppress(InputError):  # its models stay on their devices, or nothing is there
         if failed := tracked.keep_champion(version.name.removeprefix(FAMILY), challenge.files_of(version), runs):
             sys.stderr.write(f"fedcore: {failed}\n")
 
