@@ -36,14 +36,17 @@ def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
     (a plan that is nearly a permutation) stays visible.
     """
     figure, panels = grid(len(plans), 6, (0.9, 0.5), (1.7, 1.9))
+    figure.set_layout_engine(None)  # which takes twice the time of the drawing
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(0.1 / width, 0.15 / height, 1 - 0.9 / width, 1 - 0.5 / height, 0.12, 0.4)
     for panel, (name, plan) in zip(panels, plans.items(), strict=True):
         mass = np.asarray(plan, float)
         image = panel.imshow(_coarse(_shares(mass), 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
         panel.set_title(f"{plain(name)}\n{mass.shape[0]} by {mass.shape[1]}", fontsize=7)
         panel.set_xticks([])
         panel.set_yticks([])
-    shrink = 1 / -(-len(plans) // 6)
-    figure.colorbar(image, ax=figure.axes, label="share of a unit's mass", shrink=shrink, aspect=16)
+    bar = figure.add_axes((1 - 0.75 / width, 1 - 2.2 / height, 0.1 / width, 1.6 / height))
+    figure.colorbar(image, cax=bar, label="share of a unit's mass")
     return figure
 
 
