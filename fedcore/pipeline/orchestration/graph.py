@@ -325,7 +325,10 @@ class OnEngine:
         self.advance = advance
         self.accelerator = accelerator
         self.together = together
-        self.capacity = workers.capacity
+
+    def capacity(self) -> int:
+        """Return how many steps run at a time."""
+        return self.workers.capacity()
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.workers(fn, *self.store.get(args))
