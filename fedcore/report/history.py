@@ -64,7 +64,8 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
 
 
 def _answer(line: Line) -> str:
-    return f"use {line['method']}" if line["action"] == Action.USE else str(line["action"])
+    text = f"use {line['method']}" if line["action"] == Action.USE else str(line["action"])
+    return text if line.get("whole", True) else f"part: {text}"
 
 
 def _short(value: str) -> str:
@@ -75,10 +76,10 @@ def _short(value: str) -> str:
 def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
     """Return the trend of each study and setting whose last run has one of at least two days before it.
 
-    It is that of the last line's size, data and metric.
+    It is that of the last line's size, data and metric, without requests of a part of the study.
     """
     figures: dict[tuple[str, str], Figure] = {}
-    by_key = series(lines)
+    by_key = series(line for line in lines if line.get("whole", True))
     last = {
         (key[0], key[2]): key for key in sorted(by_key, key=lambda key: datetime.fromisoformat(by_key[key][-1]["date"]))
     }

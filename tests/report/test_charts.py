@@ -184,7 +184,9 @@ def test_a_trend_needs_two_days_and_is_of_the_last_data():
     first, again, next_day = line("2026-01-01", 0.7), line("2026-01-01", 0.8), line("2026-01-03", 0.75, "b")
     assert trends([]) == trends([first, again]) == {}
     other = line("2026-01-02", 0.9, dataset="another")
-    (figure,) = trends([first, other, next_day]).values()
+    part = line("2026-01-03", 0.1, whole=False)
+    assert history_cells([part])[0][3] == "part: use fedavg"
+    (figure,) = trends([first, other, next_day, part]).values()
     best, alone, *marks = figure.axes[0].lines
     assert list(best.get_ydata()) == [0.7, 0.75]
     assert list(alone.get_ydata()) == [0.6, 0.6]

@@ -20,6 +20,7 @@ seconds                         of the steps that this run computed
 champion, challenge             the version that was the champion after the run, and what was said of the candidate: its
                                 gain on the champion with the interval, and on which rows
 result                          the digest of all results of the setting
+whole                           whether all methods and seeds of the study were asked; of `dvc repro` there is none
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -119,7 +119,8 @@ def write_run(
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, divided)
         pictures.append(divided / "who.png")
-    writer.history += history.lines_of(everything, inputs.answers, store)
+    lines = history.lines_of(everything, inputs.answers, store)
+    writer.history += [line | {"whole": is_whole(params, jobs, line["study"])} for line in lines]
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
@@ -128,6 +129,16 @@ def write_run(
     print_claims(compared.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
     return comparison.proposals(folders, compared.answers)
+
+
+def is_whole(params: Mapping[str, Any], jobs: Sequence[Job], study: str) -> bool:
+    """Tell whether jobs have all methods of a study, and all seeds of params.yaml."""
+    own = [job for job in jobs if job.study == study]
+    asked, every = (
+        {row.label for setting in settings for row in setting.methods}
+        for settings in ([one for job in own for one in job.settings], grid_points(params, study, own[0].size, {}))
+    )
+    return asked >= every and {job.seed for job in own} >= {*run_section(params).seeds}
 
 
 def report(

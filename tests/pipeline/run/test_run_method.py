@@ -32,6 +32,7 @@ from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run import history
+from fedcore.pipeline.run import outputs as run_outputs
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
 from fedcore.pipeline.run.run_method import (
@@ -316,3 +317,17 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     assert found["gain_low"] <= found["gain"] == pytest.approx(0.1)
     (again,) = history.lines_of(made[::-1], told, store)
     assert again["result"] == found["result"]
+
+
+def test_a_request_of_some_methods_or_seeds_is_a_part_of_its_study(monkeypatch: pytest.MonkeyPatch):
+    def points(*labels: str) -> list[Any]:
+        return [SimpleNamespace(methods=[SimpleNamespace(label=label) for label in labels])]
+
+    def is_whole(seeds: int, *labels: str) -> bool:
+        jobs: Any = [SimpleNamespace(study="s", size="small", seed=s, settings=points(*labels)) for s in range(seeds)]
+        return run_outputs.is_whole({"run": {"seeds": [0, 1]}}, jobs, "s")
+
+    monkeypatch.setattr(run_outputs, "grid_points", lambda *_: points("a", "b"))
+    monkeypatch.setattr(run_outputs, "run_section", lambda params: SimpleNamespace(**params["run"]))
+    assert [is_whole(2, "a", "b"), is_whole(3, "a", "b", "c")] == [True, True]
+    assert [is_whole(1, "a", "b"), is_whole(2, "a")] == [False, False]
