@@ -156,7 +156,7 @@ def test_every_number_of_the_table_is_beside_its_run(runs: dict[str, Any], table
         assert sorted(devices.index) == DEVICES
         last = mine[mine["round"] == mine["round"].max()]
         for device, split, metric, value in last[["device", "split", "metric", "value"]].itertuples(index=False):
-            assert devices.loc[device, f"{split}.{metric}"] == pytest.approx(value, rel=1e-12, nan_ok=True)
+            assert devices.loc[device, f"{split}/{metric}"] == pytest.approx(value, rel=1e-12, nan_ok=True)
 
 
 def test_means_are_final_numbers_and_a_table_of_rounds(runs: dict[str, Any], repro: Repro, table: pd.DataFrame):

@@ -185,16 +185,16 @@ def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
 
     decider: the metric that decides, whose columns come first.
     """
-    last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
+    last = tidy.final(table).assign(column=table["split"] + "/" + table["metric"])  # MLflow's page shows no dotted one
     order = dict.fromkeys([*last["column"][last["metric"] == decider.column], *last["column"]])
     wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
     return to_table(wide.reset_index())
 
 
 def read_device_table(content: bytes, index: str = "device") -> pd.DataFrame:
-    """Return a table of a run, such as :func:`device_table` wrote, by its index."""
+    """Return a table of a run, such as :func:`device_table` wrote, by its index; one of before has dots in its head."""
     parts = json.loads(content)
-    return pd.DataFrame(parts["data"], columns=parts["columns"]).set_index(index)
+    return pd.DataFrame(parts["data"], columns=[name.replace(".", "/") for name in parts["columns"]]).set_index(index)
 
 
 def safe_name(name: str) -> str:

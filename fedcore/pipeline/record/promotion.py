@@ -148,7 +148,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
     tables = [read_device_table(read_artifact(client, study_run(either), DEVICES)) for either in (version, champion)]
     for split, where in SPLITS.items():
-        column = f"{split}.{metric.column}"
+        column = f"{split}/{metric.column}"
         if all(column in table for table in tables):
             change = metric.sign * (tables[0][column] - tables[1][column]).dropna().astype(float)
             if len(change):

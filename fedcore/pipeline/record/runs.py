@@ -550,10 +550,13 @@ class Record:
             former = [other for other in before.values() if other.info.run_id not in current]
             for other in former:
                 self._tag(other, {LATEST: "false"})
-            note = {"mlflow.note.content": shorten_note(f"{compared.title}\n\n{compared.note}")}
+            run = self.client.get_run(where)
+            changed = changes(former, every) or run.data.tags.get(CHANGED, "")
+            parts = [compared.title, f"Since the request before: {changed}." if changed else "", compared.note]
+            note = {"mlflow.note.content": shorten_note("\n\n".join(filter(None, parts)))}
+            note |= {CHANGED: changed} if changed else {}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
-            note |= {CHANGED: changed} if (changed := changes(former, every)) else {}
-            self._numbers(self.client.get_run(where), compared.numbers, {**tags, **note, **user_tags(of.tags)})
+            self._numbers(run, compared.numbers, {**tags, **note, **user_tags(of.tags)})
             self._artifacts(where, {**compared.files, METHODS: method_table(compared.methods)})
             self.client.log_batch(where, tags=[tables_tag([METHODS])])
 
