@@ -137,7 +137,10 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
     if not here:
         return None
     engine.start()
-    there = engine.call(users_values, *given)
+    try:
+        there = engine.call(users_values, *given)
+    except AttributeError as error:  # of a cached function of the program, which has no pickle
+        return str(error).split("'")[1]
     return next((path for path in {**here, **there} if here.get(path) != there.get(path)), None)
 
 

@@ -309,7 +309,7 @@ def run_all(
         nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
         values = [(config.builder, config.training, config.settings) for config in methods], extra or {}
         if workers and (name := differing_value(execute.engine, nets, values)):
-            why = f"a worker process, which imports files anew, has another {name}"
+            why = f"a worker process, which imports files anew, lacks {name} as it is here"
             if given:
                 raise InputError(f"{where}.workers = {workers}: {why}; set it in its file, or leave workers out")
             sys.stderr.write(f"trains in one process, since {why}\n")

@@ -202,9 +202,9 @@ def compare(
         return Drift(False, ["drift not checked: this version kept nothing of its training rows"])
     if len(rows) < drift.LEAST:
         return Drift(False, [f"drift not checked: {len(rows)} rows, {drift.LEAST} needed"])
-    x = np.empty((len(rows), 0), dtype=np.float32)
+    x = np.empty((len(rows), 0))
     if schema.columns:
-        x = cells(without_markers(rows, schema), schema.columns, schema.spelling).float().numpy()
+        x = cells(without_markers(rows, schema), schema.columns, schema.spelling).numpy()
     whose = [""] * len(rows) if owners is None else owners[predicted.index].tolist()
     answers: Any = predicted[served.label_columns].to_numpy()
     if served.task.has_classes:

@@ -22,7 +22,7 @@ from fedcore.data.task import REGRESSION, label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import key
 from fedcore.nets.randomness import keep_generators
-from fedcore.nets.trial import FAR, changes_in, list_values, package_of, to_bytes, values_of
+from fedcore.nets.trial import FAR, changes_in, list_values, to_bytes, values_of
 from fedcore.types.method import seed_all
 
 MOST_ROWS = 64
@@ -60,11 +60,7 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
                 f"training.loss: {name} returns another value for the same batch; it must keep nothing from call to "
                 "call, and draw from the global generators of PyTorch, NumPy or Python, which fedcore seeds"
             )
-        own = {
-            path: x
-            for path, x in values_of(loss, home=package_of(loss))
-            if isinstance(x, nn.Parameter) and x.requires_grad
-        }
+        own = {path: x for path, x in values_of(loss) if isinstance(x, nn.Parameter) and x.requires_grad}
         own = {path: x for path, x in own.items() if id(x) not in given}
         found = torch.autograd.grad(value, [*own.values()], allow_unused=True) if own else ()
         for path, gradient in zip(own, found, strict=True):
@@ -122,7 +118,7 @@ def _call_again(
 
     later: the call, as of other rounds.
     """
-    every, kept = torch.arange(len(y), device=y.device), partial(list_values, function, home=package_of(function))
+    every, kept = torch.arange(len(y), device=y.device), partial(list_values, function)
     begin, first = kept(), _seeded(call, every)
     before = kept()
     for each in (call, *later):

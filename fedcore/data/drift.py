@@ -120,7 +120,7 @@ class Counts:
 
 
 def summarise(
-    schema: Schema, x: Mapping[str, NDArray[np.float32]], labels: Mapping[str, NDArray[Any]],
+    schema: Schema, x: Mapping[str, NDArray[np.float64]], labels: Mapping[str, NDArray[Any]],
     predicted: Mapping[str, NDArray[Any]],
 ) -> Reference:  # fmt: skip
     """Return the reference of training rows, at most :data:`MOST_PARTS` columns of devices.
@@ -157,11 +157,11 @@ def from_json(text: str | bytes) -> Reference:
     return _reference_type().validate_json(text)
 
 
-def _by_column(schema: Schema, x: NDArray[np.float32]) -> Iterator[tuple[Column, NDArray[np.float32]]]:
+def _by_column(schema: Schema, x: Floats) -> Iterator[tuple[Column, Floats]]:
     """Return each column with its values (N,): a number, or the position of a text's category; nan for a gap."""
     for column, cells in schema.by_column(x):
         if column.kind == "text":
-            yield column, np.where((cells == 0).all(axis=1), np.nan, cells.argmax(axis=1)).astype(np.float32)
+            yield column, np.where((cells == 0).all(axis=1), np.nan, cells.argmax(axis=1))
         else:
             yield column, cells[:, 0]
 
@@ -181,22 +181,22 @@ def _by_label(schema: Schema, values: NDArray[Any]) -> Iterator[tuple[Column, ND
         yield Column(LABEL, "text", schema.classes), values
 
 
-def _summarise(column: Column, values: NDArray[np.float32]) -> Bins:
+def _summarise(column: Column, values: Floats) -> Bins:
     present = values[~np.isnan(values)]
     edges: tuple[float, ...] = ()
     if column.kind != "text" and len(present):
         cuts = np.quantile(present, np.arange(1, BINS) / BINS, method="inverted_cdf")
-        edges = tuple(float(str(cut)) for cut in cuts)  # the shortest text of a float32
+        edges = tuple(float(str(cut)) for cut in cuts)  # the shortest text of a number, of labels a float32
     counts = _count(column, edges, values)
     return Bins(tuple(counts.astype(int).tolist()), len(values) - len(present), edges)
 
 
-def _count(column: Column, edges: Sequence[float], values: NDArray[np.float32]) -> Floats:
+def _count(column: Column, edges: Sequence[float], values: Floats) -> Floats:
     """Return how many values are in each bin."""
     present = values[~np.isnan(values)]
     if column.kind == "text":
         return np.bincount(present.astype(np.int64), minlength=len(column.categories)).astype(np.float64)
-    cuts = np.array(edges, dtype=np.float32)
+    cuts = np.array(edges, dtype=values.dtype)
     return np.bincount(np.searchsorted(cuts, present), minlength=len(cuts) + 1).astype(np.float64)
 
 
@@ -204,7 +204,7 @@ def _count(column: Column, edges: Sequence[float], values: NDArray[np.float32]) 
 
 
 def compare(
-    reference: Reference, schema: Schema, x: NDArray[np.float32], devices: Sequence[str], answers: NDArray[Any],
+    reference: Reference, schema: Schema, x: Floats, devices: Sequence[str], answers: NDArray[Any],
     labels: bool = False,
 ) -> list[Change]:  # fmt: skip
     """Return what has moved; anything in at most :data:`ALPHA` of the batches of rows like those of training.
@@ -306,7 +306,7 @@ def _groups(owners: NDArray[np.str_]) -> dict[str, NDArray[np.int64]]:
 
 
 def _compare_column(
-    column: Column, pairs: Sequence[tuple[Bins, NDArray[np.float32]]], where: str, of_column: str
+    column: Column, pairs: Sequence[tuple[Bins, Floats]], where: str, of_column: str
 ) -> Iterator[Change]:
     """Compare the cells that are there, and how many are missing. of_column: what it is, in words."""
     gaps = [(np.array([of.gaps, sum(of.counts)]), np.isnan(values)) for of, values in pairs]

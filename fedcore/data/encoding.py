@@ -6,6 +6,7 @@ for each of its categories, 1 where it is that one and 0 elsewhere, so that a mi
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from decimal import Context, Decimal
 from typing import Any
 from unicodedata import normalize
@@ -27,7 +28,7 @@ WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
 BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
-WHOLE = re.compile(r"(0|-?[1-9]\d*)\.0")
+WHOLE = re.compile(r"(0|-?[1-9]\d*)\.0+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
 DIGITS = 40
 """Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
@@ -207,21 +208,23 @@ def column_texts(
 def name_of(value: Any, spelling: Spelling) -> str:
     """Return the name that a cell holds: a text as it is written, but a whole number without .0, and True for true.
 
-    So a name is the same whatever else its file holds, in CSV and Parquet. spelling: "joined": texts that are equal as
-    numbers, or but for case, blanks or Unicode form, are one name; "inferred": texts as they are.
+    So a name is the same whatever else its file holds, in CSV and Parquet; a time at midnight is a date.
+    spelling: "joined": texts that are equal as numbers, or but for case, blanks or Unicode form, are one name;
+    "inferred": texts as they are.
     """
     if isinstance(value, float if spelling == "inferred" else float | np.floating) and value.is_integer():
         return str(int(value))
     name = str(value)
-    if spelling == "inferred" or not isinstance(value, str):
+    if spelling == "inferred" or not isinstance(value, str | Decimal | datetime):
         return name
+    name = name.removesuffix(" 00:00:00")
     if spelling == "joined":
         name = normalize("NFC", " ".join(name.split()).casefold())
         if NUMBER.fullmatch(name):
             exact = Context(prec=len(name))
             number = exact.normalize(exact.add(Decimal(name), 0))
             name = f"{number:f}" if abs(number.adjusted()) < DIGITS else str(number)
-    return name.capitalize() if name in BOOLEANS else name[:-2] if WHOLE.fullmatch(name) else name
+    return name.capitalize() if name in BOOLEANS else name.partition(".")[0] if WHOLE.fullmatch(name) else name
 
 
 def alike(names: Iterable[object]) -> Iterator[list[str]]:

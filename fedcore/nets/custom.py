@@ -86,7 +86,7 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
     """Return the parameters of the user's callable as keyword-only ones."""
     try:
         hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    except NameError:  # types that only type checkers know
+    except (NameError, TypeError):  # types that only type checkers know; a partial
         hints = {}
     settings = {}
     for name, parameter in inspect.signature(target).parameters.items():

@@ -235,21 +235,18 @@ def to_bytes(value: object) -> bytes:
         return b""
 
 
-def list_values(*roots: object, home: str = "") -> dict[str, bytes]:
+def list_values(*roots: object) -> dict[str, bytes]:
     """Return the values of `values_of` as bytes."""
-    return {path: to_bytes(value) for path, value in values_of(*roots, home=home)}
+    return {path: to_bytes(value) for path, value in values_of(*roots)}
 
 
-def values_of(*roots: object, home: str = "") -> Iterator[tuple[str, object]]:
-    """Yield what functions and classes reach beside arguments, by path: attributes, closures, globals of users' files.
-
-    home: a package that counts as a user's.
-    """
+def values_of(*roots: object) -> Iterator[tuple[str, object]]:
+    """Yield what functions and classes reach beside arguments, by path: attributes, closures, globals of a user."""
     seen, waiting = set[object](), [(root.__name__ if isinstance(root, type) else "", root) for root in roots]
     while waiting and len(seen) < MOST:
         path, value = waiting.pop()
-        code = isinstance(value, FunctionType | type)
-        parts = _parts(value) if not code or package_of(value) == home or is_users(str(value.__module__)) else {}
+        opaque = isinstance(value, FunctionType | type) and not is_users(str(value.__module__))
+        parts = {} if opaque else _parts(value)
         if (it := (id(value), "" if parts else path)) not in seen:
             seen.add(it)
             inner = path
@@ -292,14 +289,6 @@ def is_users(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     own = file and not module.startswith("fedcore.") and not is_installed(Path(file))
     return bool(own) or module == "__main__" or module not in sys.modules
-
-
-def package_of(value: Any) -> str:
-    """Return the top-level package of a function, or of an object's class."""
-    while isinstance(value, partial | MethodType):
-        value = value.func if isinstance(value, partial) else value.__func__
-    value = value if isinstance(value, FunctionType | type) else type(value)
-    return str(value.__module__).partition(".")[0]
 
 
 def _parts(value: Any) -> dict[str, Any]:

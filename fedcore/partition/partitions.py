@@ -97,6 +97,8 @@ def partition(
 
     labels = dataset.strata
     marks = None if dataset.split is None else np.asarray(dataset.split)
+    if hold_out == "random" and marks is None and len({*(ids := dataset.ids or ())}) < len(ids):
+        raise InputError("federation.hold_out = 'random': parts rows of one data.id; write federation.hold_out=stable")
     pools = pools_of(dataset, name, domains)
     if name == "by_device" and marks is not None:
         pools = without_new(pools, marks)

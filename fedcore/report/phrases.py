@@ -240,17 +240,16 @@ def _left_out(answer: Answer) -> Iterator[str]:
     """Say which devices have no part in the mean, and how devices are weighed."""
     counted, least = answer.measured, answer.criterion.least_test
     by_rows = ", each by its test rows" if answer.criterion.weigh == "examples" else ""
-    rows, why = "test rows" if counted.expected else "test rows on average over seeds", []
-    if counted.few:
-        have = "has" if len(counted.few) == 1 else "have"
-        why.append(f"{_count(counted.few)} {have} fewer than {least} {rows}")
-    if counted.one_class:
-        have = "has" if len(counted.one_class) == 1 else "have"
-        why.append(f"{_count(counted.one_class)} {have} test rows of one class only")
+    rows = "test rows" if counted.expected else "test rows on average over seeds"
+    out = {
+        f"fewer than {least} {rows}": counted.few, "test rows of one class only": counted.one_class,
+        f"no {answer.criterion.words}": counted.undefined,
+    }  # fmt: skip
+    why = [f"{_count(ones)} {'has' if len(ones) == 1 else 'have'} {what}" for what, ones in out.items() if ones]
     if counted.everyone and why:
         yield f"The mean is over all devices{by_rows}. None can be measured well: {'; '.join(why)}."
     elif why:
-        every = len(counted.weights) + len(counted.few) + len(counted.one_class)
+        every = len(counted.weights) + sum(map(len, out.values()))
         yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}."
     elif by_rows:
         yield f"The mean is over {len(counted.weights)} devices{by_rows}."

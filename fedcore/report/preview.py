@@ -341,7 +341,8 @@ def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
         if each.min() > 1 and each.max() <= min(2 * each.min(), EACH) and not (values % 1).any():
             groups.append(f"{name} ({len(each)} numbers)")
     which = ", ".join(groups[:LEFT])
-    return lines + [f"whose rows, such as a patient's: {which}? data.id keeps them on one side"] * bool(groups)
+    one = "data.id with federation.hold_out=stable keeps them on one side"
+    return lines + [f"whose rows, such as a patient's: {which}? {one}"] * bool(groups)
 
 
 def _copies(dataset: Dataset, divided: Partition) -> list[str]:

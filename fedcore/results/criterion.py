@@ -206,13 +206,15 @@ class Measured:
     """Which devices have a part in means over devices' own test data.
 
     devices: their weights, by name; all of them if `everyone`. few: devices with fewer than the least test examples.
-    one_class: those whose test examples are of one class. everyone: no device was measurable, so that all count.
+    one_class: those whose test examples are of one class. undefined: those on which the metric has no value.
+    everyone: no device was measurable, so that all count.
     expected: the numbers are to be expected whatever the seeds, rows times share; otherwise they are means over seeds.
     """
 
     weights: Mapping[str, float]
     few: tuple[str, ...] = ()
     one_class: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
     everyone: bool = False
     expected: bool = False
 
@@ -229,7 +231,11 @@ def measured(table: pd.DataFrame, criterion: Criterion) -> Measured:
         return Measured(dict.fromkeys(names, 1.0))
     given = "expected_test" in numbers
     sizes, classes = ("expected_test", "expected_classes") if given else ("test_examples", "test_classes")
-    return replace(measured_by(numbers[sizes], numbers[classes], criterion), expected=given)
+    counted = measured_by(numbers[sizes], numbers[classes], criterion)
+    values = table[(table["split"] == "test") & (table["metric"] == criterion.metric.column)].groupby("device")["value"]
+    undefined = {*values.max().index[values.count() == 0]} & {*counted.weights}
+    weights = {name: weight for name, weight in counted.weights.items() if name not in undefined}
+    return replace(counted, weights=weights, undefined=tuple(sorted(undefined)), expected=given)
 
 
 def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:
@@ -251,7 +257,7 @@ def measured_by(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> M
     measurable = sizes[~few & ~single]
     counted = sizes[sizes > 0] if measurable.empty else measurable
     weights = {str(name): float(size) if criterion.weigh == "examples" else 1.0 for name, size in counted.items()}
-    return Measured(weights, tuple(sizes.index[few]), tuple(sizes.index[single]), measurable.empty)
+    return Measured(weights, tuple(sizes.index[few]), tuple(sizes.index[single]), everyone=measurable.empty)
 
 
 def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float]) -> float:

@@ -81,7 +81,7 @@ def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.Mo
 def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.setattr(runs, "differing_value", lambda *_: "T")
     fed, method = data(), fc.fedavg(rounds=1, training={"epochs": 1})
-    with pytest.raises(fc.InputError, match=r"^run.workers = 2: a worker .* has another T; set it in its file, or lea"):
+    with pytest.raises(fc.InputError, match=r"^run.workers = 2: a worker .* lacks T as it is here; set it in its file"):
         fc.run(method, fed, workers=2)
     monkeypatch.setattr(runs, "processes", lambda *_: 2)
     chosen, alone = fc.run(method, fed), fc.run(method, fed, every=1)

@@ -127,6 +127,16 @@ def test_a_month_with_shifted_sensors_is_told():
     assert "'fault'" in classes
 
 
+def test_changes_below_the_digits_of_float32_are_told():
+    """Times in days whose deviation is 3 minutes."""
+    rng, fine = np.random.default_rng(0), np.array([2_460_000.6, 0, 0, 0, 0, 0, 0])
+    held = {"plant A": fine + np.where(fine > 0, 0.002, 1) * draw(rng, 200, "plant A")[0].astype(np.float64)}
+    known = drift.from_json(drift.to_json(drift.summarise(SCHEMA, held, *[{"plant A": np.zeros(200, np.int64)}] * 2)))
+    new = held["plant A"], ["plant A"] * 200, np.zeros(200, np.int64)
+    assert changed(known, new) == []
+    assert {one.of for one in changed(known, (new[0] + 0.016 * (fine > 0), *new[1:]))} == {"column 'heat'"}
+
+
 def test_missing_cells_and_unknown_texts_are_told():
     rng = np.random.default_rng(1)
     found, (x, devices, y) = reference(rng), batch(rng, [60, 60, 60, 60])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,22 @@ def test_devices_with_zeros_in_front_stay_apart(tmp_path: Path):
     data = table(tmp_path / "t.csv", lines("site 1 01 001 1", "u 1 2 3 4", "y 0 1 0 1"), device="site")
     assert data.device == ("1", "01", "001", "1")
     assert any(note.startswith("site: '001', '01', '1' look alike") for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        (pd.to_datetime(["2024-01-01", "2024-01-02"]), {"2024-01-01", "2024-01-02"}),
+        (pd.to_datetime(["2024-01-01 00:00", "2024-01-02 03:00"]), {"2024-01-01", "2024-01-02 03:00:00"}),
+        ([Decimal("1.00"), Decimal("2.50")], {"1", "2.50"}),
+    ],
+)
+def test_dates_and_decimals_are_one_name_in_every_file(tmp_path: Path, cells: Any, names: set[str]):
+    frame = pd.DataFrame({"u": range(4), "y": [*cells] * 2})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        assert {*load("table", path=tmp_path / name, label="y", task="classification").classes} == names
 
 
 @pytest.mark.parametrize(

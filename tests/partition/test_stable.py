@@ -8,7 +8,7 @@ import pytest
 import torch
 from partitions import LABELS, LARGE, OWNERS, SETTINGS, dataset
 
-from fedcore import Data, Dataset, from_arrays
+from fedcore import Data, Dataset, InputError, from_arrays
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition
 from fedcore.partition.stable import row_keys, uniform
@@ -149,6 +149,9 @@ def test_an_id_is_the_key_and_is_not_learnt_from(tmp_path):
     write(tmp_path, [(number, *rest[:1], 5 * rest[1], *rest[2:]) for number, *rest in ROWS])
     scaled = table(tmp_path / "t.csv", "fault", device="site", id="part")
     assert row_keys(scaled).tolist() == row_keys(ids).tolist()
+    partition(ids, seed=0, hold_out="random", min_size=1, devices=2)  # each is of one row
+    with pytest.raises(InputError, match=r"parts rows of one data.id; write federation.hold_out=stable"):
+        partition(replace(ids, ids=("1", *ids.ids[1:])), seed=0, hold_out="random")
 
 
 def test_numbers_are_uniform_and_independent_between_words():

@@ -330,8 +330,8 @@ def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
     groups = "code (60 texts), patient (60 numbers)" if visits == 4 else "code (60 texts)"
     text = " ".join(preview(**data, width=200).split())
-    assert f"whose rows, such as a patient's: {groups}? data.id keeps them on one side" in text
-    assert "whose rows" not in preview(**data, id="code", width=200)
+    assert f"whose rows, such as a patient's: {groups}? data.id with federation.hold_out=stable keeps them on" in text
+    assert "whose rows" not in preview(**data, id="code", federation__hold_out="stable", width=200)
 
 
 @pytest.mark.parametrize("marked", [True, False])

@@ -234,6 +234,14 @@ def test_a_device_of_one_class_is_not_counted_as_right():
     assert found.advice.value == pytest.approx(0.7)
 
 
+def test_a_device_without_a_value_of_the_metric_is_named():
+    made = table({"local_only": [[0.7, 0.9]] * 3, "code": [[0.8, math.nan]] * 3})
+    made.loc[(made["device"] == "d01") & (made["metric"] == "accuracy"), "value"] = math.nan
+    found = answer(with_sizes(made, {"d00": 50, "d01": 50}), CONTROLS, Criterion(least_test=20, weigh="examples"))
+    assert (dict(found.measured.weights), found.measured.undefined) == ({"d00": 50.0}, ("d01",))
+    assert "The mean is over 1 of 2 devices, each by its test rows: d01 has no accuracy." in sentences(found)
+
+
 def test_where_no_device_can_be_measured_all_count():
     made = with_sizes(table({"local_only": ALONE, "code": plus(0.1)}), {"d00": 3, "d01": 4})
     found = answer(made, CONTROLS, Criterion(least_test=20))

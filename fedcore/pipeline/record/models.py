@@ -120,11 +120,11 @@ def _to_compare(labels: Tensor) -> NDArray[Any]:
     return (labels.float() if labels.is_floating_point() else labels).numpy()
 
 
-def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32]:
+def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float64]:
     """Return the inputs of a table's rows as they are loaded, (N, F); of arrays none, (N, 0)."""
     if not schema.columns:
-        return np.empty((len(index), 0), np.float32)
-    inputs: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].float().numpy()
+        return np.empty((len(index), 0))
+    inputs: NDArray[np.float64] = dataset.train.x[torch.from_numpy(index)].double().numpy()
     return inputs
 
 
