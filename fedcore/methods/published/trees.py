@@ -87,7 +87,7 @@ def xgb_local(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting
 
 
 @needs_one_label(ONE_LABEL)
-@simulation_only("its server would read trees that others made by code that is not made for hostile bytes")
+@simulation_only("its server would read trees that others made, and xgboost ends the process on malformed ones")
 def xgb_bagging(
     *, nets: Mapping[str, Net], rounds: Count = 50, trees: Count = 1, fraction: Fraction = 1.0,
     boosting: Boosting = Boosting(),
