@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedcore.cli.project import enter_project
-from fedcore.errors import InputError
+from fedcore.errors import InputError, printable
 from fedcore.pipeline.record import registry
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def status() -> None:
         "candidate": "; ".join(standing(catalogue)) or "none",
     }  # fmt: skip
     width = max(map(len, rows))
-    print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")
+    print(*(f"{name:<{width}}  {printable(value)}" for name, value in rows.items()), sep="\n")
 
 
 @click.command()

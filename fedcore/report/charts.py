@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from fedcore.errors import printable
 from fedcore.report.phrases import headline, sentences
 from fedcore.results.advice import Action, Advice, Answer
 from fedcore.results.answer import answers_by_budget, device_changes
@@ -43,10 +44,10 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
         "ticks": ticks([row["sent"] for row in records]),
         "budgets": budget_steps(answers_by_budget(table, controls, criterion)),
         "reference": str(alone.name) if len(alone) else None,
-        "alone": {str(device): round(value, DIGITS) for device, value in alone.items()},
+        "alone": {printable(str(device)): round(value, DIGITS) for device, value in alone.items()},
         "changes": {
             method: {
-                "devices": {str(device): round(value, DIGITS) for device, value in change.items()},
+                "devices": {printable(str(device)): round(value, DIGITS) for device, value in change.items()},
                 "helped": counts.helped,
                 "hurt": counts.hurt,
             }

@@ -20,6 +20,7 @@ from PIL import Image
 
 from fedcore.config.papers import Paper, Papers
 from fedcore.core.metrics import METRICS
+from fedcore.errors import printable
 from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
@@ -191,8 +192,8 @@ def html(result: Comparison) -> str:
         studies[study].sections.append(
             Section(
                 anchor,
-                study if count[study] == 1 else f"{study}: {setting}",
-                dataset,
+                study if count[study] == 1 else printable(f"{study}: {setting}"),
+                printable(dataset),
                 answers[key].criterion.words,
                 headline(answers[key].advice),
                 sentences(answers[key]),
@@ -222,7 +223,9 @@ def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer
         table = confusion_table(outcome)
         error = f"expected calibration error {100 * outcome.calibration_error:.1f} points"
         drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
-        details.append(Details(f"{method}: predicted classes, and {error}", [table] if table else [], [drawing]))
+        details.append(
+            Details(printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing])
+        )
     return details
 
 

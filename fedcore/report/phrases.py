@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedcore.core.metrics import Metric
+from fedcore.errors import printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import gains_of_settings
 from fedcore.results.chance import AtChance, Cause
@@ -54,7 +55,7 @@ def headline(advice: Advice) -> str:
     """Return an advice in a few words."""
     match advice.action:
         case Action.USE:
-            return f"Use {advice.method}"
+            return printable(f"Use {advice.method}")
         case Action.ALONE:
             return f"Use {LOCAL}"
         case Action.SAME:
@@ -66,7 +67,7 @@ def headline(advice: Advice) -> str:
 def sentences(answer: Answer) -> list[str]:
     """Return an answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
     edited = [f"Edited tasks of this project took part: {join_words(answer.tasks)}."] if answer.tasks else []
-    return [*_sentences(answer), *edited]
+    return [*map(printable, _sentences(answer)), *edited]
 
 
 def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:
@@ -98,7 +99,7 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     value, gain = metric.value(advice.value), metric.difference(advice.gain.mean)
     interval = f"({_interval(metric, advice.gain)})"
     right = "right" if metric.name == "accuracy" else answer.criterion.words
-    best = f"with {advice.best}, the best combining method"
+    best = printable(f"with {advice.best}, the best combining method")
     against = f"{metric.unit} against {LOCAL if answer.own else ANOTHER} {interval}"
     if advice.action is Action.UNSURE:
         return [(value, f"{right} {best}"), (gain, against.strip())]

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH, and CHROMIUM does not name one"),
 ]
 ALONE = [[0.70, 0.60, 0.50], [0.72, 0.60, 0.50], [0.68, 0.60, 0.50]]
+LONG, WIDE = "n" * 200, "W" * 13
 HIDDEN = "getComputedStyle({}).display === 'none'"
 
 
@@ -26,7 +27,7 @@ def made() -> pd.DataFrame:
     cheap = [[value + 0.1 for value in devices] for devices in ALONE]
     dear = [[value + change for value, change in zip(devices, (0.3, 0.4, -0.1), strict=True)] for devices in ALONE]
     guess = [[0.1] * 3] * 3
-    many = {f"method_with_a_long_name_{i}": [[0.62 + 0.002 * i] * 3] * 3 for i in range(4)}
+    many = {f"method_with_a_long_name_{i}{'n' * 180 * (i == 3)}": [[0.62 + 0.002 * i] * 3] * 3 for i in range(4)}
     parts = [rows({name: runs}, up=up, shared=shared) for name, runs, up, shared in (
         ("local_only", ALONE, 0.0, 0.4), ("majority", guess, 0.0, 0.1), ("cheap", cheap, 1000.0, 0.6),
         ("dear", dear, 100_000.0, 0.5),
@@ -40,7 +41,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     summary = summarise(table, NO_SECONDS, frozenset({"majority"}))
     drawn = Plots({("study", "alpha=1"): dot()}, {})
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page_of(table, summary, questions={"study": "Which way is best?"}, plots=drawn))
+    text = page_of(table, summary, questions={"study": f"Which way is best? {LONG}"}, plots=drawn)
+    path.write_text(text.replace("d00", WIDE))
     return path.as_uri()
 
 
@@ -77,6 +79,7 @@ def test_the_page_fits_its_window_and_writes_nothing_to_the_console(tab: Tab, pa
     tab.open(page, width, dark=dark)
     assert tab.messages == []
     assert tab.run("document.documentElement.scrollWidth") == width
+    assert tab.run("Math.max(...[...document.querySelectorAll('.scores td')].map((one) => one.clientWidth))") < 360
     hint = tab.run("getComputedStyle(document.querySelector('.filter small'), '::after').content")
     assert ("more columns" in hint) == (width == 390)
     red, green, blue = map(int, tab.run("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(", "))
@@ -119,7 +122,8 @@ def test_bars_show_the_changes_of_devices_of_the_method_that_is_picked(tab: Tab,
     tab.open(page)
     bars = "[...document.querySelectorAll('svg .gain, svg .loss')].map((one) => one.getAttribute('aria-label'))"
     said = tab.run(bars)
-    assert [line.split(",")[0] for line in said] == ["d01", "d00", "d02"]
+    assert [line.split(",")[0] for line in said] == ["d01", WIDE, "d02"]
+    assert tab.run("Math.min(...[...document.querySelectorAll('.gain .tick')].map((one) => one.getBBox().x))") > 0
     assert said[2] == "d02, \N{MINUS SIGN}10.0 points with dear, accuracy 50.0% with local_only"
     assert tab.run("document.querySelector('[data-is=count]').textContent") == "helps 2, hurts 1 of 3"
     tab.run("[...document.querySelectorAll('.point')].find((one) => one.getAttribute('aria-label').startsWith('cheap'))"

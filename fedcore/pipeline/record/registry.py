@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, printable
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -222,7 +222,7 @@ def describe(version: AnyVersion) -> str:
     of = version.tags.get(FINAL_FIT_OF)
     final = "" if of is None else f", final fit of version {of}"
     shown = ", no gain over local training shown" if version.tags.get(SHOWN) == "no" else ""
-    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}"
+    return printable(f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}")
 
 
 def study_run(version: AnyVersion) -> str:

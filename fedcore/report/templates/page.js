@@ -157,8 +157,9 @@ function drawDevices(svg, setting, method) {
     add(group, "rect", { class: "hit", x: 0, y, width, height: line });
     add(group, "rect", { x: Math.min(x(0), x(value)), y: y + line * 0.12, width: Math.max(Math.abs(x(value) - x(0)), 1), height: line * 0.76 });
     if (named) {
-      const short = device.length > 13 ? device.slice(0, 12) + "…" : device;
-      add(group, "text", { class: "tick", x: left - 6, y: y + line / 2 + 4, "text-anchor": "end" }, short);
+      const letters = [...device], short = (most) => letters.length > most ? letters.slice(0, most - 1).join("") + "…" : device;
+      const label = add(group, "text", { class: "tick", x: left - 6, y: y + line / 2 + 4, "text-anchor": "end" }, short(13));
+      for (let most = 12; most && label.getComputedTextLength() > left - 6; most--) label.textContent = short(most);
       const anchor = value < 0 ? "end" : "start";
       add(group, "text", { class: "amount", x: x(value) + (value < 0 ? -4 : 4), y: y + line / 2 + 4, "text-anchor": anchor }, change(setting.metric, value));
     }
