@@ -342,7 +342,7 @@ def leave_first_out(dry_run: DryRun, seed: int, partitioned: PartitionedSetting,
 
 
 def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> tuple[Callable[..., Any], list[Stage]]:
-    """Return what a row begins with, and its stages up to the first in which devices send, or one of pairs.
+    """Return what a row begins with, and its stages up to the first in which devices send; none if pairs come first.
 
     They take a single minibatch in place of their epochs, also in ST-LF's pretraining and where a server trains, as
     FedASA's its auxiliary model.
@@ -355,8 +355,8 @@ def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) ->
             break
         stages.append(stage)
         if stage.combine is not None:
-            break
-    return method.begin, stages
+            return method.begin, stages
+    return method.begin, []
 
 
 def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
@@ -365,6 +365,8 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     The device with the most examples takes these steps.
     """
     begin, stages = first_steps(row, fed, sizes)
+    if not stages:
+        return {}
     name = max(sizes, key=lambda name: sizes[name])
     device = store.get(fed.devices[name])
     _, messages = Inline().call(begin, store.get(fed.public), 0)
@@ -372,9 +374,7 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     for number, stage in enumerate(stages):
         step = StepId(0, number, 0, name)
         memory, update = Inline().call(device_step(stage), memory, messages[name], device, step)
-        if stage.combine is not None:
-            return {number: update.nbytes}
-    return {}
+    return {number: update.nbytes}
 
 
 def expected_seconds(steps: Graph, workers: int, method: Method, fed: Federation, seed: int) -> float:
