@@ -442,6 +442,9 @@ def test_what_is_no_class_is_refused_by_its_place(labels: Any, words: str):
 
 def test_whole_numbers_of_any_kind_are_classes():
     assert fc.from_arrays(np.zeros((3, 2)), [1.0, 3.0, 1.0]).classes == ("1.0", "3.0")
+    x = torch.arange(6.0).view(3, 2)
+    for given in (x.clone().requires_grad_(), x.bfloat16(), x.to_sparse(), x.half()):
+        assert torch.equal(fc.from_arrays(given, torch.tensor([1, 3, 1])).train.x, x)
     short = torch.tensor([0, 2], dtype=torch.int32)
     assert fc.Data(torch.zeros(2, 4), short).y.dtype == torch.int64
 

@@ -61,8 +61,10 @@ def from_arrays(
             )
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
         return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
+    plain: list[Any] = [of.detach().cpu().to_dense() if isinstance(of, torch.Tensor) else of for of in (x, y)]
+    plain = [of.float() if getattr(of, "dtype", None) == torch.bfloat16 else of for of in plain]
     try:
-        inputs, labels = np.asarray(x), np.asarray(y)
+        inputs, labels = map(np.asarray, plain)
     except ValueError:
         kind = type(x).__name__
         raise InputError(

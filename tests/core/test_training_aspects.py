@@ -84,7 +84,7 @@ def test_patience_without_validation_examples_takes_all_epochs():
 def test_patience_is_refused_where_epochs_are_not_counted_or_all_needed():
     with pytest.raises(InputError, match=r"^training.patience = 2: counts epochs, which training.steps = 5 replaces"):
         replace(SGD, patience=2, steps=5)
-    for name in ("scaffold", "fednova", "perfedavg", "pfedme"):
+    for name in ("scaffold", "fednova", "perfedavg", "pfedme", "apfl"):
         with pytest.raises(InputError, match=f"^training.patience = 2: {name} needs all steps of a round"):
             method(name, nets={"a": A.net}, training=replace(SGD, patience=2, shared_init=True))
 

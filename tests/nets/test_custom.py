@@ -17,6 +17,7 @@ from fedcore.methods.code.fusion import align
 from fedcore.methods.code.transport import Transport
 from fedcore.nets import net
 from fedcore.nets.copies import Copy, _copy_of, load
+from fedcore.nets.custom import custom
 from fedcore.nets.tables import table
 
 HERE = __name__
@@ -101,6 +102,8 @@ def test_it_is_built_by_the_users_own_callable():
     assert net.build.keywords == {"classes": 3, "units": 7}
     assert own("chain", width=4).build.keywords == {"shape": (1, 6, 6), "classes": 3, "width": 4}
     assert nets.key(net) == nets.key(own("Small", units=7)) != nets.key(own("Small", units=8))
+    given = custom(partial(Small, units=7))(shape=(1, 6, 6), classes=3)
+    assert nets.shapes(given) == nets.shapes(net)
 
 
 def test_it_trains_and_predicts():

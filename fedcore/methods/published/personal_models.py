@@ -212,7 +212,7 @@ def apfl(
         InputError: for an optimiser whose state is kept.
     """
     require_equal(nets)
-    refuse("apfl", training, "optimiser_state")
+    refuse("apfl", training, "patience", "optimiser_state")
     local = partial(train_mixture, training=training, alpha=alpha, alpha_lr=alpha_lr)
     stage = averaging.stage(local)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), mixture)

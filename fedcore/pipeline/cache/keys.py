@@ -209,7 +209,7 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     body = _parse(path.read_text()).body
     imported: dict[str, tuple[str, str]] = {}
     for statement in body:
-        for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]:
+        for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try | ast.With) else [statement]:
             imported |= _imports(node, package)
     names: dict[str, list[Statement | Import]] = {}
     for statement in body:
@@ -307,7 +307,7 @@ def _uses(
             pairs.append((inner, node.attr) if _find(inner) is not None else (origin, name))
             return
         if isinstance(node, ast.Name) and (node.id not in BUILTINS or package.split(".")[0] not in OWN_PACKAGES):
-            pairs.append(names.get(node.id, (module, node.id)))
+            pairs.append(names.get(node.id, (module, "" if node.id == "globals" else node.id)))
         for child in ast.iter_child_nodes(node):
             visit(child)
 

@@ -189,6 +189,12 @@ INDIRECT = {
         "from keyed import indirect\ndef net(x, of='scale'):\n    return getattr(indirect, of)(x)\n",
         SCALE,
     ),
+    "imported in a with": (
+        "import contextlib\nwith contextlib.suppress(ImportError):\n    from keyed.indirect import scale\n"
+        "def net(x):\n    return scale(x)\n",
+        SCALE,
+    ),
+    "taken from globals": (f"{SCALE}def net(x, of='scale'):\n    return globals()[of](x)\n", ""),
     "of a module with another name": ("import keyed.indirect as i\nj = i\ndef net(x):\n    return j.scale(x)\n", SCALE),
     "set from outside": (
         "from keyed import indirect\nindirect.S = 2\ndef net(x):\n    return indirect.S * x\n",
