@@ -424,14 +424,14 @@ def summary(year: pd.DataFrame) -> str:
     seconds = year["seconds"][year["outcome"] == "ok"]
     growth = (year["mlruns MB"].iloc[-1] - year["mlruns MB"].iloc[0]) / max(len(year) - 1, 1)
     rows = {
-        "nights on which a model was promoted that is truly better": nights("right"),
-        "of one that is not": nights("wrong"),
-        f"nights on which a model that is better by {100 * LEAST:.0f} points stayed": nights("missed"),
-        f"drift of a column's law, or of the predicted classes, by {MUST} (PSI) or more":
-            f"told {total('told')} times, not told {total('silent')} times",
-        f"told where the laws differ by less than {MUST_NOT}":
+        "numbers of the nights that promoted a truly better model": nights("right"),
+        "nights that promoted another one": nights("wrong"),
+        f"nights that did not promote a model better by {100 * LEAST:.0f} points": nights("missed"),
+        f"drift of a column's distribution, or of the predicted classes, by {MUST} (PSI) or more":
+            f"{total('told')} of {total('told') + total('silent')} reported",
+        f"drift reported where distributions differ by less than {MUST_NOT}":
             f"{total('false')} times in {int(year['moved load'].notna().sum())} nights and three columns",
-        "nights that failed, each in one line": nights("failed"),
+        "numbers of the nights that failed, each in one line": nights("failed"),
         "history": f"{int(year['history'].iloc[-1])} lines of {len(seconds)} nights that ended",
         "blobs, Prefect's database":
             f"at most {year['blobs MB'].max():.1f} and {year['Prefect MB'].max():.1f} MB",
