@@ -140,7 +140,7 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
     try:
         there = engine.call(users_values, *given)
     except AttributeError as error:  # of a cached function of the program, which has no pickle
-        return str(error).split("'")[1]
+        return str(error).split("'")[2]
     return next((path for path in {**here, **there} if here.get(path) != there.get(path)), None)
 
 

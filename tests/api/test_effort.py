@@ -1,5 +1,6 @@
 """What a script decides by arithmetic: how often it evaluates, and in how many processes it trains."""
 
+import pickle
 import threading
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import fedcore as fc
 from fedcore.api import effort, runs
 from fedcore.api.effort import Effort, processes, stays
+from fedcore.execute.workers import Engine
 
 LONG = Effort(rounds=40, training=1.0, evaluation=0.75, units=10)
 
@@ -76,6 +78,17 @@ def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.Mo
     assert runs.planned([method], fed, [0], 2, 3, None, "none") == (2, 3)
     claimed = fc.compare([method, fc.local_only(training={"epochs": 1})], fed, range(3), claims=["fedavg > local_only"])
     assert claimed.table["round"].nunique() == 5 or claimed.table["round"].nunique() == 4
+
+
+class Elsewhere(Engine):
+    """A process whose program has no function `scale`."""
+
+    def call(self, fn: Any, *args: Any, **_: Any) -> Any:
+        return pickle.loads(b"c__main__\nscale\n.")
+
+
+def test_a_function_that_workers_cannot_find_is_named():
+    assert effort.differing_value(Elsewhere(), [], [lambda: 0]) == "scale"
 
 
 def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.MonkeyPatch, capsys: Any):
