@@ -97,7 +97,8 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
     trained = {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start}
     fresh, later = _build(net, trained), _build(net, trained)
     lost = ", ".join(_changed(plain, fresh)) or "something"
-    _go_on(plain, fresh, later)
+    for layers in zip(*(each.modules() for each in (plain, fresh, later)), strict=False):
+        _go_on(*(layer.__dict__ for layer in layers))
     seen = follow(fresh)
     if what := _difference(follow(plain), seen) or _difference(seen, follow(later)):
         raise InputError(
@@ -208,19 +209,19 @@ def _changed(module: nn.Module, fresh: nn.Module) -> Iterator[str]:
                 yield f"{path}.{name}".lstrip(".")
 
 
-def _go_on(module: nn.Module, fresh: nn.Module, later: nn.Module) -> None:
-    """Change numbers of `later` as training did those that `fresh` lacks, but further, so that slow changes show."""
-    for layers in zip(*(each.modules() for each in (module, fresh, later)), strict=False):
-        ends, begins, own = ({**vars(layer), **layer._buffers, **layer._parameters} for layer in layers)
-        for name, begin in begins.items():
-            end, to = ends.get(name), own.get(name)
-            if isinstance(begin, Tensor) and isinstance(end, Tensor) and isinstance(to, Tensor):
-                if begin.shape == end.shape == to.shape and begin.is_floating_point():
-                    to.data.copy_(begin + FAR * (end - begin))
-            elif isinstance(begin, list | deque) and isinstance(end, list | deque) and isinstance(to, list | deque):
-                to.extend([*end][len(begin) :] * FAR)
-            elif type(begin) in (int, float) and type(end) in (int, float):
-                setattr(layers[2], name, begin + FAR * (end - begin))
+def _go_on(ends: dict[str, Any], begins: dict[str, Any], own: dict[str, Any]) -> None:
+    """Change numbers of `own` as training did those that `begins` lacks, but further, so that slow changes show."""
+    for name, begin in sorted(begins.items(), key=lambda item: isinstance(item[1], dict)):  # a view before its base
+        end, to = ends.get(name), own.get(name)
+        if isinstance(begin, Tensor) and isinstance(end, Tensor) and isinstance(to, Tensor):
+            if begin.shape == end.shape == to.shape and begin.is_floating_point():
+                to.data.copy_(begin + FAR * (end - begin))
+        elif isinstance(begin, list | deque) and isinstance(end, list | deque) and isinstance(to, list | deque):
+            to.extend([*end][len(begin) :] * FAR)
+        elif isinstance(begin, dict) and isinstance(end, dict) and isinstance(to, dict):
+            _go_on(end, begin, to)
+        elif type(begin) in (int, float) and type(end) in (int, float):
+            own[name] = begin + FAR * (end - begin)
 
 
 def to_bytes(value: object) -> bytes:

@@ -386,6 +386,16 @@ class Late(Two):
         return super().forward(x) * (1 + (len(self.steps) > 50))
 
 
+class Counts(Two):
+    def __init__(self):
+        super().__init__()
+        self.counts = {"steps": 0}
+
+    def forward(self, x):
+        self.counts["steps"] += self.training
+        return super().forward(x) / (1 + self.counts["steps"] / 1e5)
+
+
 class FarRows(Two):
     def forward(self, x):
         return super().forward(x - x.mean(0) * (x.abs().max() > 2))
@@ -394,6 +404,7 @@ class FarRows(Two):
 REFUSED = {
     FirstRows: "keeps its FIRST_ROWS.mean from a call", ClassRange: "keeps its ClassRange.top from a call",
     Range: "changes top in training", Late: "changes steps in training",
+    Counts: "changes counts in training",
     FarRows: "predicts an example otherwise alone than beside others",
     View: "a second time, as a view",
     TiedByData: "a second time, as a view that its constructor made or tied by `.data`",
