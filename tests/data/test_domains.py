@@ -8,7 +8,7 @@ import pytest
 import torch
 from dataset_files import REAL, real, refusal, same, written
 from PIL import Image
-from sklearn.datasets import load_sample_images
+from sklearn.datasets import load_digits, load_sample_images
 from sklearn.linear_model import RidgeClassifier
 
 from fedcore.data import load
@@ -94,7 +94,9 @@ def test_mnist_m_of_the_embedded_digits_over_the_sample_photographs():
     assert data.train.x.shape == (1797, 3, 28, 28)
     assert data.test is None
     digits = load("digits")
-    assert data.train.y.tolist() == digits.train.y.tolist()
+    pixels, labels = load_digits(return_X_y=True)
+    assert torch.equal(digits.train.x.flatten(1) * 16, torch.from_numpy(pixels).float())
+    assert digits.train.y.tolist() == labels.tolist() == data.train.y.tolist()
     big = torch.nn.functional.interpolate(digits.train.x[:20] * 255, size=(28, 28), mode="bilinear")
     assert (enlarge(28).x[:20] - big).abs().max() <= 0.51  # rounded
     blank = enlarge(28).x[0, 0] == 0  # there the photograph shows
