@@ -73,7 +73,7 @@ def predict(
     from fedcore.report import spreadsheet
 
     examples, index, owners = read_rows(rows, served, model_name, device)
-    predicted, examples, lines = label(examples, index, served, owners, keep)
+    predicted, examples, lines = label(rows, examples, index, served, owners, keep)
     drift = compare(examples, predicted, served, reference, owners)
     for line in lines + drift.lines:
         sys.stderr.write(f"fedcore: {line}\n")
@@ -164,12 +164,15 @@ def own_files(version: Version | None) -> Path | None:
 
 
 def label(
-    rows: Any, index: pd.Index, served: ServedModels, owners: pd.Series | None, keep: str | None
+    path: Path, rows: Any, index: pd.Index, served: ServedModels, owners: pd.Series | None, keep: str | None
 ) -> tuple[pd.DataFrame, Any, list[str]]:
-    """Return the columns to keep and the predictions of rows, the rows that were predicted, and lines about them."""
+    """Return the columns to keep and the predictions of rows, the rows that were predicted, and lines about them.
+
+    path: where the rows were read.
+    """
     from fedcore.data.encoding import unknown_texts
 
-    columns = kept_columns(rows, index, served, owners, keep)
+    columns = kept_columns(path, rows, index, served, owners, keep)
     rows, columns, lines = leave_out_unknown(rows, columns, served, owners)
     lines += unknown_texts(rows, served.schema) if served.schema.columns else []
     if served.threshold is not None:
@@ -216,12 +219,16 @@ def compare(
 
 
 def kept_columns(
-    rows: Any, index: pd.Index, served: ServedModels, owners: pd.Series | None, keep: str | None
+    path: Path, rows: Any, index: pd.Index, served: ServedModels, owners: pd.Series | None, keep: str | None
 ) -> pd.DataFrame:
-    """Return the columns to write before the predictions: those of `keep`, and each row's device, if it is known."""
+    """Return the columns to write before the predictions: those of `keep`, and each row's device, if it is known.
+
+    Cells to keep are as the file has them, while models read numbers and :func:`fedcore.data.encoding.name_of`.
+    """
     import pandas as pd
 
     from fedcore.api.serving import DEVICE, PREDICTED_AS, UNKNOWN
+    from fedcore.data import folders, readers
 
     names: list[str] = []
     if keep is not None:
@@ -236,8 +243,12 @@ def kept_columns(
                 f"--keep = {keep}: the predictions have a column {name!r} of their own; rename the table's"
             )
     column = served.device_column(rows) or served.schema.device or DEVICE
-    columns = rows[[*dict.fromkeys(names)]] if names else pd.DataFrame(index=index)
-    return columns if owners is None or column in served.output_columns else columns.assign(**{column: owners})
+    columns = pd.DataFrame(index=index)
+    if names := [*dict.fromkeys(names)]:
+        files = folders.listing(path) if path.is_dir() else [path]
+        columns = pd.concat([readers.as_written(file, names) for file in files]).set_index(index)
+    is_there = owners is None or column in (*served.output_columns, *names)
+    return columns if is_there else columns.assign(**{column: owners})
 
 
 def leave_out_unknown(
@@ -341,8 +352,6 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
     frames, names = {}, {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
     for file in folders.listing(path) if path.is_dir() else [path]:
         frame = readers.read(file, schema.missing_values, schema.label, names, schema.spelling).frame
-        others = [name for name in frame if name not in {of.name for of in schema.columns} | {schema.device, DEVICE}]
-        frame = frame.assign(**readers.as_written(file, others))  # which no model reads, and --keep may ask for
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:

@@ -143,11 +143,16 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
 
 
 def as_written(file: Path, names: Sequence[Any]) -> pd.DataFrame:
-    """Return columns of a CSV file as they are written, missing values and all; none of a file that has types."""
-    if READERS[file.suffix.lower()] is not read_csv or not names:
-        return pd.DataFrame()
-    frame: pd.DataFrame = pd.read_csv(file, **_options(file), usecols=[*names], dtype="str")
-    return frame
+    """Return columns of a file as they are written, missing values and all; a name that it lacks is an empty column.
+
+    Blanks after a separator belong to no cell.
+    """
+    if READERS[file.suffix.lower()] is read_csv:
+        frame: pd.DataFrame = pd.read_csv(file, **_options(file), dtype="str")
+    else:
+        with ParquetFile(file) as opened:
+            frame = opened.read().to_pandas(types_mapper=_whole, ignore_metadata=True)
+    return frame.reindex(columns=[*names])
 
 
 def _options(file: Path) -> dict[str, Any]:

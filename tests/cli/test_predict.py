@@ -79,7 +79,7 @@ def labelled(folder: Path, served: ServedModels, keep: str | None = None, device
     """Return the predictions of a CSV file and the lines about them."""
     (folder / "new.csv").write_text(text)
     rows, index, owners = predict.read_rows(folder / "new.csv", served, "machines", device)
-    found, _, lines = predict.label(rows, index, served, owners, keep)
+    found, _, lines = predict.label(folder / "new.csv", rows, index, served, owners, keep)
     return found, lines
 
 
@@ -88,6 +88,18 @@ def test_kept_columns_are_written_as_the_file_has_them(tmp_path: Path):
     text = "heat,force,site,id\n" + "".join(f"1,2,A,{cell}\n" for cell in cells)
     found, _ = labelled(tmp_path, SHARED, "id", text=text)
     assert found["id"].tolist() == cells
+    heat = Column("heat", "text", ("1", "2"))
+    joined = replace(SHARED, schema=replace(SCHEMA, columns=(heat, SCHEMA.columns[1]), spelling="joined", shape=(3,)))
+    net = nets.net("mlp", shape=(3,), classes=2, widths=[3])
+    joined = replace(joined, models=((Model((nets.init(net, torch.Generator()),)), net),))
+    kept = pd.DataFrame({"heat": ["01", "2 "], "force": [1.5, 2.0], "site": ["A", "a "]})
+    for name, force in (("new.csv", ["1.5", "2.0"]), ("new.parquet", [1.5, 2.0])):
+        (kept.to_csv if name == "new.csv" else kept.to_parquet)(tmp_path / name, index=False)
+        rows, index, owners = predict.read_rows(tmp_path / name, joined, "machines")
+        found, _, _ = predict.label(tmp_path / name, rows, index, joined, owners, "heat,force,site")
+        assert rows["heat"].tolist() == ["1", "2"]
+        assert found[["heat", "site"]].to_numpy().tolist() == kept[["heat", "site"]].to_numpy().tolist()
+        assert found["force"].tolist() == force
 
 
 def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):
@@ -166,7 +178,7 @@ def run(folder: Path, rows: pd.DataFrame | None, device: str | None = None, name
     if rows is not None:
         rows.to_csv(folder / name, index=False)
     found, index, owners = predict.read_rows(folder / name if rows is not None else folder, FILLED, "machines", device)
-    labels, _, lines = predict.label(found, index, FILLED, owners, None)
+    labels, _, lines = predict.label(folder, found, index, FILLED, owners, None)
     return labels.reset_index(drop=True), lines
 
 
@@ -225,7 +237,7 @@ def test_pictures_are_their_folders(tmp_path: Path):
         (tmp_path / "all" / site).mkdir(parents=True)
         Image.new("L", (2, 2), 90).save(tmp_path / "all" / site / "1.png")
     rows, index, owners = predict.read_rows(tmp_path / "all", served, "m")
-    found, _, (line,) = predict.label(rows, index, served, owners, None)
+    found, _, (line,) = predict.label(tmp_path, rows, index, served, owners, None)
     assert line.startswith("1 of 3 rows are of devices unknown in training ('X')")
     assert found["predicted_as"].tolist() == ["A", "B", "a new device"]
     assert found["probability_a"].nunique() == 2
@@ -242,7 +254,7 @@ def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 
     lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
     (folder / "new.csv").write_text("\n".join(["site,heat,force", *lines]))
     new, index, owners = predict.read_rows(folder / "new.csv", SHARED, "machines")
-    predicted, new, _ = predict.label(new, index, SHARED, owners, None)
+    predicted, new, _ = predict.label(folder, new, index, SHARED, owners, None)
     return predict.compare(new, predicted, SHARED, reference, owners)
 
 
