@@ -98,8 +98,8 @@ class Forked:
                 self._code = self._template.collect(self._pid)
         return self._code
 
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` is None where Python ends
+        close(self._descriptor)
 
 
 def open_template(serve: Callable[[int], None]) -> None:

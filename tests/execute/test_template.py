@@ -1,6 +1,7 @@
 """Workers forked from a template, in programs of their own: this one has threads."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -134,6 +135,17 @@ def test_without_descriptors_of_processes_no_template_is_opened(monkeypatch):
     monkeypatch.setattr(template.os, "pidfd_open", refuse)
     template.open_template(serve)
     assert template._open is None
+
+
+def test_a_process_gives_its_descriptor_back_where_python_ends(monkeypatch):
+    forked = object.__new__(template.Forked)
+    descriptor, other = os.pipe()
+    forked._descriptor = descriptor
+    monkeypatch.setattr(template, "os", None)  # as Python does with the names of modules
+    del forked
+    os.close(other)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 SLEEPER = """
