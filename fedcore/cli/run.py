@@ -23,7 +23,7 @@ def _plan(settings: tuple[str, ...]) -> tuple[Any, ...]:
 
     request = ask([*settings])
     planned = plan_jobs(request)
-    for line in unused_settings(request):
+    for line in unused_settings(request, planned[1]):
         click.echo(f"fedcore: {line}", err=True)
     return request, *planned
 

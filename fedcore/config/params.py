@@ -14,6 +14,9 @@ from fedcore.methods import METHODS
 CLAIMED = ("valid", "ceiling", "converged", "claims")
 """The keys of a study that claims/ may set."""
 
+COMMAND = ("study", "studies", "size", "seed", "seeds", "method")
+"""The words of a command that are no sections."""
+
 MANY = 3
 """The most keys of sections below that a hint names."""
 
@@ -101,7 +104,8 @@ def _set(
 def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: Mapping[str, str]) -> str:
     """Return a hint for an unknown key of a section: the key itself in a section below, or else the closest one here.
 
-    Of a setting that many methods have it is the one of all of them.
+    A key that is nowhere near is looked for in other sections. Of a setting that many methods have it is the one of all
+    of them, or where it is not a method's, that one.
     """
     here = dict.fromkeys([*values, *allowed_keys(above, custom)])
     nested = {section: values[section] if isinstance(values.get(section), Mapping) else () for section in here}
@@ -110,9 +114,17 @@ def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: 
         for section, keys in nested.items()
         if section != SHARED and name in (*keys, *allowed_keys((*above, section), custom))
     ]
+    allowed = ""
     if not below or RENAMED.get(name) in here:
-        return suggestion(name, here)
-    return f"; did you mean {' or '.join(below) if len(below) <= MANY else f'{SHARED}.{name}'}?"
+        near = suggestion(name, [*here, *(() if above else COMMAND)])
+        if near or not above:
+            return near
+        sections = (section for section in allowed_keys((), custom) if section != SHARED)
+        below = [f"{section}.{name}" for section in sections if name in allowed_keys((section,), custom)]
+        allowed = f" (allowed: {', '.join(here)})"
+    below = [key for key in below if key.split(".")[0] in REQUIRED] or below
+    listed = " or ".join(below) if len(below) <= MANY else f"{SHARED}.{name}"
+    return f"{f'; did you mean {listed}?' if below else ''}{allowed}"
 
 
 def _read_entries(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from fedcore.config.files import read_mapping, template
 from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_arguments
-from fedcore.config.sections import SHARED
+from fedcore.config.sections import SHARED, allowed_keys
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
@@ -137,11 +137,19 @@ def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((f"{name}.{key}", v) for name in params if name != "studies" for key, v in params[name].items())
 
 
-def unused_settings(request: Request) -> Iterator[str]:
-    """Yield a line for each value of params.yaml that is not the shipped one, where USER_STUDY sets another.
+def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
+    """Yield a line for each typed setting that no method takes, and for each edit that USER_STUDY overrides.
 
-    Other studies are of papers, or of the user's own hand: their settings are meant to stand.
+    An edit is a value of params.yaml that is not the shipped one. Other studies are of papers, or of the user's own
+    hand: their settings are meant to stand.
     """
+    rows = [row for job in jobs for setting in job.settings for row in setting.methods]
+    shared, own = {key for row in rows for key in row.settings}, {row.name for row in rows}
+    for key, value in request.changes.items():
+        section, _, name = key.partition(".")
+        if (section == SHARED and name not in shared) or (section in METHODS and section not in own):
+            trained = f"; training.{name} is for all of them" if name in allowed_keys(("training",), {}) else ""
+            yield f"{key} = {value!r}: not used, since no method of this run takes it{trained}"
     params = read()
     run = run_section(params)
     if USER_STUDY not in (request.studies or run.studies):
@@ -150,14 +158,14 @@ def unused_settings(request: Request) -> Iterator[str]:
         dict(_entries(read_mapping(template() / "params.yaml", "sections"))),
         find_study(params, USER_STUDY),
     )
-    size, rows = study.sizes[request.size or run.size], request.methods or study.methods
+    size, labels = study.sizes[request.size or run.size], request.methods or study.methods
     for key, value in _entries(params):
         if value == shipped.get(key) or key in request.changes:
             continue
         section, _, name = key.partition(".")
         of_methods = [f"{one}.{name}" for one in ([*METHODS] if section == SHARED else [section])]
         others = {k: v for k, v in size.set.items() if k in of_methods}
-        for row in rows if section == "training" else ():
+        for row in labels if section == "training" else ():
             own = study.methods.get(row, {}).get(section, {})
             others |= {row: own[name]} if name in own else {}
         sets = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
@@ -207,6 +215,9 @@ def parse(arguments: list[str]) -> Request:
     fields = {key: changes.pop(key) for key in list(changes) if key in Request.model_fields and key != "changes"}
     names = {"studies": "study", "seeds": "seed", "methods": "method"}
     typed = {plural: one for plural, one in names.items() if one in changes}
+    for plural, one in typed.items():
+        if isinstance(changes[one], list):
+            raise InputError(f"{one} = {changes[one]!r}: must be one; several are {plural}=[...]")
     fields |= {plural: [changes.pop(one)] for plural, one in typed.items()}
     try:
         return check(Request, "", {**fields, "changes": changes})

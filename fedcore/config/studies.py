@@ -57,6 +57,8 @@ def _check_list(seeds: Any) -> Any:
     """Refuse a number: whether it would be one seed, or so many, is not clear."""
     if isinstance(seeds, int):
         raise ValueError("must be a list, for example [0,1,2]")
+    if isinstance(seeds, list) and any(seeds.count(seed) > 1 for seed in seeds):
+        raise ValueError("must name each seed once")
     return seeds
 
 

@@ -28,6 +28,11 @@ def test_a_command_without_a_study_has_one_that_fits_the_data(
     assert ask(words).studies == studies
 
 
+def unused(words: list[str]) -> list[str]:
+    request = ask([*words, "data.path=t.csv", "data.label=y"])
+    return [*unused_settings(request, plan_jobs(request)[1])]
+
+
 def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Edits that a study overrides are named, and a mistake in the file names the file."""
     text = (ROOT / "params.yaml").read_text().replace("name: digits", "name: table")
@@ -39,8 +44,14 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
     every, epochs = (
         f"params.yaml: {key}: not used, since study my_data sets" for key in ("run.every = 5", "training.epochs = 7")
     )
-    assert [*unused_settings(ask([]))] == [f"{every} 10; {ends}", f"{epochs} 2 for fedavg and 16 more; {ends}"]
-    assert [*unused_settings(ask(["run.every=4", "training.epochs=3"]))] == []
+    assert unused([]) == [f"{every} 10; {ends}", f"{epochs} 2 for fedavg and 16 more; {ends}"]
+    typed = ["run.every=4", "training.epochs=3", "methods=[local_only,fedavg]"]
+    assert unused([*typed, "fedavg.rounds=2", "methods.rounds=3", "fedavg.training.lr=0.1"]) == []
+    ends = "not used, since no method of this run takes it"
+    assert unused([*typed, "methods.lr=0.1", "fedprox.mu=0.1"]) == [
+        f"methods.lr = 0.1: {ends}; training.lr is for all of them",
+        f"fedprox.mu = 0.1: {ends}",
+    ]
     (tmp_path / "params.yaml").write_text(text.replace("every: 1", "every: 0"))
     assert refusal(lambda: plan_jobs(ask([]))).startswith("params.yaml: run.every = 0: must be at least 1")
     assert refusal(lambda: plan_jobs(ask(["run.every=-1"]))).startswith("run.every = -1: ")
@@ -94,6 +105,8 @@ def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPa
     ("word", "line"),
     [
         ("seeds=3", "seeds = 3: must be a list, for example [0,1,2]"),
+        ("seeds=[0,0,1]", "seeds = [0, 0, 1]: must name each seed once"),
+        ("seed=[0,1]", "seed = [0, 1]: must be one; several are seeds=[...]"),
         ("run.seeds=3", "run.seeds = 3: must be a list, for example [0,1,2]"),
         ("methods=a, b", "methods = 'a, b': must be a list, for example [a,b]"),
         ("studies=code", "studies = 'code': must be a list, for example [code]"),
