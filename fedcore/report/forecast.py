@@ -51,7 +51,7 @@ BOUNDS = (
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
 FINAL_FIT = (
-    "Traffic includes what prepares rows (fills, scale), also for methods that send nothing else.\n"
+    "Traffic includes fills and scale, also of rows that send nothing else; trees that grow send more.\n"
     "Not in the sum: fedcore promote trains once more on all rows. It says first how long."
 )
 

@@ -78,6 +78,7 @@ class DryRun(Graph):
         super().__init__(store, Inline(), accelerator=accelerator, together=together)
         self.count = count
         self.seconds = typical_seconds()
+        self.bounds = False  # whether a cached step counts with the seconds that it took
         self._method: Method | None = None
         self._model = 0
         self._sent: Mapping[int, int] = {}  # stage -> bytes of a message; models where it is not known
@@ -102,9 +103,9 @@ class DryRun(Graph):
         if deploys:
             deploy_models(self, method, fed, results[-1].state)
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
-        longer = {"rounds": times}
+        longer, bounds = {"rounds": times}, self.bounds or turns > TURNS
         steps = {
-            step.key: replace(step, wall=0.0 if step.cached else step.wall * longer.get(step.kind, 1.0))
+            step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0) if bounds or not step.cached else 0.0)
             for step in self.done
         }
         return Plan(steps, traffic * times, turns > TURNS)
@@ -239,9 +240,9 @@ def forecast(
         estimate = CostEstimate(study, label, len(new), cached, seconds, before + plan.traffic, unknown, plan.bound)
         return estimate.times(count, bound=count > 1)
 
-    for job, count, setting in (
-        (each, count, setting) for each, count in standing_for(jobs) for setting in each.settings
-    ):
+    planned = [*standing_for(jobs)]
+    dry_run.bounds = any(count > 1 for _, count in planned)
+    for job, count, setting in ((each, count, setting) for each, count in planned for setting in each.settings):
         partitioned = divide(dry_run, sources, job, setting)
         untried = (setting.study, setting.name) not in tuned
         tried = tuned.setdefault((setting.study, setting.name), {})

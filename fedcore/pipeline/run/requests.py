@@ -262,7 +262,7 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        line = run_method.summary_line(result, ready.job.criterion)
+        line = run_method.summary_line(result, ready.job.criterion, seeds)
         self.session.print_line(line, terminal=not self.request.prepared)
         if leading := self._say_so_far(ready, result):
             self.session.print_line(leading, terminal=not self.request.prepared)

@@ -11,12 +11,14 @@ import pytest
 from at_once import run_at_once
 from every_method import ROWS
 from federations import SGD, federation
+from project_params import refusal
 from signals import federation as signals
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.request import ask, plan_jobs
 from fedcore.core import training
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods.fedasa import fedasa
 from fedcore.pipeline import environment
@@ -95,6 +97,12 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(
     assert {key: step.kind for key, step in after.steps.items()} == computed
     assert all(step.cached for step in after.steps.values())
     assert not any(step.cached for step in before.steps.values())
+    assert not any(step.wall for step in after.steps.values())
+    if threats is None and name == "fedavg":  # a bound counts what is cached as not cached
+        bound = DryRun(store, 1)
+        bound.bounds = True
+        walls = {step.key: step.wall for step in steps.done}
+        assert {key: step.wall for key, step in bound.play(method, fed, 0, 1).steps.items()} == walls
     assert {step.kind for step in before.steps.values()} == {*computed.values()}
     if threats is None and name in ("code_ot", "fedavg", "lmf", "scaffold"):  # whose server sends as much as it gets
         assert before.traffic == after.traffic
@@ -116,13 +124,20 @@ def test_of_many_rounds_the_first_stand_for_all(project: Path, monkeypatch: pyte
     assert process_time() - start < 1
 
 
-def test_of_many_seeds_the_second_stands_for_all_later_ones(monkeypatch: pytest.MonkeyPatch):
+def test_of_many_seeds_the_second_stands_for_all_later_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _, jobs = plan_jobs(ask(["study=code", "methods=[fedavg,majority]", "seeds=[5,6,7,8,9]"]))
     runs = sum(len(setting.methods) for job in jobs for setting in job.settings)
     monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", runs)
     assert [(job.seed, count) for job, count in standing_for(jobs)] == [(seed, 1) for seed in (5, 6, 7, 8, 9)]
     monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", runs - 1)
     assert [(job.seed, count) for job, count in standing_for(jobs)] == [(5, 1), (6, 4)]
+
+    def refuse(dry_run: DryRun, *_: Any) -> None:
+        raise InputError(f"bounds: {dry_run.bounds}")
+
+    monkeypatch.setattr("fedcore.pipeline.run.forecast.divide", refuse)
+    assert refusal(list, forecast(jobs, Store(tmp_path), 1, None)) == "bounds: True"
+    assert refusal(list, forecast(jobs[:1], Store(tmp_path), 1, None)) == "bounds: False"
 
 
 def test_a_new_kind_of_step_is_refused(project: Path):

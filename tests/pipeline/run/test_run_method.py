@@ -69,6 +69,8 @@ def test_progress_counts_the_devices_of_the_table():
     result: Any = SimpleNamespace(table=table, metric=METRICS["accuracy"], name="x", steps=(), validation=0.5, row=row)
     line = summary_line(result, Criterion(least_test=20))
     assert line.split("x ", 1)[1].strip().startswith("own test 0.700 (worst 0.600), shared test 0.500 (worst 0.500)")
+    result.seed = 4
+    assert summary_line(result, Criterion(), [1, 4, 7]).endswith("[0 of 0 steps computed, seed 2 of 3]")
     assert "own test 0.750" in summary_line(result, Criterion(least_test=20, weigh="examples"))
     led = leader_of(result, Criterion(least_test=0))
     assert led is not None
