@@ -13,7 +13,9 @@ def report(run: Run) -> tuple[dict[str, bool], str]:
 
     Returns what to propose, and the answer.
     """
-    return outputs.report(run.params, run.jobs, run.results, run.session.store, run.writer, run.request.prepared)
+    return outputs.report(
+        run.params, run.jobs, run.results, run.session.store, run.writer, run.request.prepared, run.refusals
+    )
 
 
 @task("propose")

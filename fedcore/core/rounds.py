@@ -325,7 +325,8 @@ def receive(
         or not all(isinstance(part, Mapping) for part in combined[:2])
     ):
         wanted = "(server, messages) or (server, messages, report)"
-        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(combined)}")
+        cure = "one message for all is fc.to_everyone(names, message)"
+        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(combined)}; {cure}")
     require_tensors("the server's memory", combined[0])
     check_sent(combined[1], round_info)
     return combined if len(combined) == 3 else (*combined, Report())

@@ -13,7 +13,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import gains_of_settings
-from fedcore.results.chance import AtChance, Cause
+from fedcore.results.chance import Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -67,7 +67,8 @@ def headline(advice: Advice) -> str:
 def sentences(answer: Answer) -> list[str]:
     """Return an answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
     edited = [f"Edited tasks of this project took part: {join_words(answer.tasks)}."] if answer.tasks else []
-    return [*map(printable, _sentences(answer)), *edited]
+    refused = [printable(f"{label} has no result: {why}.") for label, why in answer.refused.items()]
+    return [*map(printable, _sentences(answer)), *edited, *refused]
 
 
 def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:
@@ -143,7 +144,10 @@ def _sentences(answer: Answer) -> Iterator[str]:
         if (gain := answer.over_all) is not None:
             yield f"Over all devices that have test rows: {_gain(criterion.metric, gain, 'devices')}."
     if answer.misses_rare:
-        yield RARE_CLASS.format(first.method if first.action is Action.USE else first.best)
+        row = str(first.method if first.action is Action.USE else first.best)
+        done = row in answer.weighing, answer.threshold
+        helps = (text for text, is_set in zip(RARE_CLASS, done, strict=True) if not is_set)
+        yield " ".join([f"{row} mostly predicts the common class.", *helps])
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
@@ -151,7 +155,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
     yield from _rivals(first, criterion, answer.stopped)
-    yield from _at_chance(answer.causes, answer.criterion)
+    yield from _at_chance(answer)
     if answer.stopped:
         (few, most), they = answer.seeds, "It" if len(answer.stopped) == 1 else "They"
         yield (
@@ -311,10 +315,10 @@ CAUSES = {
 """The likely cause why a row is no better than guessing, and what to do."""
 
 RARE_CLASS = (
-    "{} mostly predicts the common class. training.class_weights=balanced weighs the rare one. With two classes "
-    "run.threshold=validation also moves the threshold of promoted models."
+    "training.class_weights=balanced weighs the rare one.",
+    "With two classes run.threshold=validation also moves the threshold of promoted models.",
 )
-"""What helps a row that misses a rare class."""
+"""What helps a row that misses a rare class: weights and a threshold."""
 
 RARE = (
     "The probabilities tell something, but those of rare labels stay below 1/2. "
@@ -323,12 +327,14 @@ RARE = (
 """The same as COMMONEST where there are several labels."""
 
 
-def _at_chance(causes: Mapping[str, AtChance], criterion: Criterion) -> Iterator[str]:
+def _at_chance(answer: Answer) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
-    several = {Cause.COMMONEST: RARE} if criterion.guess == "rates" else {}
+    several = {Cause.COMMONEST: RARE} if answer.criterion.guess == "rates" else {}
     for cause, sentence in (CAUSES | several).items():
-        of_cause = {name: case for name, case in causes.items() if case.cause is cause}
+        of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
         if of_cause:
+            if of_cause.keys() <= answer.weighing:
+                sentence = sentence.replace(" or training.class_weights=balanced", "")
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
             named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
             yield f"{named} {be} no better than always guessing (loss {guess:.3g}). {sentence}"

@@ -102,6 +102,8 @@ class Answer:
     the gain of that row on training alone over all that have test data, with its interval over these, its `seeds`.
     tasks: the project's edited ones, which took part.
     misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
+    weighing, threshold: what is set already: the rows with class weights, and whether validation rows choose a
+    threshold. refused: rows that were typed and have no result -> why.
     """
 
     criterion: Criterion
@@ -118,6 +120,9 @@ class Answer:
     over_all: Gain | None = None
     tasks: tuple[str, ...] = ()
     misses_rare: bool = False
+    weighing: frozenset[str] = frozenset()
+    threshold: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def min_effect(self) -> float:

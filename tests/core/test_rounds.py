@@ -349,7 +349,7 @@ WRONG = {
     "no server": (lambda server, to_all: to_all, r"must return \(server, messages\) or .*, returned dict"),
     "four parts": (lambda server, to_all: (server, to_all, {}, {}), r".*returned \(dict, dict, dict, dict\)"),
     "no memory": (lambda server, to_all: (None, to_all), r".*returned \(NoneType, dict\)"),
-    "one message": (lambda server, to_all: (server, to_all["a"]), r".*returned \(dict, Message\)"),
+    "one message": (lambda server, to_all: (server, to_all["a"]), r".*returned \(dict, Message\); .* fc.to_everyone"),
     "a model": (lambda server, to_all: (server, {"a": {}}), r"the server's message to a in round 1: must be a Message"),
     "a stranger": (lambda server, to_all: (server, {"z": Message()}), r"the server's message to z in round 1: must be"),
     "nan": (

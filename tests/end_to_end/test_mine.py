@@ -61,6 +61,8 @@ def test_a_run_shows_the_preview_first_and_why_a_method_is_left_out(mine: Mine):
     (line,) = (line for line in out.splitlines() if "is left out" in line)
     assert line.strip().startswith("fedasa is left out: the server has 0 examples; ")
     assert "bearings and cwru alone give the server examples" in line
+    for answer in (out, (results(mine) / "report.html").read_text()):
+        assert "fedasa has no result: the server has 0 examples; " in " ".join(answer.split())
     assert [label for label in LABELS if f"{label} seed 0 " not in out] == []
 
 

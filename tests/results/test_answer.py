@@ -1,6 +1,7 @@
 """The rule that says what to do, on tables made so that the answer is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -285,6 +286,8 @@ def test_a_row_that_misses_a_rare_class_is_told_what_weighs_it():
     assert found.misses_rare
     assert "training.class_weights=balanced" in str(sentences(found))
     assert "More seeds" not in str(sentences(found))
+    done = str(sentences(replace(found, weighing=frozenset(["local_only", "code"]), threshold=True)))
+    assert "mostly predicts the common class.'" in done
     seen = pd.concat([made, rare, balanced.assign(value=0.93)], ignore_index=True)
     assert not answer(seen, CONTROLS, Criterion(auto=True)).misses_rare
 

@@ -153,12 +153,22 @@ def read_input(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequ
     return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(runs), tasks)
 
 
-def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> ComparisonInput:
-    """Return what results say that are not yet in folders."""
+def answer_results(
+    params: Mapping[str, Any], results: Iterable[Result], refused: Mapping[tuple[str, str], str]
+) -> ComparisonInput:
+    """Return what results say that are not yet in folders. refused: see :class:`fedcore.pipeline.run.requests.Run`."""
     listed = list(results)
     never = frozenset(result.row.label for result in listed if result.control)
     tasks = {task for result in listed for task in result.tasks}
-    return answer(params, [result.table for result in listed], [result.seconds for result in listed], never, tasks)
+    found = answer(params, [result.table for result in listed], [result.seconds for result in listed], never, tasks)
+    for (study, kind, name), of in found.answers.items():
+        own = [result for result in listed if (result.setting.study, result.setting.name) == (study, name)]
+        found.answers[study, kind, name] = replace(
+            of, refused={label: why for (other, label), why in refused.items() if why and other == study},
+            weighing=frozenset(one.row.label for one in own if one.row.training.class_weights != "none"),
+            threshold=any(one.setting.threshold is not None for one in own),
+        )  # fmt: skip
+    return found
 
 
 def answer(

@@ -143,15 +143,15 @@ def is_whole(params: Mapping[str, Any], jobs: Sequence[Job], study: str) -> bool
 
 def report(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], store: Store,
-    writer: RecordWriter, prepared: bool,
+    writer: RecordWriter, prepared: bool, refused: Mapping[tuple[str, str], str],
 ) -> tuple[dict[str, bool], str]:  # fmt: skip
     """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
 
-    Returns what to propose, as `comparison.proposals`, nothing of a stage of `dvc repro`, whose last one does; and the
-    answer in lines.
+    refused: see `comparison.answer_results`. Returns what to propose, as `comparison.proposals`, nothing of a stage of
+    `dvc repro`, whose last one does; and the answer in lines.
     """
     everything = [result for job in jobs for result in results[job.name]]
-    answered = comparison.answer_results(params, everything)
+    answered = comparison.answer_results(params, everything, refused)
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
         publish(f"answer {study}", text, f"{study}: what to do")
     print_answers(study_answers(answered.answers))

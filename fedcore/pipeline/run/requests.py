@@ -61,7 +61,8 @@ class TunedResult:
 class Run:
     """One run of a request.
 
-    results: for each job those of its methods, in order. refusals: the rows that were left out, which are named once.
+    results: for each job those of its methods, in order. refusals: by study and label, why a row has no result; "" if
+    it was not typed.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Run:
         self.results: dict[str, list[Result]] = {job.name: [] for job in jobs}
         self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
-        self._refusals: set[tuple[str, str]] = set()
+        self.refusals: dict[tuple[str, str], str] = {}
         self._tuned: dict[tuple[str, str, str], TunedResult] = {}
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
@@ -245,10 +246,10 @@ class Run:
         others = {row.label for setting in job.settings for row in setting.methods if not row.control}
         if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
-        if (job.study, method.label) not in self._refusals:
-            self._refusals.add((job.study, method.label))
+        if (job.study, method.label) not in self.refusals:
             reason = str(refused).removeprefix(f"{method.label}: ").removesuffix(f" (method {method.label})")
             self.session.print_line(f"  {method.label} is left out: {reason}")
+            self.refusals[job.study, method.label] = reason if method.label in (self.request.methods or ()) else ""
 
     def record(self, ready: ReadySetting, result: Result) -> None:
         """Keep a result, write it to the record, and print it in a line."""
