@@ -179,7 +179,7 @@ def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
     row = new.advice.method if new.advice.action is Action.USE else new.advice.best
     if new.worst_value is not None:
         alone = "" if new.worst_alone is None else f"; with {ANOTHER} {metric.value(new.worst_alone)}"
-        yield f"{row} does worst on {new.worst}: {_named(criterion, new.worst_value)}{alone}."
+        yield f"Among left-out devices {row} does worst on {new.worst}: {_named(criterion, new.worst_value)}{alone}."
     if new.advice.action is not Action.UNSURE:
         yield "This holds for new devices like these. A device unlike them may do worse."
     uncounted = (*counted.few, *counted.one_class)
