@@ -266,6 +266,8 @@ def _problems(
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
     counted = "though all count" if counts_in.everyone else "left out of means (run.least_test)"
     seed = "" if expected is not None else " with this seed"
+    if expected is not None and {*few_tests} != {*sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]}:
+        seed = " to expect over seeds (the table is one draw)"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],

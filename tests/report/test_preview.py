@@ -215,6 +215,11 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
 def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     given = sites(tmp_path, {f"s{k:02d}": 40 for k in range(20)})
     assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
+    of_means = "left out of means (run.least_test): 1 of 2 devices: b"
+    shown = preview(**sites(tmp_path, {"a": 130, "b": 122}), width=140)  # 19.5 to expect; the table has 20
+    assert f"fewer than 20 test examples to expect over seeds (the table is one draw), {of_means}" in shown
+    shown = preview(**sites(tmp_path, {"a": 130, "b": 60}), width=140)
+    assert f"fewer than 20 test examples, {of_means}" in shown
     sizes = {f"s{k:02d}": 12 if k < 9 else 40 for k in range(30)}
     alone = sites(
         tmp_path, sizes, y=lambda rows: np.where(rows["who"] > "s27", "p", rows["y"]),
