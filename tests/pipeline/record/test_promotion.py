@@ -125,7 +125,8 @@ def test_a_final_fit_is_compared_by_the_score_of_its_study(client: Any, make: Ma
     candidate = make([0.7, 0.6, 0.8])
     found = promotion.compare(client, candidate)
     assert found.better == better
-    assert f"version {final.version}, the final fit of version {first.version}?" in str(found)
+    verdict = {"yes": "is better than", "no": "is not better than"}[better]
+    assert f") {verdict} the champion, version {final.version} (final fit of version {first.version}). R" in str(found)
     promotion.promote(client, candidate)
     assert promotion.compare(client, final).better == {"yes": "no", "no": "yes"}[better]
 
@@ -158,7 +159,7 @@ def test_a_final_fit_is_named_when_it_is_promoted(client: Any, make: Make):
     promotion.promote(client, finals[0])
     assert promotion.compare(client, first).promoted_as(finals[0]).endswith(", is the champion")
     said = promotion.compare(client, second).promoted_as(finals[1])
-    assert "? yes; +20.0" in said
+    assert "). Reason: +20.0" in said
     assert said.endswith(f"; its final fit, version {finals[1].version}, promoted")
 
 
