@@ -168,7 +168,8 @@ def ui() -> None:
         links += [
             (printable(title), page + path) for title, path in mlflow_links.links(record.client, record.experiment)
         ]
-        end = "MLflow asks for user {}, password {}; Ctrl-C ends both".format(*password.split(":"))
+        end = "MLflow asks for user {}, password {}; Ctrl-C ends it".format(*password.split(":"))
+        end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
         width = max(len(title) for title, _ in links)
         print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
         try:
