@@ -10,6 +10,7 @@ import functools
 import pickle
 import sys
 import sysconfig
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -71,6 +72,9 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
             if not spread or isinstance(error, InputError):
                 raise
         plain, again = _build(net, start), _build(net, start)
+    shares = first["predictions 0"]
+    if outputs[-1] > 1 and bool((shares >= 0).all()) and _close(shares.sum(-1), torch.ones(shares.shape[:-1])):
+        warnings.warn("net: ends in a softmax, and the loss takes another one; return logits instead", stacklevel=3)
     kept = list_values(*roots)
     if {id(part) for part in plain.parameters() if part.requires_grad} & {*map(id, again.parameters())}:
         raise InputError("gives the same parameters at each call; it must make new ones")

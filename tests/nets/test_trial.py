@@ -423,6 +423,16 @@ REFUSED = {
 }  # fmt: skip
 
 
+class Shares(Two):
+    def forward(self, x):
+        return super().forward(x).softmax(-1)
+
+
+def test_a_softmax_at_the_end_is_warned_of():
+    with pytest.warns(UserWarning, match="ends in a softmax, .* return logits"):
+        own(Shares)
+
+
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
 def test_what_cannot_be_right_is_refused_in_one_line(kind):
     with pytest.raises(InputError, match=REFUSED[kind]) as refusal:

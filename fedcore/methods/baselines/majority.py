@@ -29,7 +29,10 @@ COUNTS = "counts"
 """The entry of an update: how many labelled training examples a device has of each class, (K,) int64; of numbers their
 sum and how many they are, (2,) float64 (`LabelKind.tally`)."""
 
-UNUSABLE = "majority: this net does not end in the bias of its output, which the control sets; drop this row"
+UNUSABLE = (
+    "majority: this net does not end in the bias of its output, which the control sets; a net must return logits, "
+    "without a softmax"
+)
 
 
 @control
