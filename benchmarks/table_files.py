@@ -104,7 +104,7 @@ def differences(number: int, folder: Path, strict: bool = False) -> list[str]:
 
 
 def _trains(dataset: Dataset) -> Mapping[str, Any]:
-    return training(partition(dataset, name="by_device", seed=0))
+    return training(partition(dataset, name="by_device", seed=0, hold_out="stable"))
 
 
 def _federations(first: Dataset, second: Dataset, scale: str) -> list[str]:
@@ -113,7 +113,7 @@ def _federations(first: Dataset, second: Dataset, scale: str) -> list[str]:
     if not first.train.x.nan_to_num(-1).equal(second.train.x.nan_to_num(-1)) or not first.train.y.equal(second.train.y):
         return ["inputs or labels"]
     (one, shared), (other, also) = (
-        splits(of, partition(of, name="by_device", seed=0), scale) for of in (first, second)
+        splits(of, partition(of, name="by_device", seed=0, hold_out="stable"), scale) for of in (first, second)
     )
     same = shared.x.equal(also.x) and all(one[who].train.x.equal(other[who].train.x) for who in one)
     return [] if same and one.keys() == other.keys() else ["the devices' examples"]
