@@ -133,6 +133,10 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     first = "preview" if empty or times else "run"
     kind = "a project and git repository" if versioned else "a project"
     print(f"{folder}: {kind}; next: cd {folder} && fedcore {first}")
+    for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
+        column: Any = training[0][named] if named is not None and len(training) == 1 else ()
+        if len(column) > FEW_VALUES and column.nunique() == len(column) and column.dtype.kind != "f":
+            print(f"{option} = {named!r}: another value in each row, as an identifier has; name another column?")
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
     if empty:
@@ -197,7 +201,8 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     spans = (numbers.max() - numbers.min()).loc[lambda span: span > 0]
     changes: list[tuple[str, Any, str]] = []
     if len(spans) > 1 and spans.max() > SPREAD * spans.min():
-        changes.append(("federation.scale", "common", f"columns span {spans.min():.4g} to {spans.max():,.0f}"))
+        why = f"{spans.idxmin()!r} spans {spans.min():.4g}, {spans.idxmax()!r} {spans.max():,.0f}"
+        changes.append(("federation.scale", "common", why))
     y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
     shares = y.value_counts(normalize=True)
     if not (1 < len(shares) <= FEW_VALUES and shares.iloc[0] > LARGEST):

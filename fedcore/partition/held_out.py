@@ -44,7 +44,9 @@ def hold_out_shared(
     expected = shared_test * marked
     all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
     if shared_test > 0 and not all_on_new_sites and (expected < 0.5 or not len(shared)):
-        raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
+        one_each = "each has a device of its own (data.device); name a column whose values repeat"
+        cure = one_each if len(pools) == len(labels) > 1 else "raise it"
+        raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; {cure}")
     return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
 
 

@@ -315,6 +315,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
     if numbered := ",".join(table["column"][whole]):
         lines.append(f"{numbered}: another whole number in each row; if it is an identifier: data.ignore=[{numbered}]")
+    y = dataset.train.y
+    if dataset.task.standardised and schema.label and not (y % 1).any() and len({*y.tolist()}) == len(y):
+        lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")
     lines += _coarse(table, setting.federation["scale"])
     lines += _copies(dataset, divided) + (_whose(dataset, table) if dataset.ids is None else [])
     alike = {name.rstrip("0123456789") for name in schema.inputs}  # as the columns word0, word1, ... are named

@@ -164,13 +164,20 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     assert (params["federation"]["scale"], params["training"]["class_weights"]) == ("common", "balanced")
     assert (params["run"]["positive"], params["run"]["threshold"]) == ("yes", "validation")
     assert params["data"]["ignore"] == ["alarm"]
-    assert re.search(r"^  scale: common +# columns span 0.8571 to 49$", text, re.M)
+    assert re.search(r"^  scale: common +# 'load' spans 0.8571, 'heat' 49$", text, re.M)
     assert "params.yaml: training.class_weights = balanced, since 'yes' has 5.0% of the rows" in capsys.readouterr().out
     even = tmp_path / "even.csv"
     rows.assign(fault=[*["yes", "no"] * 100], heat=0.0).to_csv(even, index=False)
     main(["init", str(tmp_path / "other"), "--data", str(even), "--label", "fault"])
     params = YAML(typ="safe").load(tmp_path / "other" / "params.yaml")
     assert (params["federation"]["scale"], params["run"]["threshold"]) == ("none", "half")
+    assert "another value in each row" not in capsys.readouterr().out
+    rows.assign(row=rows.index, name=rows.index.astype(str) + "x").to_csv(even, index=False)
+    main(["init", str(tmp_path / "ids"), "--data", str(even), "--label", "row", "--device", "name"])
+    said = capsys.readouterr().out
+    assert said.count("another value in each row, as an identifier has") == 2
+    assert "--label = 'row': " in said
+    assert "--device = 'name': " in said
     assert "ignore" not in params["data"]
 
 

@@ -100,6 +100,9 @@ def test_small_devices_are_dropped_if_asked():
     data = dataset(LABELS, owners)
     asked = {**SETTINGS, "name": "by_device", "min_size": 13}
     assert "'few' has 12 examples and 1 more devices have too few" in refusal(data, **asked)
+    named = dataset(LABELS, [f"row {i}" for i in range(200)])
+    said = refusal(named, **asked, hold_out="stable")
+    assert said.endswith("of 200; each has a device of its own (data.device); name a column whose values repeat")
     made = partition(data, **asked, drop_small=True)
     assert made.names == ("b", "c")
     assert {owners[i] for i in made.shared} == {"b", "c"}

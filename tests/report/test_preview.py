@@ -250,6 +250,9 @@ def test_dropped_devices_are_named(tmp_path: Path):
     assert "2 classes of y, 2 devices" in text
     assert "are dropped" not in preview(**given, exclude=["tiny", "small"])
     assert "left out by data.exclude: tiny, small" in preview(**given, exclude=["tiny", "small"])
+    assert "identifier has" not in text
+    numbered = sites(tmp_path, {"a": 40, "b": 40}, y=lambda rows: np.arange(80) + 7)
+    assert "y, the label: another whole number in each row, as an identifier has" in preview(**numbered)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
