@@ -117,7 +117,7 @@ def keep_champion(name: str, files: Path, runs: Iterable[tuple[Run, Path | None]
 
 def is_new_clone() -> bool:
     """Tell whether DVC has brought runs to a project that has no record."""
-    database = Path(os.environ["MLFLOW_TRACKING_URI"].partition("sqlite:///")[2] or ".")
+    database = Path(os.environ.get("MLFLOW_TRACKING_URI", environment.TRACKING).partition("sqlite:///")[2] or ".")
     places = (Path.cwd(), f"pipeline/federate/*/{RECORD}/*"), (environment.HOME, f"{CHAMPIONS}/*/{RECORD}/*")
     return not database.exists() and any(next(folder.glob(pattern), None) for folder, pattern in places)
 
