@@ -86,7 +86,7 @@ def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str)
     columns = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
     rows = [["s", "d", "base", "m", 0, 0, 1, name, "test", "accuracy", 0.5]]
     table = read_device_table(device_table(pd.DataFrame(rows, columns=columns)))
-    assert table.loc[name, "test.accuracy"] == 0.5
+    assert table.loc[name, "test/accuracy"] == 0.5
 
 
 @pytest.mark.slow
