@@ -402,7 +402,8 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
     """
     scored = {n: device if fed.scoring.train else drop_training_data(device) for n, device in fed.devices.items()}
     groups, calls = deployments(method, fed, state), {}
-    parts = 2 * getattr(execute, "capacity", int)() // len(groups)  # two for each process: the first takes longer
+    processes = getattr(execute, "capacity", int)()
+    parts = 2 * processes // len(groups) if processes > 1 else 1  # two for each process: the first takes longer
     for names, what in groups:
         size = min(TOGETHER, max(FEWEST, math.ceil(len(names) / max(parts, 1))))
         for first in range(0, len(names), size):
