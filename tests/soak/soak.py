@@ -85,7 +85,8 @@ class Soak:
 
     def forget(self) -> None:
         """Delete all that flows leave, but for the server."""
-        for path in ("runs", "mlruns", "mlflow.db", ".fedcore/steps", ".fedcore/blobs", ".fedcore/journal.jsonl"):
+        of_cache = (".fedcore/steps", ".fedcore/blobs", ".fedcore/journal.jsonl")
+        for path in ("runs", "mlruns", "champions", "mlflow.db", *of_cache):
             place = self.project.folder / path
             if place.is_dir():
                 shutil.rmtree(place)
