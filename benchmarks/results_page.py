@@ -40,8 +40,9 @@ from fedcore.results.claims import Rule, number_of, read_rule
 
 HEAD = """# What holds of the four papers
 
-CODE and ST-LF could be tested: in most settings a simpler rule is as accurate, for CODE at more traffic. DFL and FedASA
-are open. Most of DFL's cases were not run. FedASA's baseline, local training, is far better here than in the paper.
+CODE and ST-LF could be tested: in most settings a simpler rule is as accurate; CODE's needs more traffic. DFL and
+FedASA are open. Most of DFL's cases were not run. FedASA's baseline, local training, is far better here than in the
+paper.
 
 ![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
 
@@ -60,12 +61,12 @@ seeds, 15 % with five.
 
 SIGNS = """● as in the paper, ◐ in part, ○ other, ? not printed (not the dots of the plot).
 
-A claim is tested where the baseline that it names has an accuracy within .03 of the paper's; without a printed number
-another baseline of that study must be near. Bytes, energy and bounds need no baseline.
+A claim is tested where its baseline is within .03 of the paper's accuracy. If the paper prints none, another baseline
+of that study must be near. Bytes, energy and bounds need no baseline.
 
 ## In short
 
-*Instead* also names controls, such as `most_similar`, which a run never recommends.
+*Instead* also names controls, such as `most_similar`: a run scores them, its answer does not recommend them.
 """
 
 FOOT = """## More
