@@ -140,7 +140,9 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
     try:
         there = engine.call(users_values, *given)
     except AttributeError as error:  # of a cached function of the program, which has no pickle
-        return str(error).split("'")[2]
+        if lacks := str(error).partition("Can't get attribute '")[2]:
+            return lacks.partition("'")[0]
+        raise
     return next((path for path in {**here, **there} if here.get(path) != there.get(path)), None)
 
 

@@ -10,9 +10,7 @@ there are devices: `eta` is divided by the number of devices that take part, as 
 `base_score` is fixed, at the logit or the number 0, since xgboost would estimate it from each device's labels.
 
 Departures: several classes and several labels, where Flower's has one sum of trees; models are binary JSON (ubj).
-
-Two controls train on the rows of all devices together, which only a simulation holds: what a federation leaves on the
-table. The devices run trees or a linear net, whatever `net` says.
+The devices run trees, whatever `net` says.
 """
 
 import json
