@@ -40,9 +40,9 @@ from fedcore.results.claims import Rule, number_of, read_rule
 
 HEAD = """# What holds of the four papers
 
-CODE and ST-LF could be tested: in most settings a simpler rule is as accurate; CODE's needs more traffic. DFL and
-FedASA are open. Most of DFL's cases were not run. FedASA's baseline, local training, is far better here than in the
-paper.
+CODE and ST-LF could be tested: in most settings a simpler rule is as accurate; in CODE's place it needs more traffic.
+DFL and FedASA are open. Most of DFL's cases were not run. FedASA's baseline, local training, is far better
+here than in the paper.
 
 ![the lead of each method on its rivals, a dot for each setting](pictures/results.svg)
 
