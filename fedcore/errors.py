@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 row, 2,000 rows."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 class InputError(OneLine, ValueError):
     """Input that cannot be used. The message: which key, which value, what is allowed.
 

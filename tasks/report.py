@@ -2,13 +2,13 @@
 
 from fedcore.pipeline.orchestration.task_runs import task
 from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.result import PromotionCandidate
+from fedcore.pipeline.record.result import Evidence, PromotionCandidate
 from fedcore.pipeline.run import outputs
 from fedcore.pipeline.run.requests import Run
 
 
 @task("report")
-def report(run: Run) -> tuple[dict[str, bool], str]:
+def report(run: Run) -> tuple[dict[str, Evidence], str]:
     """Print the answers, leave them on Prefect's page, write tables and the page.
 
     Returns what to propose, and the answer.
@@ -19,6 +19,6 @@ def report(run: Run) -> tuple[dict[str, bool], str]:
 
 
 @task("propose")
-def propose(run: Run, configs: dict[str, bool]) -> list[tuple[Origin, PromotionCandidate]]:
+def propose(run: Run, configs: dict[str, Evidence]) -> list[tuple[Origin, PromotionCandidate]]:
     """Propose the models of configurations; returns those whose final fit is to be promoted, with what made them."""
     return run.propose(configs)

@@ -21,7 +21,7 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import models, promotion
 from fedcore.pipeline.record.contents import about_data, user_tags
 from fedcore.pipeline.record.registry import CANDIDATE, PERSONAL, SIMULATED
-from fedcore.pipeline.record.result import StudyOnData, rule_of
+from fedcore.pipeline.record.result import CERTAIN, StudyOnData, rule_of
 from fedcore.pipeline.record.runs import Record, has_result
 
 RECIPE = "recipe"
@@ -65,7 +65,7 @@ def record(field_run: FieldRun) -> list[str]:
             },
         )  # fmt: skip
         keeper.close(run, result)
-    return [proposal.line for proposal in keeper.propose({config: True}, rule_of(read()))[0]]
+    return [proposal.line for proposal in keeper.propose({config: CERTAIN}, rule_of(read()))[0]]
 
 
 def find_answer(model_name: str) -> tuple[MethodConfig, int]:

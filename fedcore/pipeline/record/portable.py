@@ -17,12 +17,12 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.record import models, promotion, seals
 from fedcore.pipeline.record.contents import DEVICES, FOLDS, ROUNDS, metrics, tables_tag, user_tags
 from fedcore.pipeline.record.registry import CHAMPION, FINAL_FIT_OF, STUDY_RUN
-from fedcore.pipeline.record.result import StudyOnData
+from fedcore.pipeline.record.result import CERTAIN, Evidence, StudyOnData
 from fedcore.pipeline.record.runs import Record
 from fedcore.pipeline.record.tracked import CHAMPIONS, FILES, MODELS, RECORD, RUN
 
 
-def restore(record: Record, studies: Path) -> dict[str, bool]:
+def restore(record: Record, studies: Path) -> dict[str, Evidence]:
     """Write all runs, and register the champions; returns the configurations of the proposed ones.
 
     studies: the folder with the results of each study.
@@ -31,7 +31,7 @@ def restore(record: Record, studies: Path) -> dict[str, bool]:
     for card in sorted(studies.glob(f"*/{RECORD}/*/{RUN}")):
         run = _write(record, card.parent)
         if (card.parent / MODELS).is_dir():
-            proposed[run.data.tags["fedcore.config"]] = True
+            proposed[run.data.tags["fedcore.config"]] = CERTAIN
     for champion in sorted((environment.HOME / CHAMPIONS).glob(f"*/{RECORD}")):
         studied, *final = sorted(champion.iterdir())
         version = record.version_of(_write(record, studied))

@@ -42,6 +42,7 @@ from fedcore.pipeline.record.registry import (
     FINAL_FIT_OF,
     PREVIOUS,
     PROPOSAL,
+    SEEDS,
     SHOWN,
     STUDY_RUN,
     WHY,
@@ -52,7 +53,7 @@ from fedcore.pipeline.record.registry import (
     standing_proposal,
     study_run,
 )
-from fedcore.pipeline.record.result import Rule
+from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
 from fedcore.results.criterion import half_width
 from fedcore.results.summary import SPLITS
 
@@ -103,14 +104,22 @@ def study_version(client: MlflowClient, version: ModelVersion) -> ModelVersion |
 
 
 def mark_candidate(
-    client: MlflowClient, version: ModelVersion, rule: Rule | None = None, shown: bool = True
+    client: MlflowClient, version: ModelVersion, rule: Rule | None = None, evidence: Evidence = CERTAIN
 ) -> Proposal:
     """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep.
 
-    shown: whether the answer recommends it; where there is no champion, a tag says that it does not.
+    One that the answer does not recommend does not replace a candidate of more seeds on the same data; where there is
+    no champion, a tag says that it is not recommended.
     """
+    before = alias(client, version.name, CANDIDATE)
+    seeds = max(evidence.seeds, int(version.tags.get(SEEDS, 0)))
+    client.set_model_version_tag(version.name, version.version, SEEDS, str(seeds))
+    version = client.get_model_version(version.name, version.version)
+    same = before is not None and before.tags.get(DATA) == version.tags.get(DATA)
+    if before and same and not evidence.shown and int(before.tags.get(SEEDS, 0)) > seeds:
+        return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
-    if proposal.champion is None and not shown:
+    if proposal.champion is None and not evidence.shown:
         client.set_model_version_tag(version.name, version.version, SHOWN, "no")
         proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)

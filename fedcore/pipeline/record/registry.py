@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedcore.errors import InputError, printable
+from fedcore.errors import InputError, plural, printable
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -36,6 +36,9 @@ FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 
 BEFORE_DRIFT = "fedcore.before_drift"
 """The tag of a champion from whose training rows those of later runs have drifted: the last run before."""
+
+SEEDS = "fedcore.seeds"
+"""The tag of a candidate: over how many seeds the study ran that proposed it."""
 
 SHOWN = "fedcore.shown"
 """The tag of a first champion, or one proposed as such, that the answer did not recommend: no."""
@@ -155,12 +158,16 @@ def choose(catalogue: Mapping[str, Versions], asked: str | None) -> tuple[str, s
 
 @dataclass(frozen=True)
 class Proposal:
-    """better: "yes", "no", "not comparable", or "" if there is no champion. why: the numbers, or the difference."""
+    """better: "yes", "no", "not comparable", or "" if there is no champion. why: the numbers, or the difference.
+
+    stays: the candidate of more seeds that this version does not replace; it is then not compared.
+    """
 
     version: AnyVersion
     champion: AnyVersion | None
     better: str
     why: str
+    stays: AnyVersion | None = None
 
     def __str__(self) -> str:
         if self.champion is None:
@@ -184,11 +191,15 @@ class Proposal:
     @property
     def accepted(self) -> bool:
         """Whether the nightly rule promotes it: if it is better than the champion, or there is none."""
-        return not self.of_champion and self.better in ("", "yes")
+        return not self.of_champion and self.better in ("", "yes") and self.stays is None
 
     @property
     def advice(self) -> str:
         """What to say of it if it is not promoted."""
+        if (stays := self.stays) is not None:
+            few, many = (plural(int(of.tags[SEEDS]), "seed") for of in (self.version, stays))
+            name = f"version {stays.version} ({describe(stays)})"
+            return f"{self._what} is not proposed: {few} cannot say. The candidate is still that of {many}, {name}"
         if self.of_champion:
             return str(self)
         command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"

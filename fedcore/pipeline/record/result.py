@@ -107,6 +107,17 @@ class PromotionCandidate:
     run: str
 
 
+class Evidence(NamedTuple):
+    """Why a model is proposed: over how many seeds its study ran, and whether the answer recommends it."""
+
+    seeds: int = 0
+    shown: bool = True
+
+
+CERTAIN = Evidence()
+"""Why a model is proposed that no study compares: nothing else is."""
+
+
 class Notice(NamedTuple):
     """A line about a model, and the event that it reports, if any (fedcore/config/nightly.py)."""
 

@@ -95,6 +95,7 @@ from fedcore.pipeline.record.registry import (
 )
 from fedcore.pipeline.record.result import (
     ComparedRequest,
+    Evidence,
     Notice,
     PreparedData,
     PromotionCandidate,
@@ -402,12 +403,12 @@ class Record:
         return version
 
     def propose(
-        self, configs: Mapping[str, bool], rule: Rule, promote: bool = False, final_fit: bool = False
+        self, configs: Mapping[str, Evidence], rule: Rule, promote: bool = False, final_fit: bool = False
     ) -> tuple[list[Notice], list[PromotionCandidate]]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns notices of
         them, and those to be promoted by a final fit that is not there yet.
 
-        See :mod:`fedcore.pipeline.record.promotion`. configs: whether the answer recommends each. promote: those that
+        See :mod:`fedcore.pipeline.record.promotion`. configs: why each is proposed. promote: those that
         are better, by their final fit or as they are.
         """
         notices, candidates = [], []
@@ -478,7 +479,7 @@ class Record:
             self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
         return [Notice(line, "promoted")]
 
-    def _versions(self, configs: Mapping[str, bool]) -> list[tuple[ModelVersion, str]]:
+    def _versions(self, configs: Iterable[str]) -> list[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
         for config in configs:

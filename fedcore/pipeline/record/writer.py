@@ -30,7 +30,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.result import Notice, PromotionCandidate, Result, Rule
+from fedcore.pipeline.record.result import Evidence, Notice, PromotionCandidate, Result, Rule
 
 if TYPE_CHECKING:
     from fedcore.pipeline.record.runs import Record
@@ -94,7 +94,7 @@ class RecordWriter:
         self._submit(write, "check_drift", store, result)
 
     def propose(
-        self, configs: Mapping[str, bool], rule: Rule, promote: bool = False, final_fit: bool = False
+        self, configs: Mapping[str, Evidence], rule: Rule, promote: bool = False, final_fit: bool = False
     ) -> list[PromotionCandidate]:
         """Propose the versions of configurations' runs once all before is written; returns those to be fitted finally.
 

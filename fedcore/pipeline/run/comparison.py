@@ -33,7 +33,7 @@ from fedcore.pipeline.files import (
     SUMMARY,
     TABLE,
 )
-from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Result, StudyOnData
+from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
@@ -377,10 +377,8 @@ def new_device_numbers(
     return numbers
 
 
-def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> dict[str, bool]:
-    """Return the configurations of the runs to propose as champions, one for each study and setting, in their order.
-
-    The values tell whether the answer recommends it.
+def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> dict[str, Evidence]:
+    """Return the configurations of the runs to propose as champions, one for each study and setting, and why.
 
     It is the row that the answer recommends, or if nothing can be said the one with the best mean over seeds on
     the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
@@ -398,7 +396,7 @@ def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> 
         name = advised.get(setting_key) or max(scored, key=lambda name: scores[name] or 0.0, default=None)
         if name in rows:
             config = min(rows[name], key=lambda run: run["seed"])["config"]
-            chosen[config] = advised.get(setting_key) is not None
+            chosen[config] = Evidence(len(rows[name]), advised.get(setting_key) is not None)
     return chosen
 
 

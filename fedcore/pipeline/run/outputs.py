@@ -26,7 +26,7 @@ from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import PAGE
-from fedcore.pipeline.record.result import Result, StudyOnData, digest, rule_of
+from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
@@ -104,7 +104,7 @@ def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Sto
 def write_run(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], inputs: comparison.ComparisonInput,
     store: Store, writer: RecordWriter,
-) -> dict[str, bool]:  # fmt: skip
+) -> dict[str, Evidence]:  # fmt: skip
     """Write, compare and print the results of a run outside of `dvc repro`; returns what to propose, as `proposals`."""
     everything = [result for job in jobs for result in results[job.name]]
     print_summary(inputs.summary)  # before pictures and pages, which take longer
@@ -144,7 +144,7 @@ def is_whole(params: Mapping[str, Any], jobs: Sequence[Job], study: str) -> bool
 def report(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], store: Store,
     writer: RecordWriter, prepared: bool, refused: Mapping[tuple[str, str], str],
-) -> tuple[dict[str, bool], str]:  # fmt: skip
+) -> tuple[dict[str, Evidence], str]:  # fmt: skip
     """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
 
     refused: see `comparison.answer_results`. Returns what to propose, as `comparison.proposals`, nothing of a stage of

@@ -25,7 +25,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.record import tracked
 from fedcore.pipeline.record.origin import Origin, origin_of
-from fedcore.pipeline.record.result import PreparedData, PromotionCandidate, Result, rule_of
+from fedcore.pipeline.record.result import Evidence, PreparedData, PromotionCandidate, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
@@ -281,7 +281,7 @@ class Run:
         seeds = [job.name for job in self.jobs if job.study == ready.job.study]
         return len(seeds) > 1 and ready.job.name == seeds[0]
 
-    def propose(self, configs: Mapping[str, bool]) -> list[tuple[Origin, PromotionCandidate]]:
+    def propose(self, configs: Mapping[str, Evidence]) -> list[tuple[Origin, PromotionCandidate]]:
         """Propose models; returns those whose final fit is to be promoted, with what made them.
 
         First their training rows are compared with those of the champion.

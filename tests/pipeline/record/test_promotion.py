@@ -31,6 +31,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
+from fedcore.pipeline.record.result import CERTAIN, Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -65,11 +66,11 @@ def champion(client: Any, version: Any) -> str | None:
     return found and str(found.version)
 
 
-def propose(client: Any, version: Any, promote: bool) -> str:
+def propose(client: Any, version: Any, promote: bool, evidence: Evidence = CERTAIN) -> str:
     """Propose a version as the record does; returns the line about it."""
     record: Any = SimpleNamespace(client=client, lock=nullcontext(), _versions=lambda _: [(version, "")])
     rule: Any = None
-    ((notice,), _) = runs.Record.propose(record, {"": True}, rule, promote)
+    ((notice,), _) = runs.Record.propose(record, {"": evidence}, rule, promote)
     assert (notice.event == "promoted") == ("promoted" in notice.line)
     return str(notice.line)
 
@@ -192,12 +193,25 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
     """Its final fit too; a later one is better than a champion."""
     words, first = "no gain over local training shown", make([0.5])
     final = make([0.5], of=first)
-    assert words in promotion.mark_candidate(client, first, shown=False).advice
+    assert words in promotion.mark_candidate(client, first, evidence=Evidence(1, False)).advice
     promotion.promote(client, final)
     found = promotion.alias(client, first.name, registry.CHAMPION)
     assert found is not None
     assert words in registry.describe(found)
-    assert words not in promotion.mark_candidate(client, make([0.7]), shown=False).advice
+    assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(1, False)).advice
+
+
+def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: Make):
+    first, quick = make([0.5]), make([0.7])
+    propose(client, first, False, Evidence(3, False))
+    line = propose(client, quick, True, Evidence(1, False))
+    assert f" version {quick.version} (a, seed 0) is not proposed: 1 seed cannot say. The candidate is still " in line
+    assert line.endswith(f"of 3 seeds, version {first.version} (a, seed 0, no gain over local training shown)")
+    assert champion(client, first) is None
+    for other, evidence in (
+        (make([0.7]), Evidence(3, False)), (make([0.6]), Evidence(1)), (make([0.7], data="new"), Evidence(0, False)),
+    ):  # fmt: skip
+        assert "no champion yet" in propose(client, other, False, evidence)
 
 
 def test_what_is_not_there_is_named(client: Any, make: Make):
