@@ -13,6 +13,7 @@ from uuid import UUID
 
 import torch
 from prefect import Flow, get_client, get_run_logger, runtime
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
 from prefect.client.schemas.objects import State
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -61,6 +62,8 @@ def prefect_server() -> Iterator[None]:
     process ended, nothing else reads them, and each flow would wait up to a second at its end for their thread.
     """
     own = {} if "PREFECT_API_URL" in os.environ else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    if own:
+        try_again()
     with server.lease():
         refresh_global_settings_context()
         hide_errors()
@@ -71,6 +74,15 @@ def prefect_server() -> Iterator[None]:
                 if error.response.status_code < 500:
                     raise
                 raise Failed(server.failure(error.response.status_code)) from None
+
+
+def try_again() -> None:
+    """Let every client of Prefect wait for a server that is started again, also in its first request.
+
+    A new client, such as an artifact's, gives up at once where it has not connected before, in a traceback.
+    """
+    for client in (PrefectHttpxAsyncClient, PrefectHttpxSyncClient):
+        client._has_connected = property(lambda _: True, lambda _, __: None)  # type: ignore[assignment]
 
 
 def hide_errors() -> None:

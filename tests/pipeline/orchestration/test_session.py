@@ -1,5 +1,6 @@
 """Sessions: heartbeats; engines; what Prefect's database keeps."""
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
@@ -7,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
 from prefect.context import refresh_global_settings_context
 from prefect.logging import disable_run_logger
 from prefect.server.database.orm_models import Base
@@ -39,6 +42,32 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     refresh_global_settings_context()
+
+
+def test_a_new_client_waits_for_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        tries.append(request.url.path)
+        if len(tries) % 3:
+            raise httpx.ConnectError("All connection attempts failed")
+        return httpx.Response(200)
+
+    async def ask() -> int:
+        async with PrefectHttpxAsyncClient(transport=httpx.MockTransport(answer)) as client:
+            return (await client.get("http://127.0.0.1:1/api")).status_code
+
+    async def no_wait(_: float) -> None: ...
+
+    monkeypatch.setattr("prefect.client.base.time.sleep", lambda _: None)
+    monkeypatch.setattr("prefect.client.base.anyio.sleep", no_wait)
+    for client in (PrefectHttpxAsyncClient, PrefectHttpxSyncClient):  # undone after the test
+        monkeypatch.setattr(client, "_has_connected", False, raising=False)
+    session.try_again()
+    assert asyncio.run(ask()) == 200
+    with PrefectHttpxSyncClient(transport=httpx.MockTransport(answer)) as client:
+        assert client.get("http://127.0.0.1:1/api").status_code == 200
+    assert len(tries) == 6
 
 
 @pytest.mark.slow
