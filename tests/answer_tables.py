@@ -7,7 +7,7 @@ import pandas as pd
 from tables import frame, rows
 
 Accuracy = Sequence[Sequence[float]]
-CONTROLS = frozenset({"majority", "best_local"})
+CONTROLS = frozenset({"majority", "best_local", "pooled"})
 ALONE = [[0.70, 0.60], [0.72, 0.60], [0.68, 0.60]]  # means by seed: .65, .66, .64
 GUESS = [[0.3, 0.3]] * 3
 

@@ -42,6 +42,7 @@ KINDS = {
     "error": "that classifier's error on its examples",
     "differ": "how often each two of the received models disagree on its examples",
     "trees": "decision trees: the thresholds of its columns, and sums over the examples in each node",
+    "rows": "its training examples: in a simulation alone",
     "features": "features of some of its examples", "attention": "the weights of the models that it received",
 }  # fmt: skip
 """What can leave a device, by the kind of its tensors, see :func:`kind_of`."""
@@ -69,6 +70,7 @@ _METHODS = {
     _PAIRS: "st_lf avg_degree rnd_alpha fedavg_alpha least_bound least_error most_similar",
     f"{_PAIRS} features attention": "fada",
     "trees": "xgb_bagging",
+    "rows": "pooled",
     "": "local_only majority_per_device best_source xgb_local",
 }
 KINDS_OF = {method: tuple(kinds.split()) for kinds, methods in _METHODS.items() for method in methods.split()}

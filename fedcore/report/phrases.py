@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedcore.core.metrics import Metric
 from fedcore.errors import printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
-from fedcore.results.answer import gains_of_settings
+from fedcore.results.answer import POOLED, gains_of_settings
 from fedcore.results.chance import Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
@@ -155,6 +155,11 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
     yield from _rivals(first, criterion, answer.stopped)
+    if answer.pooled is not None:
+        yield (
+            f"Left on the table: {POOLED}, trees on the rows of all devices together, against {first.method}: "
+            f"{_gain(criterion.metric, answer.pooled)}."
+        )
     yield from _at_chance(answer)
     if answer.stopped:
         (few, most), they = answer.seeds, "It" if len(answer.stopped) == 1 else "They"

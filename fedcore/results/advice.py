@@ -101,6 +101,7 @@ class Answer:
     they could not win; seeds: of those, and of the others. over_all: where some devices do not count,
     the gain of that row on training alone over all that have test data, with its interval over these, its `seeds`.
     tasks: the project's edited ones, which took part.
+    pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
     misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
     weighing, threshold: what is set already: the rows with class weights, and whether validation rows choose a
     threshold. refused: rows that were typed and have no result -> why.
@@ -118,6 +119,7 @@ class Answer:
     stopped: tuple[str, ...] = ()
     seeds: tuple[int, int] = (0, 0)
     over_all: Gain | None = None
+    pooled: Gain | None = None
     tasks: tuple[str, ...] = ()
     misses_rare: bool = False
     weighing: frozenset[str] = frozenset()

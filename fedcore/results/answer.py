@@ -22,7 +22,8 @@ criterion's metric after the last round, the greater the better (of a loss or a 
 4. Another row is as good as the best if the interval of their difference lies within ± m. Of those that rule 3 would
    also recommend, the one with the least traffic is recommended. Rows whose interval includes 0 are "not told apart".
 5. The row that would be used must exceed always guessing, the stronger of one class for all and one for each device; if
-   the interval does not, the answer is "cannot say". If a control exceeds that row, the answer says it.
+   the interval does not, the answer is "cannot say". If a control exceeds that row, the answer says it, and by how much
+   `pooled` does, a model of all devices' rows.
 6. For a new device, where some devices took no part in training (left out one by one, or sites that are all test
    rows), the values are those on all of their labelled rows, and the same rule holds with devices in the place of
    seeds: a gain is paired within device and seed, mean over seeds, device by device, and its interval is mean ± t s
@@ -52,6 +53,9 @@ from fedcore.results.summary import SETTING_KEY, last_round, mean_over_devices
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
+
+POOLED = "pooled"
+"""The label of the control that is trained on the rows of all devices together."""
 
 FEW_SEEDS = "at least two seeds are needed"
 
@@ -169,7 +173,17 @@ def _answer(scores: Scores, budget: float) -> Answer:
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
         over_all=_over_all(scores, row) if own is not None and alone and row is not None else None,
         misses_rare=row is not None and _misses_rare(scores, row, "test" if own else "shared"),
+        pooled=_pooled(scores, own or (None if left_out else new)),
     )  # fmt: skip
+
+
+def _pooled(scores: Scores, advice: Advice | None) -> Gain | None:
+    """Return the gain of a model of all devices' rows on the advice's row, if it is better for sure."""
+    sets = scores.own if scores.own.tested else scores.new
+    if advice is None or advice.method is None or POOLED not in scores.controls & {*sets.tested}:
+        return None
+    gain = sets.gain(POOLED, advice.method)
+    return gain if gain is not None and gain.sure else None
 
 
 def _over_all(scores: Scores, row: str) -> Gain | None:
@@ -276,7 +290,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
         _at_chance(sets, [*alone, *every], guess),
         tuple(
             name for name in sets.tested
-            if name in scores.controls and (above := sets.gain(name, method)) is not None and above.sure
+            if name in scores.controls - {POOLED} and (above := sets.gain(name, method)) is not None and above.sure
         ),
         validated, best_value, alone_value, reason, by_seed, sets.ratio, advice.ahead,
     )  # fmt: skip

@@ -57,7 +57,7 @@ WRONG: dict[str, list[Any]] = {
     "training.shared_init": ["common", None], "training.loss": ["mse", None],
     "training.optimiser_state": ["kept", None], "training.class_weights": ["even", None],
     "training.patience": [0, 1.5, "a"], "training.precision": ["float16", None], "dfl.training.shared_init": ["common"],
-    "analytic.reg": [-1, "a"], "xgb_bagging.reg": [-1, "a"], "xgb_local.reg": [-1, "a"],
+    "analytic.reg": [-1, "a"], "pooled.reg": [-1, "a"], "xgb_bagging.reg": [-1, "a"], "xgb_local.reg": [-1, "a"],
     "scaffold.training.momentum": [-0.1, 1], "fada.rounds": [-1, 1.5],
     "psi_fada.rounds": [-1, 1.5], "fedasa.alignment_rounds": [0, 1.5], "fedasa.auxiliary": [-1, 1.5],
     "fedasa.auxiliary_init": ["common", None], "fedasa.budget": [0, -1, "a", [1, -2]], "fedasa.cell": [-1, 0.5],

@@ -157,6 +157,7 @@ def test_what_counts_or_sends_stays_on_the_processor():
         "report_errors",
         "measure_accuracies",
         "boost_more",
+        "send_rows",
     }
     assert stays == {*sent, "visit"}  # a control's whole part, without a server
 

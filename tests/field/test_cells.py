@@ -43,9 +43,11 @@ CUT = 60.0 if WHOLE else 1.0
 FED = federation("abcd" if WHOLE else "abc")
 NOT_HERE = {
     "avg_degree", "best_source", "fada", "fedavg_alpha", "least_bound", "least_error", "most_similar", "psi_fada",
-    "rnd_alpha", "xgb_bagging", "xgb_local",
+    "pooled", "rnd_alpha", "xgb_bagging", "xgb_local",
 }  # fmt: skip
-METHODS = [name for name in methods.METHODS if name not in ({"best_source", "xgb_bagging"} if WHOLE else NOT_HERE)]
+METHODS = [
+    name for name in methods.METHODS if name not in ({"best_source", "pooled", "xgb_bagging"} if WHOLE else NOT_HERE)
+]
 """Else without some that take long or are like `st_lf`; tests/field/test_server.py has all, in one process."""
 SECONDS = 120.0
 

@@ -26,7 +26,7 @@ from fedcore.field.wire import digest, pack, unpack
 from fedcore.methods import METHODS
 from fedcore.types.federation import nbytes
 
-REFUSED = {"best_source", "xgb_bagging"}
+REFUSED = {"best_source", "pooled", "xgb_bagging"}
 """Methods that a simulation alone can run."""
 
 

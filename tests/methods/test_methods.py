@@ -43,7 +43,10 @@ def test_a_method_is_found_in_a_room_of_its_family(name: str):
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_see_what_no_server_gets_are_refused(name: str):
     row = ROWS[name]
-    simulated = {"best_source": "its links come from test ", "xgb_bagging": "its server would read trees "}
+    simulated = {
+        "best_source": "its links come from test ", "pooled": "its devices send their examples",
+        "xgb_bagging": "its server would read trees ",
+    }  # fmt: skip
     if name in simulated:
         with pytest.raises(InputError, match=f"^method {name}: runs in a simulation only: {simulated[name]}"):
             require_real(name, row.build(NETS))

@@ -177,6 +177,21 @@ def test_rivals_and_better_controls_are_named():
     assert "as good" not in shaky
     beaten = in_words({"local_only": ALONE, "code": plus(0.1), "best_local": plus(0.2)})
     assert "Warning: the control best_local is significantly better." in beaten
+    assert "Left on the table" not in beaten
+
+
+def test_what_is_left_on_the_table_is_said_if_it_is_sure():
+    made = {"local_only": ALONE, "code": plus(0.1), "pooled": plus(0.2)}
+    left = sentences(answer(table(made), CONTROLS))
+    assert left[-1] == (
+        "Left on the table: pooled, trees on the rows of all devices together, against code: +10.0 points (95 % "
+        "interval +10.0 to +10.0; 3 seeds)."
+    )
+    assert not any(text.startswith("Warning: the control") for text in left)
+    alone = in_words({**made, "code": plus(-0.1)})
+    assert "against local_only: +20.0 points" in alone
+    unsure = {**made, "pooled": [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]}
+    assert "Left on the table" not in in_words(unsure)
 
 
 def test_a_new_device_has_a_sentence_of_its_own():

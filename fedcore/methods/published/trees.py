@@ -3,6 +3,7 @@ r"""Boosted trees, by xgboost: each device alone, or new trees of all devices in
     xgb_local      each device boosts `trees` trees on its own rows and sends nothing
     xgb_bagging    in each round every device adds `trees` trees to the model that it was sent, and sends these; the
                    server appends all of them to the model and sends it to everyone
+    pooled         a control: every device sends its rows, and `trees` trees are boosted on all of them together
 
 Bagging is the rule of Flower's FedXgbBagging: trees are appended in the order of the devices, each with its class, and
 the model's answer is the sum of all of them. As devices fit the same rest, the sum would go as many times too far as
@@ -22,19 +23,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedcore.builders import needs_one_label, simulation_only
+from fedcore.builders import control, needs_one_label, simulation_only
 from fedcore.data.task import CLASSIFICATION, REGRESSION, label_kind_of
 from fedcore.nets.inputs import require_quantities
 from fedcore.nets.trees import TREES, load_trees, save_trees, xgboost
 from fedcore.nets.trees import net as trees_net
-from fedcore.types.federation import Data, Device, Net, Params, Public
+from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, Public
 from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Amount, Count, Fraction
 
-__all__ = ["xgb_bagging", "xgb_local"]
+__all__ = ["pooled", "xgb_bagging", "xgb_local"]
 
 OUTPUTS = "outputs"
 """The entry of a message that says how many outputs a model has, (1,) int64."""
+
+ROWS, LABELS = "rows/x", "rows/y"
+"""The entries of an update that are a device's training examples."""
 
 ONE_LABEL = "boosts on the label of an example"
 
@@ -103,6 +107,23 @@ def xgb_bagging(
     return Method(begin_without_trees, (Stage(local, append_trees, rounds, fraction),), deploy_trees)
 
 
+@needs_one_label(ONE_LABEL)
+@simulation_only("its devices send their examples")
+@control
+def pooled(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting = Boosting()) -> Method:
+    """Control: boosted trees on the training examples of all devices together, by xgboost (extra `trees`).
+
+    It shows what a federation leaves on the table, and keeps nothing private: its traffic is the examples themselves.
+
+    Args:
+        trees: that are boosted (of several classes or labels as many for each), from 1.
+        boosting: how.
+    """
+    require_trees("pooled", nets)
+    combine = partial(boost_together, trees=trees, boosting=boosting)
+    return Method(begin_without_trees, (Stage(send_rows, combine),), deploy_trees)
+
+
 def require_trees(name: str, nets: Mapping[str, Net]) -> None:
     """Refuse an embedding's inputs, whose order says nothing, and an installation without xgboost."""
     require_quantities(name, nets)
@@ -120,7 +141,7 @@ def boost_alone(
     memory: Params, message: Message, device: Device, step_id: StepId, *, trees: int, boosting: Boosting
 ) -> tuple[Params, Update]:
     """Keep trees of the device's own."""
-    return {}, Update({TREES: boost(message, device, step_id, trees, boosting)})
+    return {}, Update({TREES: boost(message, device.data.train, step_id, trees, boosting)})
 
 
 @step_word("boost", trains=False)
@@ -128,15 +149,31 @@ def boost_more(
     memory: Params, message: Message, device: Device, step_id: StepId, *, trees: int, devices: int, boosting: Boosting
 ) -> tuple[Params, Update]:
     """Send trees that go on from the model that the device was sent."""
-    new = boost(message, device, step_id, trees, boosting, devices)
+    new = boost(message, device.data.train, step_id, trees, boosting, devices)
     return {}, Update(extra={TREES: new}, size=len(device.data.train))
 
 
-def boost(
-    message: Message, device: Device, step_id: StepId, rounds: int, boosting: Boosting, devices: int = 1
-) -> Tensor:
-    """Return the bytes of new trees that follow those of a message; none of a device without labelled examples."""
-    data, outputs = device.data.train, int(message.extra[OUTPUTS])
+@step_word("send", trains=False)
+def send_rows(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Send the device's training examples."""
+    data = device.data.train
+    return {}, Update(extra={ROWS: data.x, LABELS: data.y}, size=len(data))
+
+
+@step_word("boost")
+def boost_together(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, trees: int, boosting: Boosting
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone trees that are boosted on the examples of all devices."""
+    sent = [update.extra for update in updates.values() if update.size]
+    data = Data(*(torch.cat([extra[key] for extra in sent]) for key in (ROWS, LABELS))) if sent else NO_DATA
+    server = server | {TREES: boost(Message(extra=server), data, round_info.step_id("server"), trees, boosting)}
+    return server, dict.fromkeys(round_info.names, Message(extra=server))
+
+
+def boost(message: Message, data: Data, step_id: StepId, rounds: int, boosting: Boosting, devices: int = 1) -> Tensor:
+    """Return the bytes of new trees that follow those of a message; none without labelled examples."""
+    outputs = int(message.extra[OUTPUTS])
     if not len(data):
         return torch.empty(0, dtype=torch.uint8)
     settings = boosting.settings(data, outputs) | {"eta": boosting.eta / devices}

@@ -11,10 +11,10 @@ from federations import NETS, SGD, bits, data, device_of, federation, last
 from fedcore import Data, InputError, Splits, nets
 from fedcore.core.evaluation import outputs
 from fedcore.data.task import label_kind_of
-from fedcore.methods import method
+from fedcore.methods import builder, method
 from fedcore.methods.published.trees import OUTPUTS, Boosting, boost, join_trees
 from fedcore.nets.trees import TREES, load_trees
-from fedcore.types.federation import NO_DATA
+from fedcore.types.federation import NO_DATA, nbytes
 from fedcore.types.method import Message, StepId
 
 xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed: make test installs it")
@@ -66,11 +66,11 @@ def content(tensor):
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_device_is_xgboost_itself_to_the_bit(kind):
     fed = federation_of(kind, "a")
-    expected = bytes(plain(kind, fed.devices["a"].data.train, 6).save_raw("ubj"))
+    expected = bytes(plain(kind, fed.devices["a"].data.train, 4).save_raw("ubj"))
     for name, settings in (
-        ("xgb_local", {"trees": 6}), ("xgb_bagging", {"rounds": 6}), ("xgb_bagging", {"rounds": 2, "trees": 3}),
+        ("xgb_local", {"trees": 4}), ("xgb_bagging", {"rounds": 4}), ("xgb_bagging", {"rounds": 2, "trees": 2}),
     ):  # fmt: skip
-        row, state = built(name, fed, **settings), last(built(name, fed, **settings), fed).state
+        state = last(row := built(name, fed, **settings), fed).state
         model = row.deploy(state.memories.get("a", {}), state.messages["a"])
         assert content(model.members[0][TREES]) == expected
 
@@ -114,7 +114,7 @@ def test_bytes_are_the_same_for_any_threads_and_after_a_reload():
     try:
         for threads in (1, 2, 4):
             torch.set_num_threads(threads)
-            trees = boost(message, there, StepId(0, 0, 0, "a"), 3, Boosting(subsample=0.5))
+            trees = boost(message, there.data.train, StepId(0, 0, 0, "a"), 3, Boosting(subsample=0.5))
             found |= {content(trees), bytes(load_trees(trees).save_raw("ubj")), content(join_trees([trees]))}
     finally:
         torch.set_num_threads(before)
@@ -125,13 +125,27 @@ def without_trees(outputs):
     return Message(extra={TREES: torch.empty(0, dtype=torch.uint8), OUTPUTS: torch.tensor([outputs])})
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooled_is_xgboost_on_the_rows_of_all_devices_that_have_any(kind):
+    fed = federation_of(kind)
+    blank = replace(fed.devices["b"], data=replace(fed.devices["b"].data, train=NO_DATA))
+    fed = replace(fed, devices={**fed.devices, "b": blank})
+    one, (a, c) = last(built("pooled", fed, trees=3), fed), (fed.devices[name].data.train for name in "ac")
+    rows = Data(torch.cat([a.x, c.x]), torch.cat([a.y, c.y]))
+    assert {content(message.extra[TREES]) for message in one.state.messages.values()} == {
+        bytes(plain(kind, rows, 3).save_raw("ubj"))
+    }
+    assert one.up == {"a": nbytes({"x": a.x, "y": a.y}), "b": 0, "c": nbytes({"x": c.x, "y": c.y})}
+    assert builder("pooled").control
+
+
 def test_what_is_sent_counts_as_traffic():
     fed = federation_of("classes")
     one = last(built("xgb_bagging", fed, rounds=1), fed)
     sent = len(one.state.messages["a"].extra[TREES])
     assert one.down == dict.fromkeys("abc", 8 + sent + 8)
     assert one.up == {
-        name: len(boost(without_trees(3), there, StepId(0, 0, 0, name), 1, Boosting(), 3))
+        name: len(boost(without_trees(3), there.data.train, StepId(0, 0, 0, name), 1, Boosting(), 3))
         for name, there in fed.devices.items()
     }
     alone = last(built("xgb_local", fed, trees=2), fed)
@@ -145,7 +159,10 @@ def test_a_device_without_a_label_runs_the_trees_of_the_others():
     state = last(built("xgb_bagging", fed, rounds=1), without).state
     assert content(state.messages["a"].extra[TREES]) == content(
         join_trees(
-            [boost(without_trees(3), fed.devices[name], StepId(0, 0, 0, name), 1, Boosting(), 3) for name in "bc"]
+            [
+                boost(without_trees(3), fed.devices[name].data.train, StepId(0, 0, 0, name), 1, Boosting(), 3)
+                for name in "bc"
+            ]
         )
     )
     row = built("xgb_local", fed, trees=1)
@@ -156,7 +173,7 @@ def test_a_device_without_a_label_runs_the_trees_of_the_others():
 
 def test_subsamples_follow_from_the_seed():
     fed = federation_of("classes")
-    one, again, other = (last(built("xgb_local", fed, trees=2, subsample=0.5), fed, seed).state for seed in (0, 0, 1))
+    one, again, other = (last(built("xgb_local", fed, trees=1, subsample=0.5), fed, seed).state for seed in (0, 0, 1))
     assert bits(one) == bits(again)
     assert bits(one.memories) != bits(other.memories)
 

@@ -393,7 +393,7 @@ VOTING = {"ensemble", "gaussian_distillation", "pleas", "personal_distillation",
 """Methods whose devices keep what they train in a first stage and send something of it in the second."""
 DISTILLED = {"gaussian_distillation receive 1", "personal_distillation receive 1"}
 FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "chunk")}
-UNTRAINED = ("analytic", "majority", "majority_per_device", "xgb_bagging", "xgb_local")
+UNTRAINED = ("analytic", "majority", "majority_per_device", "pooled", "xgb_bagging", "xgb_local")
 """Methods that train no net on devices."""
 
 
