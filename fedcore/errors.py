@@ -25,9 +25,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 row, 2,000 rows."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def plural(count: int, noun: str, *verb: str) -> str:
+    """Return a number with its noun, and the verb of one or of several: 1 row has, 2,000 rows have."""
+    return " ".join([f"{count:,} {noun}{'s' * (count != 1)}", *verb[count != 1 :][:1]])
 
 
 class InputError(OneLine, ValueError):

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import fedcore
-from fedcore.errors import InputError, require_extra
+from fedcore.builders import suggestion
+from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,8 @@ the time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2
 FEW_VALUES, BY_CHANCE = 20, 1e-9
 """The most values of a label with a rare class, and of a column that may tell it alone; and the chance, if it did not,
 that all rows of one of its values have that class, below which the column is left out."""
+FEW_TEXTS = 0.1
+"""A column with a smaller share of texts is one of numbers, which a run refuses for them."""
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
@@ -60,8 +63,9 @@ fedcore preview                       # the data: columns, missing cells, who ho
                                       # a first look; a longer run uses its steps again
 fedcore run                           # all methods and seeds: prints the answer and the page's place
 fedcore plan                          # what a run would compute, and how long it takes
-fedcore run method=code_ot seed=0     # one method; any setting can be typed: section.key=value
-fedcore promote {model}               # train the recommended method on all rows: the champion
+fedcore run 'methods=[local_only,lmf]'
+                                      # some methods; any setting can be typed: section.key=value
+{promote:<37} # train the recommended method on all rows: the champion
 fedcore predict new.csv               # label new rows with it
 fedcore ui                            # the record: Prefect's and MLflow's pages
 dvc repro                             # the same study in stages, with versioned data and results
@@ -101,7 +105,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     \b
     fedcore init my-sites --data machines.csv --label fault --device site
     cd my-sites
-    fedcore run
+    fedcore preview
     """
     require_extra("pipeline")
     from fedcore.config.files import template
@@ -116,7 +120,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "data").mkdir()
     data_path = bring(data, folder) if data else None
     rows = sum(map(len, frames.values())) or len(pictures_in(data))
-    empty = any(frame.isna().any(axis=None) for frame in frames.values())
+    names = [name for name in (*labels, device) if name is not None]
+    empty = any(frame.drop(columns=names).isna().any(axis=None) for frame in frames.values())
     changes = suggest(training, labels[0], device) if len(labels) == 1 and training else []
     settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty, changes)
     (folder / "params.yaml").write_text(settings)
@@ -127,24 +132,18 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     from fedcore.config.settings import model_name_of
 
     model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
-    (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model, look=LOOK))
-    versioned = start_git(folder, data_path)
-    times = columns_of_times(frames)
-    first = "preview" if empty or times else "run"
-    kind = "a project and git repository" if versioned else "a project"
-    print(f"{folder}: {kind}; next: cd {folder} && fedcore {first}")
-    for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
-        column: Any = training[0][named] if named is not None and len(training) == 1 else ()
-        if len(column) > FEW_VALUES and column.nunique() == len(column) and column.dtype.kind != "f":
-            print(f"{option} = {named!r}: another value in each row, as an identifier has; name another column?")
+    (folder / "README.md").write_text(
+        README.format(name=folder.resolve().name, promote=f"fedcore promote {model}", look=LOOK)
+    )
+    kind = "a project and git repository" if start_git(folder, data_path) else "a project"
+    print(f"{folder}: {kind}; next: cd {folder} && fedcore preview")
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
+    print(*(f"{line}\n" for line in problems(frames, training, labels, device)), sep="", end="")
     if empty:
         print("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
-    if times:
-        print(f"dates and times cannot be used: set data.ignore in params.yaml to [{', '.join(times)}]")
-    print("`fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
-    print(f"Try four methods first: {LOOK}")
+    print(f"Then try four methods: {LOOK}")
+    print("`fedcore run` alone tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
 
 
 def check(
@@ -178,7 +177,8 @@ def check(
         for file, frame in frames.items():
             if value not in frame:
                 columns = ", ".join(map(str, frame))
-                raise InputError(f"{option} = {value!r}: {file} has no such column; it has {columns}")
+                hint = suggestion(value, frame) or ";"
+                raise InputError(f"{option} = {value!r}: {file} has no such column{hint} it has {columns}")
     return frames, [frames[source.file] for source in sources if source.part != "test"]
 
 
@@ -233,11 +233,36 @@ def pictures_in(data: Path | None) -> list[Path]:
     return pictures(data.rglob("*")) if data is not None and data.is_dir() else []
 
 
-def columns_of_times(frames: Mapping[Path, pd.DataFrame]) -> list[str]:
-    """Return the columns of dates or times, which a run refuses."""
+def problems(
+    frames: Mapping[Path, pd.DataFrame], training: Sequence[pd.DataFrame], labels: Sequence[str], device: str | None
+) -> Iterator[str]:
+    """Yield a line for each thing of the data that a run refuses or a user hardly means, and what to do."""
+    import numpy as np
+
+    from fedcore.data.encoding import numbers
     from fedcore.data.tables import holds_times
 
-    return [*dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))]
+    for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
+        column: Any = training[0][named] if named is not None and len(training) == 1 else ()
+        least = len(column) / 2 if named == device else len(column) - 1
+        amounts = named != device and column.dtype.kind == "f"
+        if len(column) > FEW_VALUES and column.nunique() > least and not amounts:
+            each = "each row" if column.nunique() == len(column) else "most rows"
+            yield f"{option} = {named!r}: another value in {each}, as an identifier has; name another column?"
+    for label in labels:
+        if gaps := sum(int(frame[label].isna().sum()) for frame in frames.values()):
+            where = f"{label!r} is empty in {plural(gaps, 'row')}"
+            yield f"{where}: fill it in, or add drop_unlabelled: true to data in params.yaml"
+    times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
+    if times:
+        yield f"dates and times cannot be used: add ignore: [{', '.join(times)}] to data in params.yaml"
+    for file, frame in frames.items():
+        for name in frame.columns.difference([*labels, device, *times]):
+            cells = frame[name].dropna()
+            texts = cells[~np.isfinite(numbers(cells))]
+            if 0 < len(texts) < FEW_TEXTS * len(cells):
+                where = f"{file.name}, row {texts.index[0]}, column {name!r}: {texts.iloc[0]!r} among numbers"
+                yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or see data.categorical"
 
 
 def copy(source: Path, target: Path) -> None:

@@ -44,7 +44,7 @@ def fedcore() -> None:
     \b
     fedcore init my-sites --data machines.csv --label fault --device site
     cd my-sites
-    fedcore run
+    fedcore preview
 
     What a run computes is written KEY=VALUE, as in params.yaml (`fedcore docs settings`). Everything else is an option.
     A command works in the project in the current folder. `fedcore docs` lists the pages of the documentation.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,7 @@ def predict(
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
     if out:
-        print(f"{len(predicted)} rows: {out}")
+        print(f"{plural(len(predicted), 'row')}: {out}")
     if fail_on_drift and drift.moved:
         raise click.exceptions.Exit(DRIFTED)
 
@@ -204,7 +204,7 @@ def compare(
     if reference is None:
         return Drift(False, ["drift not checked: this version kept nothing of its training rows"])
     if len(rows) < drift.LEAST:
-        return Drift(False, [f"drift not checked: {len(rows)} rows, {drift.LEAST} needed"])
+        return Drift(False, [f"drift not checked: {plural(len(rows), 'row')}, {drift.LEAST} needed"])
     x = np.empty((len(rows), 0))
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns, schema.spelling).numpy()
@@ -264,13 +264,17 @@ def leave_out_unknown(
         if len(served.models) > 1 or not names_devices(served.schema):
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
-        return rows, columns, [f"no device given: {len(columns)} rows predicted as those of a new device; {how}"]
+        return (
+            rows,
+            columns,
+            [f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"],
+        )
     is_known = owners.isin([*served.devices]).to_numpy()
     if is_known.all():
         return rows, columns, []
     named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(owners[~is_known].tolist())]
     examples = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
-    which = f"{int((~is_known).sum())} of {len(is_known)} rows are of devices unknown in training ({examples})"
+    which = f"device unknown in training in {int((~is_known).sum())} of {plural(len(is_known), 'row')} ({examples})"
     if len(served.models) == 1:
         return rows, columns, [f"{which}: predicted by the model that all devices share"]
     if not is_known.any():

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedcore.data.prepare import fill_and_scale, standardise_channels
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.types.federation import Data
 
 WORDS = {"True": 1.0, "False": 0.0}
@@ -83,7 +83,7 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
     for name, values in unknown_cells(rows, schema):
         strange = pd.Series(values[values != ""])
         named = ", ".join(repr(word) for word in strange.unique()[:3])
-        lines.append(f"column {name!r}: {len(strange)} rows have {named}, unknown in training")
+        lines.append(f"column {name!r}: {plural(len(strange), 'row', 'has', 'have')} {named}, unknown in training")
     return lines
 
 

@@ -5,6 +5,7 @@ category, and a missing number stays nan. :func:`fedcore.partition.splits` fills
 own training examples.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.types.federation import Data
 from fedcore.types.ranges import Count
 
@@ -226,11 +227,12 @@ def drop_missing(
         return {name for frame in of.values() if device in frame for name in column_texts(frame, device)} - {""}
 
     whole = {file: frame.dropna(subset=[*frame.columns.intersection([*columns])]) for file, frame in frames.items()}
-    line = f"{sum(len(frames[file]) - len(whole[file]) for file in frames):,} rows without a {what} are left out"
+    gone_rows = sum(len(frames[file]) - len(whole[file]) for file in frames)
+    line = f"{plural(gone_rows, 'row')} without a {what} left out"
     if written := sorted({text for raw in rows.values() for name in columns for text in raw.markers.get(name, {})}):
         line += f" ({', '.join(map(repr, written))} counts as missing: data.missing_values)"
     if gone := in_order(owners(frames) - owners(whole)):
-        line += f"; no row is left of {len(gone):,} devices: {', '.join(gone[:5])}" + ", ..." * (len(gone) > 5)
+        line += f"; no row is left of {plural(len(gone), 'device')}: {', '.join(gone[:5])}" + ", ..." * (len(gone) > 5)
     return whole, line
 
 
@@ -381,8 +383,14 @@ def marker_notes(rows: Mapping[Path, RawTable], schema: Schema) -> list[str]:
         among += [text] if texts & counts_in.keys() else []
     lines = [f"cells that count as missing: {'; '.join(notes)}"] if notes else []
     if among:
-        listing = ", ".join(map(repr, among))
-        lines.append(f"{listing}: a missing cell also in a column of texts; data.missing_values decides that")
+        keep = " too (data.missing_values)"
+        plain = {text: text.strip().casefold() for text in counts}
+        in_numbers = {plain[text] for text, counts_in in counts.items() if counts_in.keys() - texts}
+        if own := [text for text in among if plain[text] not in in_numbers]:
+            others = [text for text in counts if text and plain[text] != plain[own[0]]]
+            listed = json.dumps(others, ensure_ascii=False)
+            keep = f"; to keep {own[0]!r} as a category: 'data.missing_values={listed}'"
+        lines.append(f"{', '.join(map(repr, among))}: empty cells of a column of texts{keep}")
     return lines
 
 
@@ -401,7 +409,11 @@ def spelling_notes(
     for column, written in (cells_of | {"files": of_files}).items():
         for group in islice(alike(written), 3):
             one = joined or (column != "files" and len({name_of(cell, "written") for cell in group}) == 1)
-            advice = "are one name" if one else "look alike, and are names apart; data.join_names=true makes them one"
+            advice = (
+                "are one name"
+                if one
+                else "look alike, and are names apart; data.join_names=true makes them one, in small letters"
+            )
             lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {advice}")
     return lines
 
@@ -419,7 +431,9 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):
             others, rows_of = values[(values != end) & ~np.isnan(values)], int((values == end).sum())
             if len(others) and abs(others - end).min() > np.ptp(others):
-                lines.append(f"{name}: {end:g} in {rows_of:,} rows may stand for a missing number: data.missing_values")
+                lines.append(
+                    f"{name}: {end:g} in {plural(rows_of, 'row')} may stand for a missing number: data.missing_values"
+                )
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     return lines + [
         f"{name}: numbers such as {padded[name]} may be names; data.categorical=[{name}] keeps them so"
@@ -475,7 +489,8 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
         return Column(name, "number")
     distinct = in_order({*np.concatenate([column_texts(part.to_frame(), name) for part in parts]).tolist()} - {""})
     if len(distinct) > categories:
-        return f"{len(distinct):,} different texts, more than data.categories = {categories}"
+        several = " of several words" if sum(" " in text.strip() for text in distinct) > len(distinct) / 2 else ""
+        return f"{len(distinct):,} different texts{several}, more than data.categories = {categories}"
     return Column(name, "text", distinct)
 
 
@@ -517,8 +532,8 @@ def check_classes(path: Path, label: str, labels: NDArray[np.str_]) -> tuple[str
     classes = np.unique(labels).tolist()
     if len(labels) < 2 or len(classes) < 2:
         raise InputError(
-            f"data.path = {path}: {len(labels)} rows and {len(classes)} different labels in column {label!r}; "
-            "at least 2 of each are needed"
+            f"data.path = {path}: {plural(len(labels), 'row')} and {plural(len(classes), 'different label')} in column "
+            f"{label!r}; at least 2 of each are needed"
         )
     if has_many_values(labels):
         advice = "data.task=regression learns the number" if amounts(classes) else "choose a column of classes"

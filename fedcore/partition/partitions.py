@@ -16,7 +16,7 @@ import numpy as np
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.task import require_classes
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.partition.held_out import Share, draw, hold_out_shared, limit_shared, split_parts
 from fedcore.partition.hidden import Hidden, draw_unlabelled, hide_labels
 from fedcore.partition.new_devices import without_new
@@ -240,7 +240,7 @@ def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) ->
     for who, number in numbers.items():
         if not number:
             raise InputError(
-                f"federation.min_size = {min_size}: domain {who!r} has {len(pools[who])} examples; lower it"
+                f"federation.min_size = {min_size}: domain {who!r} has {plural(len(pools[who]), 'example')}; lower it"
             )
     return numbers
 
@@ -295,10 +295,11 @@ def check_sizes(sizes: Mapping[str, int], min_size: int) -> None:
     """Refuse devices with too few examples."""
     small = [who for who, size in sizes.items() if size < min_size]
     if small:
-        others = f" and {len(small) - 1} more devices have too few" if len(small) > 1 else ""
+        others = f" ({len(small):,} of {len(sizes):,} devices have fewer)" if len(small) > 1 else ""
+        count = plural(sizes[small[0]], "example")
         raise InputError(
-            f"federation.min_size = {min_size}: {small[0]!r} has {sizes[small[0]]} examples{others}; lower it, or "
-            "set federation.drop_small=true"
+            f"federation.min_size = {min_size}: {small[0]!r} has {count}{others}; lower it, or set "
+            "federation.drop_small=true"
         )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from fedcore.data import Dataset
 from fedcore.data.task import MULTILABEL, NO_LABEL, SEQUENCES, count_different
+from fedcore.errors import plural
 from fedcore.partition import PARTS, Partition, training
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import new_sites
@@ -77,7 +78,8 @@ def dropped_note(devices: Sequence[str], section: Mapping[str, Any]) -> str:
     """Return a line that names the devices that were left out; empty without any. section: of the federation."""
     if not devices:
         return ""
-    return f"{len(devices)} devices below federation.min_size={section['min_size']} are dropped: {', '.join(devices)}"
+    count = plural(len(devices), "device")
+    return f"dropped, {count} below federation.min_size={section['min_size']}: {', '.join(devices)}"
 
 
 def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:

@@ -19,6 +19,7 @@ from fedcore.data import Dataset, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
+from fedcore.errors import plural
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
@@ -293,20 +294,17 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     """Return what the user should know or choose."""
     lines = _rare(setting, dataset)
     for site, rows in new_sites(dataset, divided).items():
-        lines.append(f"new site: {site}: all {len(rows):,} rows are marked test; it is scored, and not trained on")
+        lines.append(f"new site: {site}: {plural(len(rows), 'row')}, all marked test; it is scored, and not trained on")
     schema, table = schema_of(dataset), columns(dataset)
     gaps = int(table["missing"].sum())
     if schema.dropped:
-        lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
+        lines.append(f"missing: dropped, {plural(schema.dropped, 'row')} with an empty cell")
     if gaps and refusing:
-        lines.append(
-            f"missing: {gaps:,} cells; a run needs data.missing=common_median, median or drop (fedcore docs missing)"
-        )
+        need = "a run needs data.missing=common_median, median or drop (fedcore docs missing)"
+        lines.append(f"missing: {plural(gaps, 'cell')}; {need}")
     elif gaps:
-        whose = (
-            "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
-        )
-        lines.append(f"missing: {gaps:,} cells; numbers get the median of {whose}; texts get no category")
+        whose = "its device's median" if schema.missing == "median" else "the mean of the devices' medians"
+        lines.append(f"missing: {plural(gaps, 'cell')}; an empty number becomes {whose}, an empty text no category")
     if not refusing and (sent := preparation_bytes(schema, setting.federation["scale"])):
         up, down = sent.values()
         lines.append(
@@ -336,7 +334,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
 def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
     """Return lines about columns that may name the rows, or say whose they are, such as a patient of several visits."""
     schema, rows = schema_of(dataset), f"{len(dataset.train):,}"
-    texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts" in why}
+    texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts," in why}
     names = [name for name, count in texts.items() if count == rows]
     lines = [f"{name}: another text in each row; if it names the rows: data.id={name}" for name in names[:1]]
     groups = [f"{name} ({count} texts)" for name, count in texts.items() if count != rows]

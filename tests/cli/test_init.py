@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:_NoneStep")] 
         (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: '.xlsx' cannot be read, only .csv"),
         (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
         (["new", "--data", "two", "--label", "y"], "--label = 'y': two/b.csv has no such column; it has x, z"),
+        (["new", "--data", "two", "--label", "yy"], "--label = 'yy': two/a.csv has no such column; did you mean y? it"),
         (
             ["new", "--data", "shapes", "--label", "y"],
             "--label = 'y': shapes has pictures, whose classes are its folders",
@@ -68,13 +69,15 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     assert init.LOOK in said
     assert "set data.missing in params.yaml to common_median, median or drop" in said
     assert "cd own && fedcore preview" in said
-    assert "data.ignore" not in said
+    assert "ignore: [" not in said
+    assert " is empty in " not in said
     assert re.search(r"^  missing: refuse +# cells are empty", (tmp_path / "own" / "params.yaml").read_text(), re.M)
-    (tmp_path / "full.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "full.csv").write_text("x,y\n" + "1,2\n" * 20 + "high,2\n1,\n")
     main(["init", "other", "--data", "full.csv", "--label", "y"])
     said = capsys.readouterr().out
     assert "data.missing" not in said
-    assert "cd other && fedcore run" in said
+    assert "'y' is empty in 1 row: fill it in, or add drop_unlabelled: true to data in params.yaml" in said
+    assert "full.csv, row 21, column 'x': 'high' among numbers (1 such cell); correct the file, or see" in said
 
 
 def test_it_says_which_columns_are_times_before_a_run_refuses_them(
@@ -83,7 +86,7 @@ def test_it_says_which_columns_are_times_before_a_run_refuses_them(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
-    assert "set data.ignore in params.yaml to [seen, at, day]" in capsys.readouterr().out
+    assert "add ignore: [seen, at, day] to data in params.yaml" in capsys.readouterr().out
 
 
 def test_a_folder_of_pictures_makes_a_project_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -101,7 +104,7 @@ def test_times_in_parquet_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": [1, 2], "y": [0, 1]}).to_parquet("t.parquet")
     main(["init", "own", "--data", "t.parquet", "--label", "y"])
-    assert "set data.ignore in params.yaml to [at]" in capsys.readouterr().out
+    assert "add ignore: [at] to data in params.yaml" in capsys.readouterr().out
 
 
 def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -178,6 +181,9 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     assert said.count("another value in each row, as an identifier has") == 2
     assert "--label = 'row': " in said
     assert "--device = 'name': " in said
+    rows.assign(name=rows.index // 1.5).to_csv(even, index=False)
+    main(["init", str(tmp_path / "most"), "--data", str(even), "--label", "fault", "--device", "name"])
+    assert "--device = 'name': another value in most rows" in capsys.readouterr().out
     assert "ignore" not in params["data"]
 
 

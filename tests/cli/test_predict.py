@@ -137,7 +137,7 @@ def test_all_columns_are_kept_in_their_order(tmp_path: Path):
 def test_unknown_devices_get_the_model_that_all_share(tmp_path: Path):
     found, lines = labelled(tmp_path, SHARED)
     assert lines == [
-        "2 of 4 rows are of devices unknown in training ('C', no device): predicted by the model that all devices share"
+        "device unknown in training in 2 of 4 rows ('C', no device): predicted by the model that all devices share"
     ]
     assert len(found) == 4
 
@@ -145,7 +145,7 @@ def test_unknown_devices_get_the_model_that_all_share(tmp_path: Path):
 def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
     """The others are predicted as they would be alone, and a bad cell is named by its row in the file."""
     found, (line,) = labelled(tmp_path, OWN, "id")
-    assert line.startswith("2 of 4 rows are of devices unknown in training ('C', no device): left out")
+    assert line.startswith("device unknown in training in 2 of 4 rows ('C', no device): left out")
     assert found.index.tolist() == [1, 3]
     for row, device in ((1, "A"), (3, "B")):
         alone, _ = labelled(tmp_path, OWN, None, device)
@@ -214,7 +214,7 @@ def test_rows_are_predicted_as_those_of_their_site_however_it_is_said(tmp_path: 
 
 def test_a_row_of_no_known_device_is_told_from_the_others(tmp_path: Path):
     found, (line,) = run(tmp_path, site_rows("A", 4).assign(device=["A", "X", None, "B"]))
-    assert line.startswith("2 of 4 rows are of devices unknown in training ('X', no device): predicted by")
+    assert line.startswith("device unknown in training in 2 of 4 rows ('X', no device): predicted by")
     assert found["predicted_as"].tolist() == ["A", "a new device", "a new device", "B"]
 
 
@@ -238,7 +238,7 @@ def test_pictures_are_their_folders(tmp_path: Path):
         Image.new("L", (2, 2), 90).save(tmp_path / "all" / site / "1.png")
     rows, index, owners = predict.read_rows(tmp_path / "all", served, "m")
     found, _, (line,) = predict.label(tmp_path, rows, index, served, owners, None)
-    assert line.startswith("1 of 3 rows are of devices unknown in training ('X')")
+    assert line.startswith("device unknown in training in 1 of 3 rows ('X')")
     assert found["predicted_as"].tolist() == ["A", "B", "a new device"]
     assert found["probability_a"].nunique() == 2
     assert predict.read_rows(tmp_path / "all" / "A", served, "m")[2].tolist() == ["A"]

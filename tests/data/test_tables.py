@@ -1,5 +1,6 @@
 """A user's own tables: CSV and Parquet."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -138,7 +139,7 @@ REFUSED = {
     ),
     "empty file": ("", {}, ["cannot be read"]),
     "header only": ("a,y\n", {}, ["no rows"]),
-    "one row": ("a,y\n1,0\n", {}, ["1 rows"]),
+    "one row": ("a,y\n1,0\n", {}, ["1 row "]),
     "one class": ("a,y\n1,0\n2,0\n", {}, ["1 different label", "'y'"]),
     "no feature": ("y,z\n0,p\n1,p\n", {}, ["no column to learn from except y", "'z': the same value"]),
     "label as feature": ("a,y\n1,0\n2,1\n", {"features": ["a", "y"]}, ["'y' is there twice"]),
@@ -275,7 +276,14 @@ def test_markers_of_missing_values_are_missing_and_are_counted(tmp_path, suffix)
     counted, among = data.notes
     assert counted.startswith("cells that count as missing: '-' 5 in u, grade; ")
     assert "'NAN' 1 in u" in counted
-    assert among == "'-': a missing cell also in a column of texts; data.missing_values decides that"
+    assert among == "'-': empty cells of a column of texts too (data.missing_values)"
+    path = written(rows.replace({"grade": {"-": "<NA>"}}), tmp_path / f"other{suffix}")
+    data = load("table", path=path, label="y", missing="median")
+    start, _, others = data.notes[1].rstrip("'").partition("'data.missing_values=")
+    assert start == "'<NA>': empty cells of a column of texts; to keep '<NA>' as a category: "
+    data = load("table", path=path, label="y", missing="median", missing_values=json.loads(others))
+    assert data.schema is not None
+    assert data.schema.inputs == ("u", "grade=<NA>", "grade=a", "grade=b")
     assert "column 'u', row 2: the cell is missing (14 in 2 columns)" in refusal(
         "table", path=tmp_path / f"t{suffix}", label="y"
     )

@@ -107,7 +107,8 @@ def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
     rows = lines("site A a B.b B.b a", "u 1 2 3 4 5", "y Yes yes no 01 1").replace("B.b", "b ").replace("01", "no")
     apart = table(tmp_path / "t.csv", rows, device="site")
     assert apart.classes == ("1", "Yes", "no", "yes")
-    assert "y: 'Yes', 'yes' look alike, and are names apart; data.join_names=true makes them one" in apart.notes
+    joins = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
+    assert f"y: 'Yes', 'yes' {joins}" in apart.notes
     data = table(tmp_path / "t.csv", rows, device="site", join_names=True)
     assert (data.classes, data.device) == (("1", "no", "yes"), ("a", "a", "b", "b", "a"))
     assert "site: 'A', 'a' are one name" in data.notes
@@ -156,7 +157,8 @@ def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
         (tmp_path / f"{name}.csv").write_text("u,y\n1,0\n2,1\n")
     apart, joined = (load("table", path=tmp_path, label="y", join_names=joined) for joined in (False, True))
     assert apart.device == ("A", "A", "a ", "a ", "b", "b")
-    assert apart.notes == ("files: 'A', 'a ' look alike, and are names apart; data.join_names=true makes them one",)
+    joins = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
+    assert apart.notes == (f"files: 'A', 'a ' {joins}",)
     assert joined.device == ("a",) * 4 + ("b",) * 2
     assert joined.schema is not None
     _, _, owners = read_tables(tmp_path, joined.schema)
@@ -288,15 +290,15 @@ def test_rows_without_a_label_or_device_are_left_out_where_that_is_asked(tmp_pat
         table(tmp_path / "t.csv", rows, device="site", drop_unlabelled=True)
     data = table(tmp_path / "t.csv", rows, device="site", drop_unlabelled=True, drop_without_device=True)
     assert (data.device, data.train.x.flatten().tolist(), data.train.y.tolist()) == (("a", "b"), [1, 4], [0, 1])
-    assert {"1 rows without a label are left out", "1 rows without a device are left out"} <= {*data.notes}
+    assert {"1 row without a label left out", "1 row without a device left out"} <= {*data.notes}
     for missing, also in ((" NA", " ('NA' counts as missing: data.missing_values)"), ("", "")):
         gaps = rows.replace("b,3,", f"b,3,{missing}").replace("b,4,1", f"b,4,{missing}\nc,5,1")
         data = table(tmp_path / "t.csv", gaps, device="site", drop_unlabelled=True, drop_without_device=True)
-        assert f"2 rows without a label are left out{also}; no row is left of 1 devices: b" in data.notes
+        assert f"2 rows without a label left out{also}; no row is left of 1 device: b" in data.notes
     with pytest.raises(InputError, match=r"data.drop_without_device = True: the data have no column of devices"):
         table(tmp_path / "t.csv", "u,y\n1,0\n2,1\n", drop_without_device=True)
     (tmp_path / "sites").mkdir()
     for name, label in (("a", "1\n2,0"), ("b", "")):
         (tmp_path / f"sites/{name}.csv").write_text(f"u,y\n1,{label}\n")
     (note,) = load("table", path=tmp_path / "sites", label="y", drop_unlabelled=True).notes
-    assert note == "1 rows without a label are left out; no row is left of 1 devices: b"
+    assert note == "1 row without a label left out; no row is left of 1 device: b"

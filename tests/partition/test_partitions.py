@@ -99,7 +99,7 @@ def test_small_devices_are_dropped_if_asked():
     owners = ["lonely"] * 3 + ["b"] * 97 + ["few"] * 12 + ["c"] * 88
     data = dataset(LABELS, owners)
     asked = {**SETTINGS, "name": "by_device", "min_size": 13}
-    assert "'few' has 12 examples and 1 more devices have too few" in refusal(data, **asked)
+    assert "'few' has 12 examples (2 of 4 devices have fewer)" in refusal(data, **asked)
     named = dataset(LABELS, [f"row {i}" for i in range(200)])
     said = refusal(named, **asked, hold_out="stable")
     assert said.endswith("of 200; each has a device of its own (data.device); name a column whose values repeat")
@@ -404,7 +404,7 @@ def test_refused(changes, said):
 
 def test_devices_of_the_data_are_refused_by_name():
     owners = ["lonely"] + ["b"] * 199
-    assert "'lonely' has 1 examples" in refusal(dataset(LABELS, owners), name="by_device")
+    assert "'lonely' has 1 example;" in refusal(dataset(LABELS, owners), name="by_device")
     marks = ["val"] + ["train"] * 199
     line = refusal(dataset(LABELS, owners, marks), name="by_device", min_size=1, shared_test=0.0)
     assert "device 'lonely' has no row marked train" in line

@@ -143,7 +143,7 @@ def classifier(net: Net) -> tuple[str, str | None]:
     """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in another layer."""
     weight, *rest = [*layers(net).values()][-1]
     if len(shapes(net)[weight]) != 2 or len(rest) > 1 or any(shapes(net)[b] != shapes(net)[weight][:1] for b in rest):
-        raise InputError("net: fedgen needs a net whose last layer is linear, this one's is not; leave this row out")
+        raise InputError("net: fedgen needs a net whose last layer is linear, this one's is not")
     return weight, rest[0] if rest else None
 
 
@@ -167,7 +167,7 @@ def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGener
     other = params | {maker.weight: -2 * params[maker.weight]} | ({maker.bias: moved} if maker.bias else {})
     outputs, changed = predict(params, net, x, len(x)), predict(other, net, x, len(x))
     if not torch.allclose(changed, -2 * (outputs - bias) + (moved if maker.bias else 0), rtol=1e-3, atol=1e-4):
-        raise InputError("net: fedgen needs a net that ends in its last linear layer; leave this row out")
+        raise InputError("net: fedgen needs a net that ends in its last linear layer")
 
 
 def train_with_generated(

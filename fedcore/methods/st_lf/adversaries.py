@@ -115,7 +115,7 @@ def identifier(name: str, net: Net, hidden: int) -> Net:
     """Return the net that classifies features as a source's or a target's; refuses nets without a linear last layer."""
     shape = nets.shapes(net)[last_layer(net)]
     if len(shape) != 2:
-        raise InputError(f"net: {name} needs a net whose last layer is linear, this one's is not; leave this row out")
+        raise InputError(f"net: {name} needs a net whose last layer is linear, this one's is not")
     return nets.net("mlp", shape=shape[1:], classes=2, widths=[hidden])
 
 

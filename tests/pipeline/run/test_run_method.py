@@ -151,7 +151,7 @@ def test_a_run_names_the_devices_that_it_drops(tmp_path: Path):
     section = {"partition": "by_device", "devices": 4, "min_size": 11, "drop_small": True}
     divided = partition(data, **{**SETTINGS, "name": "by_device", "min_size": 11}, drop_small=True)
     prepared = PreparedData(store.put(data), store.put(divided))
-    assert dropped_line(store, prepared, section) == "1 devices below federation.min_size=11 are dropped: tiny"
+    assert dropped_line(store, prepared, section) == "dropped, 1 device below federation.min_size=11: tiny"
     assert dropped_line(store, prepared, {**section, "drop_small": False}) == ""
 
 
