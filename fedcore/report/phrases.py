@@ -137,7 +137,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
-        more = "" if answer.misses_rare else MORE
+        more = "" if answer.misses_rare or answer.probed is not None else MORE
         yield _decision(first, criterion, LOCAL if own else ANOTHER, more=more).strip()
     if own is not None:
         yield from _left_out(answer)
@@ -306,18 +306,19 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "It has a closed form and no learning rate. The columns may tell nothing of the label, or "
-    "analytic.features does not fit.",
+    Cause.NO_TRAINING: "It trains no net, so no learning rate is to blame. Its own settings do not fit{or_columns}.",
     Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils "
     "(training.shared_init).",
-    Cause.TOO_FAR: "Likely causes: the learning rate is too high, so few rows are learnt by heart, or the columns tell "
-    "nothing of the label.",
+    Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_columns}.",
     Cause.COMMONEST: "The probabilities tell something, but the commonest class is mostly the most probable. Another "
     "run.metric or training.class_weights=balanced may show it.",
-    Cause.TOO_LITTLE: "The predictions hardly depend on the features. The columns may tell nothing of the label. Else "
-    "the learning rate is too low (or so high that units die), steps are too few, or the net does not fit.",
+    Cause.TOO_LITTLE: "The predictions hardly depend on the features: the learning rate is too low (or so high that "
+    "units die), steps are too few, or the net does not fit{or_columns}.",
 }
 """The likely cause why a row is no better than guessing, and what to do."""
+
+OR_COLUMNS = ", or the columns tell nothing of the label"
+"""The cause beside these, unless a row or a simple model is better than guessing."""
 
 RARE_CLASS = (
     "training.class_weights=balanced weighs the rare one.",
@@ -342,4 +343,12 @@ def _at_chance(answer: Answer) -> Iterator[str]:
                 sentence = sentence.replace(" or training.class_weights=balanced", "")
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
             named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
-            yield f"{named} {be} no better than always guessing (loss {guess:.3g}). {sentence}"
+            doubt = "" if answer.learns or answer.probed else OR_COLUMNS
+            why = "" if answer.probed == () else f" {sentence.format(or_columns=doubt)}"
+            yield f"{named} {be} no better than always guessing (loss {guess:.3g}).{why}"
+    if answer.causes and not answer.learns and answer.probed is not None:
+        own = "model on each device's own rows"
+        if answer.probed:
+            yield f"A {' and a '.join(answer.probed)} {own} sees the label in the columns: training fails."
+        else:
+            yield f"A linear and a nearest-neighbour {own} see nothing of the label either: the columns do not tell it."

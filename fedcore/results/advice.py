@@ -97,10 +97,11 @@ class Answer:
     test set; None without one. new_device: for a new device, where some took no part; None where all did. devices: what
     the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
     bytes that a device sends and receives in total with that row, mean over devices and seeds. causes: the likely cause
-    why each row of `advice.at_chance` is no better than guessing. stopped: rows with fewer seeds than the others, since
-    they could not win; seeds: of those, and of the others. over_all: where some devices do not count,
-    the gain of that row on training alone over all that have test data, with its interval over these, its `seeds`.
-    tasks: the project's edited ones, which took part.
+    why each row of `advice.at_chance` is no better than guessing. learns: whether the best row of a kind is better than
+    guessing for sure. probed: the simple models that see the label in the columns; None: they were not asked. stopped:
+    rows with fewer seeds than the others, since they could not win; seeds: of those, and of the others. over_all: where
+    some devices do not count, the gain of that row on training alone over all that have test data, with its interval
+    over these, its `seeds`. tasks: the project's edited ones, which took part.
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
     misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
     weighing, threshold: what is set already: the rows with class weights, and whether validation rows choose a
@@ -125,6 +126,8 @@ class Answer:
     weighing: frozenset[str] = frozenset()
     threshold: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
+    learns: bool = True
+    probed: tuple[str, ...] | None = None
 
     @property
     def min_effect(self) -> float:

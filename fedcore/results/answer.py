@@ -45,7 +45,7 @@ from dataclasses import replace
 import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
-from fedcore.results.chance import AtChance, likely_causes
+from fedcore.results.chance import AtChance, Cause, likely_causes, seen_by_probes
 from fedcore.results.criterion import Criterion, SettingKey, largest_class
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
@@ -173,6 +173,7 @@ def _answer(scores: Scores, budget: float) -> Answer:
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
         over_all=_over_all(scores, row) if own is not None and alone and row is not None else None,
         misses_rare=row is not None and _misses_rare(scores, row, "test" if own else "shared"),
+        learns=_learns(scores, own or new), probed=seen_by_probes(scores.table),
         pooled=_pooled(scores, own or (None if left_out else new)),
     )  # fmt: skip
 
@@ -211,6 +212,23 @@ def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
     one_learns = bool(scores.alone - {*advice.at_chance})
     sets = scores.own if scores.own.tested else scores.new
     return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns, sets.weights)
+
+
+def nothing_learns(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion = Criterion()) -> bool:
+    """Tell whether rows of one setting are at chance, and none is above guessing for sure: then a probe decides why."""
+    found = answer(table, controls, criterion)
+    return bool(found.causes) and not found.learns
+
+
+def _learns(scores: Scores, advice: Advice | None) -> bool:
+    """Return whether the best row of a kind is above guessing for sure, or a loss tells that some row has learnt."""
+    if advice is None or advice.guess is None:
+        return True
+    sets = scores.own if scores.own.tested else scores.new
+    rows = {advice.method, advice.best, sets.best(scores.alone & {*sets.tested}), POOLED} & {*sets.tested}
+    gains = [sets.gain(str(name), advice.guess) for name in rows]
+    causes = _causes(scores, advice).values()
+    return any(gain is not None and gain.sure for gain in gains) or any(c.cause is Cause.COMMONEST for c in causes)
 
 
 def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:

@@ -4,7 +4,7 @@ L is the loss of the row and G that of the guess, in nats, after the last round,
 over seeds; with K classes the loss of an untrained net is about ln K, with several labels ln 2 (of a number, whose loss
 is the squared error, G alone tells). The first that applies is the likely cause:
 
-0. NO_TRAINING: the row has no training to tune: it is solved in closed form (UNTRAINED).
+0. NO_TRAINING: the row trains no net: it is solved in closed form, or boosts trees (UNTRAINED).
 1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
    trains alone, is better than guessing: averages of models that start from different values are spoilt.
 2. TOO_FAR: L > 1.5 max(G, ln K), or L is not finite: the learning rate is too high, or the rows are so few that they
@@ -12,10 +12,13 @@ is the squared error, G alone tells). The first that applies is the likely cause
 3. COMMONEST: L < .9 G: the probabilities tell something, but the most probable class is mostly the commonest one.
 4. TOO_LITTLE: L is about that of the guess, or of an untrained net, so that predictions hardly depend on the features:
    the learning rate is too low (or so high that all units die), the steps are too few, or the net does not fit.
+
+Where no row is above the guess, :func:`fedcore.results.left_out.probe` decides whether the columns tell nothing of the
+label or training fails.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,9 +29,14 @@ from fedcore.results.summary import last_round, mean_over_devices, runs_of
 
 FAR, CLOSE = 1.5, 0.9
 
+PROBE = "probe"
+"""The split of the rows that a probe adds: the share of permutations that are as good as the labels."""
 
-UNTRAINED = "analytic"
-"""What the labels of rows begin with that are solved in closed form, so that no learning rate is to blame."""
+SEEN = 0.01
+"""The share of permutations below which a probe's model sees the label."""
+
+UNTRAINED = "analytic", "xgb"
+"""What the labels of rows begin with that train no net, so that no learning rate is to blame."""
 
 
 class Cause(StrEnum):
@@ -99,3 +107,17 @@ def starts_apart(table: pd.DataFrame, name: str) -> bool:
     first = of_row[(of_row["stage"] == stage) & (of_row["round"] == number)].groupby("metric")["value"].mean()
     before = first.get("bytes_down", 0.0) - (whole if len(turns) == 1 else 0.0)
     return bool(first.get("bytes_up", 0.0) >= whole and before == 0)
+
+
+def with_probe(table: pd.DataFrame, found: Mapping[str, float]) -> pd.DataFrame:
+    """Return a table with what a probe found as rows of the split PROBE."""
+    row = table.iloc[[-1]]
+    return pd.concat(
+        [table, *(row.assign(split=PROBE, metric=k, value=v) for k, v in found.items())], ignore_index=True
+    )
+
+
+def seen_by_probes(table: pd.DataFrame) -> tuple[str, ...] | None:
+    """Return the simple models that see the label; None without a probe."""
+    rows = table[table["split"] == PROBE]
+    return tuple(map(str, rows["metric"][rows["value"] < SEEN])) if len(rows) else None

@@ -8,21 +8,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from answer_tables import ALONE, CONTROLS, GUESS, plus, table
+from federations import NET, federation
 from scipy import stats
 
 import fedcore as fc
+from fedcore import Data, Splits, nets
 from fedcore.core.metrics import METRICS
+from fedcore.execute.workers import Inline
 from fedcore.report.phrases import sentences
 from fedcore.results import tidy
 from fedcore.results.advice import Action
-from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.chance import Cause
+from fedcore.results.answer import STOPPED_AFTER, answer, nothing_learns
+from fedcore.results.chance import SEEN, Cause, with_probe
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import gain_of
+from fedcore.results.left_out import probe
 from fedcore.results.scores import SetScores
 from fedcore.results.stopping import Leader, SoFar, best, rows_that_cannot_win, validation_value
 from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.types.federation import NO_DATA, Device
 
 
 def test_a_device_that_never_takes_part_shares_the_traffic():
@@ -124,6 +130,65 @@ def test_rare_labels_among_several_are_told_apart_from_an_untrained_net():
         "code": Cause.COMMONEST, "fedavg": Cause.TOO_LITTLE,
     }  # fmt: skip
     assert any("those of rare labels stay below 1/2" in one for one in sentences(found))
+
+
+def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:
+    """The sentences about code, of which nothing is known but its loss, and about a probe."""
+    made = with_losses(
+        table({"local_only": CHANCE, "code": CHANCE, "majority": CHANCE}), {"code": 0.7, "majority": 0.7}
+    )
+    assert nothing_learns(made, CONTROLS)
+    words = sentences(answer(made if found is None else with_probe(made, found), CONTROLS))
+    return words[[text.startswith("code (loss") for text in words].index(True) :]
+
+
+def test_where_nothing_learns_a_probe_tells_columns_from_training():
+    chance = "code (loss 0.7) and local_only (loss 0.7) are no better than always guessing (loss 0.7)."
+    (unknown,) = nothing_learnt(None)
+    assert unknown.startswith(chance)
+    assert "or the columns tell nothing of the label." in unknown
+    assert nothing_learnt({"linear": 0.01, "nearest-neighbour": 0.9}) == [
+        chance,
+        "A linear and a nearest-neighbour model on each device's own rows see nothing of the label either: the columns "
+        "do not tell it.",
+    ]
+    cause, seen = nothing_learnt({"linear": 0.5, "nearest-neighbour": 0.0})
+    assert "learning rate" in cause
+    assert "columns" not in cause
+    assert seen == (
+        "A nearest-neighbour model on each device's own rows sees the label in the columns: training fails."
+    )
+    learns = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE})
+    assert not nothing_learns(learns, CONTROLS)
+    assert "columns" not in " ".join(sentences(answer(learns, CONTROLS)))
+
+
+def probed(label: Any, net: Any = NET) -> set[str]:
+    """The simple models that see the label of four numbers at three devices, whose labels differ in their rates."""
+    draws = torch.Generator().manual_seed(0)
+    devices = {}
+    for number, name in enumerate("abc"):
+        x = torch.randn(60, 4, generator=draws)
+        y = label(x, number + torch.rand(60, generator=draws))
+        devices[name] = Device(name, net, Splits(Data(x, y), NO_DATA, NO_DATA))
+    found = probe(devices, 1 if y.is_floating_point() else 2, Inline())
+    assert set(found) in ({"linear", "nearest-neighbour"}, set())
+    return {name for name, share in found.items() if share < SEEN}
+
+
+def test_a_probe_sees_what_columns_tell_and_no_rates_of_devices():
+    assert probed(lambda x, drawn: (x[:, 0] > 0).long()) == {"linear", "nearest-neighbour"}
+    assert probed(lambda x, drawn: ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long()) == {"nearest-neighbour"}
+    assert probed(lambda x, drawn: x[:, 0] + drawn) == {"linear", "nearest-neighbour"}
+    assert probed(lambda x, drawn: (drawn > 1.5).long()) == set()
+
+
+def test_of_words_and_of_labels_for_each_step_a_probe_says_nothing():
+    tokens = nets.net("lstm", shape=(4,), classes=2)
+    devices = federation("a").devices
+    assert probe({"a": replace(devices["a"], net=tokens)}, 2, Inline()) == {}
+    steps = Data(torch.zeros(20, 4), torch.zeros(20, 4, dtype=torch.long))
+    assert probe({"a": replace(devices["a"], data=Splits(steps, NO_DATA, NO_DATA))}, 2, Inline()) == {}
 
 
 def data() -> Any:

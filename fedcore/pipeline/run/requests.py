@@ -30,7 +30,10 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
-from fedcore.results.answer import STOPPED_AFTER
+from fedcore.results.answer import STOPPED_AFTER, nothing_learns
+from fedcore.results.chance import with_probe
+from fedcore.results.criterion import Criterion
+from fedcore.results.left_out import probe
 from fedcore.results.stopping import SoFar, best, rows_that_cannot_win
 from fedcore.results.summary import join_words
 from fedcore.types.federation import Federation
@@ -229,14 +232,31 @@ class Run:
         return self._stopped[setting_key]
 
     def leave_out_devices(self) -> None:
-        """Score the rows that the answer for a new device compares on each device, trained without it."""
-        by_setting = {(ready.job.study, ready.setting.name): ready for ready in self._ready if ready.leave_out}
+        """Score the rows that the answer for a new device compares on each device, trained without it.
+
+        Where no row has learnt, simple models say first whether the columns tell anything.
+        """
+        by_setting = {(ready.job.study, ready.setting.name): ready for ready in self._ready}
         for ready in by_setting.values():
             jobs = [job.name for job in self.jobs if job.study == ready.job.study]
             runs = [r for job in jobs for r in self.results[job] if r.setting.name == ready.setting.name]
-            scored = {r.config: r for r in left_out.leave_out(self.session, runs, ready.job.criterion)} if runs else {}
+            if not runs:
+                continue
+            runs = self._probe(runs, ready.job.criterion)
+            if ready.leave_out:
+                runs = left_out.leave_out(self.session, runs, ready.job.criterion)
+            scored = {r.config: r for r in runs}
             for job in jobs:
                 self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
+
+    def _probe(self, runs: list[Result], criterion: Criterion) -> list[Result]:
+        """Return one setting's results, with what a probe found where nothing learns."""
+        table = pd.concat([result.table for result in runs], ignore_index=True)
+        if not nothing_learns(table, frozenset(result.row.label for result in runs if result.control), criterion):
+            return runs
+        first, *others = runs
+        found = probe(first.fed.devices, first.fed.classes, self.session.steps)
+        return [replace(first, table=with_probe(first.table, found)), *others]
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.
