@@ -11,7 +11,8 @@ import hashlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property, lru_cache, partial
 from importlib import metadata
@@ -134,8 +135,9 @@ def source(module: str, name: str) -> str:
         todo += [(where, EFFECTS)] if EFFECTS in names else []
         if not symbol and top not in OWN_PACKAGES:  # the module itself, of which any name may be taken
             todo += [(where, other) for other in names]
+        todo += [(name[1:], symbol) for name in names if name[:1] == EFFECTS != name]
         if symbol not in names:
-            todo += [(origin, symbol) for part in names.get(EFFECTS, []) for origin, of in part.uses if of == EFFECTS]
+            todo += [(where, "__getattr__")] if "__getattr__" in names else []
             # The name of a submodule, or one that the module imports.
             if _find(f"{where}.{symbol}") is not None:
                 todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
@@ -206,7 +208,7 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     if path is None or path.suffix != ".py":
         return {}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    body = _parse(path.read_text()).body
+    body = _parse(_text(module)).body
     imported: dict[str, tuple[str, str]] = {}
     for statement in body:
         for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try | ast.With) else [statement]:
@@ -219,14 +221,38 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     bound: dict[str, list[Statement | Import]] = {name: [Import([origin])] for name, origin in imported.items()}
     if module.split(".")[0] in OWN_PACKAGES:
         return bound | names
-    acts = [of for of in body if not isinstance(of, ast.Import | ast.ImportFrom) and not _is_constant(of)]
-    acts = [of for of in acts if getattr(of, "decorator_list", ()) or {*_defined_names(of)} <= {*imported}]
-    stars = [node for node in body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
-    origins = [(origin, EFFECTS) for node in stars for origin, _ in _imports(node, package).values()]
-    modules = [origin for origin, name in imported.values() if not name]
-    origins += [(of, EFFECTS) for of in modules if of not in sys.stdlib_module_names and not _version(of.split(".")[0])]
+    others = [of for origin, name in imported.values() for of in (origin, f"{origin}.{name}".strip(".*"))]
+    users = [of for of in dict.fromkeys([module.rpartition(".")[0], *others]) if of and _is_read(of.split(".")[0])]
+    registers = any("subclass" in _text(of) for of in (module, *users))
+    acts = [of for of in body if _acts(of, imported, registers)]
+    origins = [(of, "" if "subclass" in _text(module) else EFFECTS) for of in users]
     effects: list[Statement | Import] = [Import(origins), *(Statement(of, module, package, imported) for of in acts)]
     return bound | names | {EFFECTS: effects}
+
+
+def _is_read(top: str) -> bool:
+    """Tell whether a top-level module counts by its source, as a user's does, and not by its version."""
+    return top not in sys.stdlib_module_names and top not in OWN_PACKAGES and not _version(top)
+
+
+def _text(module: str) -> str:
+    path = _find(module)
+    return path.read_text() if path is not None and path.suffix == ".py" else ""
+
+
+def _acts(statement: ast.stmt, imported: Collection[str], registers: bool) -> bool:
+    """Tell whether a statement of a user's module may do more than define the names that it defines.
+
+    registers: classes may be registered as they are made.
+    """
+    if isinstance(statement, ast.Import | ast.ImportFrom) or _is_constant(statement):
+        return False
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return bool(statement.decorator_list)
+    if isinstance(statement, ast.ClassDef):
+        return bool(statement.decorator_list or statement.keywords) or registers
+    calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
+    return calls or {*_defined_names(statement)} <= {*imported}
 
 
 def _is_constant(statement: ast.stmt) -> bool:
@@ -286,7 +312,7 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
         base = package.rsplit(".", node.level - 1)[0] if node.level else ""
         origin = ".".join(part for part in (base, node.module) if part)
         for alias in node.names:
-            bound[alias.asname or alias.name] = (origin, alias.name)
+            bound[f"*{origin}" if alias.name == "*" else alias.asname or alias.name] = (origin, alias.name)
     return bound
 
 
@@ -297,17 +323,22 @@ def _uses(
     names = dict(imported)
     for node in _within(statement):
         names |= _imports(node, package)
-    pairs: list[tuple[str, str]] = []
+    pairs, users = list[tuple[str, str]](), package.split(".")[0] not in OWN_PACKAGES
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
             origin, name = names[node.value.id]
             inner = f"{origin}.{name}" if name else origin
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
-            pairs.append((inner, node.attr) if _find(inner) is not None else (origin, name))
+            attribute = "" if node.attr == "__dict__" else node.attr
+            pairs.append((inner, attribute) if _find(inner) is not None else (origin, name))
             return
-        if isinstance(node, ast.Name) and (node.id not in BUILTINS or package.split(".")[0] not in OWN_PACKAGES):
+        if isinstance(node, ast.Name) and (node.id not in BUILTINS or users):
             pairs.append(names.get(node.id, (module, "" if node.id == "globals" else node.id)))
+        match node:
+            case ast.Call(func=of, args=[ast.Constant(value=str(other)), *_]) if users and "import" in ast.unparse(of):
+                with suppress(ImportError):
+                    pairs.append((importlib.util.resolve_name(other, package), ""))
         for child in ast.iter_child_nodes(node):
             visit(child)
 

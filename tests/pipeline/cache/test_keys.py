@@ -180,6 +180,7 @@ def test_source_that_a_step_uses_changes_its_key(package: Package, what: str):
 
 
 REGISTRY = "TABLE = {}\ndef register(fn):\n    TABLE[fn.__name__] = fn\n    return fn\n"
+NET = "def net(x):\n    return scale(x)\n"
 SCALE = "def scale(x):\n    return 2 * x\n"
 INDIRECT = {
     "registered by a decorator": (f"{REGISTRY}@register\n{SCALE}def net(x):\n    return TABLE['scale'](x)\n", ""),
@@ -199,6 +200,28 @@ INDIRECT = {
     "set from outside": (
         "from keyed import indirect\nindirect.S = 2\ndef net(x):\n    return indirect.S * x\n",
         "S = 1\n",
+    ),
+    "imported by its name": (
+        "import importlib\ndef net(x):\n    return importlib.import_module('keyed.indirect').scale(x)\n",
+        SCALE,
+    ),
+    "of a module for what its import does": (
+        "import keyed.deep\nfrom keyed.indirect import done\ndef net(x):\n    return keyed.deep.S * x\n",
+        "import keyed.deep\nkeyed.deep.S = 2\ndone = True\n",
+    ),
+    "set by a call whose value has a name": (
+        "S = {}\ndef fill(v):\n    S['s'] = v\n    return True\nok = fill(2)\ndef net(x):\n    return S['s'] * x\n",
+        "",
+    ),
+    "registered as a subclass": (
+        "from keyed.indirect import Base\nclass A(Base):\n    s = 2\ndef net(x):\n    return Base.of['A'].s * x\n",
+        "class Base:\n    of = {}\n    def __init_subclass__(cls):\n        cls.of[cls.__name__] = cls\n",
+    ),
+    "imported by a star after its own": (f"def scale(x):\n    return x\nfrom keyed.indirect import *\n{NET}", SCALE),
+    "given by a module's __getattr__": (
+        "from keyed import indirect\ndef net(x):\n    return indirect.scale(x)\n",
+        "OTHERS = {'scale': lambda x: 2 * x}\n"
+        "def __getattr__(name):\n    if name in OTHERS:\n        return OTHERS[name]\n    raise AttributeError\n",
     ),
 }
 
