@@ -50,6 +50,7 @@ def status() -> None:
     from fedcore.pipeline.cache import journal
     from fedcore.pipeline.orchestration import server
     from fedcore.pipeline.run import history
+    from fedcore.report.names import in_words
 
     counted: set[tuple[int, int]] = set()
 
@@ -72,9 +73,8 @@ def status() -> None:
 
     def describe(line: history.Line) -> str:
         answer = f"use {line['method']}" if line["action"] == "use" else line["action"]
-        return (
-            f"{line['date'][:16].replace('T', ' ')}, {line['study']}: {line['setting']} ({line['dataset']}): {answer}"
-        )
+        where = in_words(*(line[key] for key in ("study", "setting", "dataset")))
+        return f"{line['date'][:16].replace('T', ' ')}, {where}: {answer}"
 
     log = journal.JOURNAL
     last = datetime.fromtimestamp(log.stat().st_mtime).isoformat(" ", "minutes") if log.is_file() else "none"

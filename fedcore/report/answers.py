@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedcore.errors import printable
+from fedcore.report.names import in_words
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
 from fedcore.report.tables import FEW, Table, split_by_setting
 from fedcore.results.advice import Answer
@@ -38,7 +39,7 @@ def study_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, list[Box]]:
         else [
             *_scale_box(study, answers_of_study),
             *(
-                Box(f"{study}: {setting} ({dataset})", headline(answer.advice), tuple(sentences(answer)))
+                Box(in_words(study, setting, dataset), headline(answer.advice), tuple(sentences(answer)))
                 for (_, dataset, setting), answer in answers_of_study.items()
             ),
         ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.console import Console
 
 from fedcore.core.metrics import METRICS
+from fedcore.report.names import in_words
 from fedcore.report.terminal import one_line, print_table, standard
 from fedcore.results.advice import Action
 
@@ -27,7 +28,8 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
     for (study, size, setting, dataset, metric), lines_of_row in series(lines).items():
-        console.print(one_line(f"{study}: {setting} ({dataset}, {size}), {METRICS[metric].words}", style="bold"))
+        where = in_words(study, setting, f"{dataset}, {size}")
+        console.print(one_line(f"{where}, {METRICS[metric].words}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
         console.print()
 
@@ -101,7 +103,7 @@ def trend(lines: Sequence[Line]) -> Figure:
     panel = figure.subplots()
     days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
     for key, label, colour, marker in (
-        ("best_value", "best row that combines", BLUE, "o"),
+        ("best_value", "best method that combines", BLUE, "o"),
         ("alone_value", "local training", COLOURS[1], "s"),
     ):
         values = [float("nan") if line[key] is None else line[key] for line in lines]

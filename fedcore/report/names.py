@@ -7,6 +7,14 @@ from fedcore.errors import printable
 
 GAP = "\N{HORIZONTAL ELLIPSIS}"
 
+ONLY = "base"
+"""The name of a setting whose study has no other one."""
+
+
+def in_words(study: str, setting: str, dataset: str) -> str:
+    """Return the name of a study's setting on its data; the only setting of a study needs no name."""
+    return f"{study} ({dataset})" if setting == ONLY else f"{study}: {setting} ({dataset})"
+
 
 def shorten(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most `width` characters, from 4: of a longer one both ends, with GAP between them.

@@ -55,7 +55,7 @@ ALONG = "Scores over the study's settings; hollow: controls."
 ROUNDS = "Scores over rounds, mean over devices and seeds, band ± 95 %; dotted: methods that are evaluated once."
 CALIBRATION = "Share of own test rows that is right by confidence, in ten bins of a disc each; dashed: calibrated."
 DEVICES = "Scores of every device, one seed."
-TREND = "The best row that combines, and local training, by the date of the run; dotted: other data than before."
+TREND = "The best method that combines, and local training, by the date of the run; dotted: other data than before."
 SHOWN = 4
 """The most methods of a setting whose outcomes are on the page."""
 

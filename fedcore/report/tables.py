@@ -22,6 +22,10 @@ LINKS = {
 """The columns of the table of links, as in ST-LF's Tables I and II: column -> its head."""
 INTERVAL = " ± 95 %"
 """What ± stands for, in the head of a column: half of the 95 % interval of a mean over seeds."""
+ANY = "any"
+"""In place of half an interval that has every value from 0 to 100 %."""
+GUESS = "majority"
+"""The control that guesses one class for all devices."""
 SUMMED = ("target", "links_out", "energy")
 
 
@@ -86,12 +90,23 @@ def notes(rows: pd.DataFrame) -> tuple[str, ...]:
     for few, names in rows[rows["n_seeds"] < most].groupby("n_seeds")["method"]:
         have = "has" if len(names) == 1 else "have"
         lines.append(f"{join_words(names)} {have} {few} of {most} seeds; the rank compares these seeds alone.")
+    if not all(_says_something(row, split) for _, row in rows.iterrows() for split in SPLITS):
+        lines.append(f"± {ANY}: with so few seeds the 95 % interval has every value.")
+    guess = rows[(rows["method"] == GUESS) & (rows["metric"] == "balanced_accuracy")]
+    if (guess["test_std_devices"] > 0).any():
+        lines.append(f"{GUESS} is right on devices whose test rows have one class in a seed, so it is above chance.")
     up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
     if rows["prepare_down"].max() > 0:
         lines.append(
             f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples."
         )
     return tuple(lines)
+
+
+def _says_something(row: pd.Series, split: str) -> bool:
+    """Tell whether the interval of a mean leaves out any value that its metric can have."""
+    mean, margin = row[f"{split}_mean"], row[f"{split}_margin"]
+    return not (METRICS[row["metric"]].per == 100 and margin >= max(mean, 1 - mean))
 
 
 def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
@@ -114,6 +129,7 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         heads |= {f"{split}_{part}": head for part, head in parts.items()}
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
             mean, margin = (metric.scaled(row[f"{split}_{part}"]) for part in ("mean", "margin"))
+            margin = margin if _says_something(row, split) else ANY
             text = f"{mean} ± {margin:>4}" if margin != "-" else mean
             line[split] = quantity(text, row[f"{split}_mean"])
             for part in parts:

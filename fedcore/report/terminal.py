@@ -16,6 +16,7 @@ from rich.text import Text
 from fedcore.core.metrics import METRICS
 from fedcore.errors import printable
 from fedcore.report.answers import Box
+from fedcore.report.names import in_words
 from fedcore.report.tables import FEW, cells, notes, split_by_setting, where_it_holds
 from fedcore.results.summary import SPLITS
 
@@ -25,8 +26,10 @@ NARROW = 13
 """Places of a head's line."""
 
 WIDE = 100
-"""The number of columns that a whole table needs; a narrower terminal shows fewer of its columns."""
+"""The number of columns that a whole table needs."""
 
+SPARE = ("test_std_devices", "wall")
+"""What a table leaves out where it does not fit, the first one first."""
 
 INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
@@ -128,20 +131,22 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
         heads, lines = cells(rows)
         hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round", "macs"}
         hidden |= {"wall"} if rows["nets_run"].max() > 1 else {"nets_run"}
-        hidden |= {"test_std_devices", "wall"} if console.width < WIDE else set()
-        table = _table(f"{study}: {setting} ({dataset})")
-        for name in [name for name in heads if name not in hidden]:
-            left = name in ("rank", "method")
-            table.add_column(
-                Text(_stacked(heads[name])), justify="left" if left else "right", no_wrap=name != "method",
-                overflow="fold",
-            )  # fmt: skip
-        for i, line in enumerate(lines):
-            control = bool(rows["control"].iloc[i])
-            if control and i and not rows["control"].iloc[i - 1]:
-                table.add_section()
-            texts = [one_line(cell.text) for name, cell in line.items() if name not in hidden]
-            table.add_row(*texts, style="dim" if control else "")
+        wide = console.options.update_width(10 * WIDE)
+        for count in range(len(SPARE) + 1):
+            shown = [name for name in heads if name not in hidden.union(SPARE[:count])]
+            table = _table(in_words(study, setting, dataset))
+            for name in shown:
+                table.add_column(
+                    Text(_stacked(heads[name])), justify="left" if name in ("rank", "method") else "right",
+                    no_wrap=name != "method", overflow="fold",
+                )  # fmt: skip
+            for i, line in enumerate(lines):
+                control = bool(rows["control"].iloc[i])
+                if control and i and not rows["control"].iloc[i - 1]:
+                    table.add_section()
+                table.add_row(*(one_line(line[name].text) for name in shown), style="dim" if control else "")
+            if console.measure(table, options=wide).maximum <= console.width:
+                break
         console.print(table)
         console.print()
         for sentence in notes(rows):

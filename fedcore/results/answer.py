@@ -265,7 +265,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     combining = [name for name in every if traffic[name] <= budget]
     sign = scores.criterion.metric.sign
     if not combining and not (every and alone):
-        return Advice(Action.UNSURE, reason="no row fits the budget" if every else "no row combines models")
+        return Advice(Action.UNSURE, reason="no method fits the budget" if every else "no method combines models")
     if not combining:
         return _without_rival(sets, sets.best(alone), scores)
     best = sets.best(combining)
@@ -278,7 +278,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
         ratio=sets.ratio, ahead=_ahead(sets, combining, best, scores.criterion) if validated else None,
     )  # fmt: skip
     if not alone:
-        return replace(advice, reason="no row trains alone; add one, such as local_only")
+        return replace(advice, reason="no method trains alone; add one, such as local_only")
     reference = sets.best(alone)
     alone_value = sign * sets.mean(reference)
     advice = replace(advice, alone_value=alone_value)

@@ -84,7 +84,7 @@ class Criterion:
         largest = largest_class(table) if self.auto else math.nan
         if not self.auto or math.isnan(largest) or largest <= LARGEST:
             return replace(self, auto=False)
-        reason = f"one class has {largest:.0%} of the examples"
+        reason = f"one class has over {LARGEST:.0%} of the examples"
         return replace(self, auto=False, metric=METRICS["balanced_accuracy"], reason=reason)
 
     def of_numbers(self, std: float) -> Criterion:

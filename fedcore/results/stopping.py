@@ -106,4 +106,5 @@ class SoFar:
         if self.alone is None or self.combining is None:
             return None
         best, alone = self.combining, self.alone
-        return f"  so far: {best.label} {best.test}, {alone.label} (alone) {alone.test}; one seed decides nothing"
+        so_far = f"  so far, chosen on validation rows: {best.label} {best.test}, {alone.label} (alone) {alone.test}"
+        return f"{so_far}; one seed decides nothing"

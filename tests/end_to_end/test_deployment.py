@@ -55,7 +55,7 @@ def test_each_run_leaves_the_answer_and_the_table(deployed: Deployed):
     assert {one["flow_run_id"] for one in mine} == {run["id"] for run in deployed.runs}
     for one in mine:
         assert (one["key"], one["type"]) == ("answer-code", "markdown")
-        assert "**code: base (digits): Cannot say**" in one["data"]
+        assert "**code (digits): Cannot say**" in one["data"]
         assert "| 1 | lmf |" in one["data"]
 
 

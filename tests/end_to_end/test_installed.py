@@ -19,7 +19,7 @@ def test_make_run_answers_in_a_fresh_clone_and_then_computes_nothing(installed: 
     first, second = installed.runs
     assert (first.code, second.code, second.err) == (0, 0, ""), first.all
     assert "first use: installing into .venv" in first.out
-    assert "code: base (digits): " in first.out
+    assert "code (digits): " in first.out
     last = first.out.splitlines()[-2:]
     assert second.out.splitlines() == last
     assert last[0].startswith("code: ")
@@ -83,10 +83,10 @@ def test_a_run_answers_and_leaves_the_repository_clean(installed: Installed):
     look, answer = installed.look, installed.answer
     assert (look.code, look.err) == (0, "")
     assert "so far" in look.out
-    assert f"{USER_STUDY}: base (machines): " in look.out
+    assert f"{USER_STUDY} (machines): " in look.out
     assert re.findall(r"steps computed: .*train 0/\d+", answer.out), "the first look's steps are used again"
     assert (answer.code, answer.err) == (0, "")
-    assert f"{USER_STUDY}: base (machines):" in answer.out
+    assert f"{USER_STUDY} (machines):" in answer.out
     assert "page: runs/" in answer.out
     assert (installed.clean[1].code, installed.clean[1].all) == (0, "")
     assert f"fedcore    {__version__}" in installed.status.out
@@ -110,8 +110,8 @@ def test_a_clone_predicts_the_same_by_what_dvc_brings(installed: Installed):
     assert {"data/machines.csv", "champions/machines-fault"} & tracked_by_git(project) == set()
     assert {"data/machines.csv.dvc", "champions/machines-fault.dvc"} <= tracked_by_git(project)
     assert (clone / "data/machines.csv").read_bytes() == (project / "data/machines.csv").read_bytes()
-    assert "data/machines.csv is not what DVC tracks" in installed.grown[0].out
-    assert "is not what DVC tracks" not in installed.answer.out
+    assert "data/machines.csv has changed since DVC tracked it" in installed.grown[0].out
+    assert "since DVC tracked it" not in installed.answer.out
 
 
 def tracked_by_git(folder: Path) -> set[str]:

@@ -203,7 +203,7 @@ def test_the_studys_run_has_the_answer_numbers_page_and_pictures(
 ):
     study = runs["study"]
     note = study.data.tags["mlflow.note.content"]
-    assert "**code: base (digits): Cannot say**" in note
+    assert "**code (digits): Cannot say**" in note
     assert "at least two seeds are needed" in note
     assert "| rank | method |" in note
     last = table[(table["metric"] == "accuracy") & (table["split"] == "test")]

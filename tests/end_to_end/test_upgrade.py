@@ -50,7 +50,7 @@ def test_a_version_of_other_code_is_promoted_by_the_command_that_is_named(upgrad
 
 def test_a_night_of_the_deployment_goes_on(upgraded: Upgraded):
     assert upgraded.night.said is not None
-    assert "my_data: base (machines): " in upgraded.night.said.out
+    assert "my_data (machines): " in upgraded.night.said.out
     assert f" the champion, version {CANDIDATE}" in upgraded.night.said.all
     assert upgraded.night.computed("train")
 

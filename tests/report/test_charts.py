@@ -175,7 +175,7 @@ def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
     print_history(lines, Console(file=out, width=80))
     shown = out.getvalue().splitlines()
     assert max(map(len, shown)) <= 80
-    heads = [text for text in shown if text.startswith("my_data: base (machines, base)")]
+    heads = [text for text in shown if text.startswith("my_data (machines, base)")]
     assert [text.split(", ")[-1] for text in heads] == ["accuracy", "cost"]
     assert not any("…" in text for text in shown)
 

@@ -160,7 +160,7 @@ def test_an_open_question_says_what_would_answer_it():
     assert wide.startswith("Cannot say. The best combining method by validation data is code: ")
     assert "More seeds or more test data would tell: fedcore docs undecided." in wide
     assert "as good" not in wide
-    assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no row fits the budget."
+    assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no method fits the budget."
 
 
 def test_a_winner_names_the_device_that_it_hurts_most():

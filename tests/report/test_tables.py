@@ -12,7 +12,7 @@ from tables import frame, rows
 import fedcore as fc
 from fedcore.core.metrics import METRICS
 from fedcore.report.latex import escape, number
-from fedcore.report.tables import cells, confusion_table, csv, links
+from fedcore.report.tables import cells, confusion_table, csv, links, notes
 from fedcore.results.criterion import RATIO
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import COLUMNS, NO_SECONDS, summarise
@@ -39,6 +39,20 @@ def test_confusions_stand_beside_recall_and_precision():
     ]
     assert table.unit == "of 8 own test rows"
     assert confusion_table(Outcomes((), np.zeros((0, 0), dtype=np.int64), np.zeros((10, 3)))) is None
+
+
+def test_half_an_interval_that_has_every_value_is_not_written():
+    """Two seeds of one class each: 10 and 90 %, beside 50 % twice."""
+    summary = summarise(
+        frame(rows({"majority": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2})), NO_SECONDS, frozenset()
+    )
+    assert {line["method"].text: line["test"].text for line in cells(summary)[1]} == {
+        "majority": "50.0 ±  any", "b": "50.0 ±  0.0",
+    }  # fmt: skip
+    first, *others = notes(summary)
+    assert first == "± any: with so few seeds the 95 % interval has every value."
+    assert not others
+    assert notes(summary.assign(metric="balanced_accuracy"))[1].startswith("majority is right on devices whose test ")
 
 
 def test_links_are_means_over_targets_and_sums_over_devices():

@@ -122,7 +122,7 @@ class RecordWriter:
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
             left = sum(not run.done() for run in self._runs)
-            count = f": {left} of {len(self._runs)} runs left" if self._runs else ""
+            count = f": {left} of {len(self._runs)} methods and seeds left" if self._runs else ""
             sys.stdout.write(f"saving the record{count}\n")
             sys.stdout.flush()
         for _ in progress(

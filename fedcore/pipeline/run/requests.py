@@ -283,7 +283,7 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        line = run_method.summary_line(result, ready.job.criterion, seeds)
+        line = run_method.summary_line(result, ready.job.criterion, seeds, self.session.left)
         self.session.print_line(line, terminal=not self.request.prepared)
         if leading := self._say_so_far(ready, result):
             self.session.print_line(leading, terminal=not self.request.prepared)
@@ -363,7 +363,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
             session.print_line(f"  edited task: {name} takes part in these results")
         for path in {setting.data.get("path") for setting in settings}:
             if not request.prepared and tracked.has_changed(path):
-                session.print_line(f"  {path} is not what DVC tracks, so that nobody can bring it back: dvc add {path}")
+                session.print_line(f"  {path} has changed since DVC tracked it. To let DVC keep it: dvc add {path}")
         yield run
         for job in jobs:
             if not run.results[job.name]:
