@@ -3,6 +3,7 @@
 What is held out by such a number stays held out when examples are added, files are reordered or a device joins.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
 
 import numpy as np
@@ -13,23 +14,23 @@ from fedcore.data import Dataset, schema_of
 Keys = NDArray[np.uint64]
 
 
-def row_keys(dataset: Dataset) -> Keys:
+def row_keys(dataset: Dataset, name: Callable[[str], str] = str) -> Keys:
     """Return a key of each example, (N,): of its id if the dataset has ids, else of its content, label and device.
 
     Equal examples have equal keys. The content of a row of a table is that of the columns that are learnt from, by
     name: a number, or a text as itself, so that a new category changes no other row's key. Numbers count as float32,
-    as in earlier versions. Names are those of `dataset.earlier` where it has them.
+    as in earlier versions. Names are those of `dataset.earlier` where it has them. name: what stands for a name.
     """
     if dataset.ids is not None:
-        return np.array([_hash(word.encode()) for word in dataset.ids], dtype=np.uint64)
+        return np.array([_hash(name(word).encode()) for word in dataset.ids], dtype=np.uint64)
     y, earlier, schema = dataset.train.y, dict(dataset.earlier), schema_of(dataset)
     y = y.float() if y.is_floating_point() else y
     labels = [dataset.classes[k] if dataset.task.has_classes else str(k) for k in y.tolist()]
     devices = earlier.get(schema.device or "", dataset.device or [""] * len(labels))
     heads = zip(earlier.get(schema.label or "", labels), devices, strict=True)
-    rows = _contents(dataset)
+    rows = _contents(dataset, name)
     return np.array(
-        [_hash("\x1f".join(head).encode() + row.tobytes()) for head, row in zip(heads, rows, strict=True)],
+        [_hash("\x1f".join(map(name, head)).encode() + row.tobytes()) for head, row in zip(heads, rows, strict=True)],
         dtype=np.uint64,
     )
 
@@ -40,7 +41,7 @@ def uniform(keys: Keys, *parts: object) -> NDArray[np.float64]:
     return np.array([_hash(salt + key.tobytes()) >> 11 for key in keys], dtype=np.float64) / 2**53
 
 
-def _contents(dataset: Dataset) -> NDArray[np.generic]:
+def _contents(dataset: Dataset, name: Callable[[str], str]) -> NDArray[np.generic]:
     """Return the content of each example, (N, ...)."""
     x, schema = dataset.train.x.numpy(), dataset.schema
     if schema is None or not schema.columns:
@@ -48,14 +49,15 @@ def _contents(dataset: Dataset) -> NDArray[np.generic]:
     parts, earlier = {}, dict(dataset.earlier)
     for column, inputs in schema.by_column(x):
         if column.name in earlier:
-            parts[column.name] = np.array([_hash(word.encode()) for word in earlier[column.name]], dtype=np.uint64)
+            words = earlier[column.name]
+            parts[column.name] = np.array([_hash(name(word).encode()) for word in words], dtype=np.uint64)
         elif column.kind == "text":
-            codes = np.array([_hash(word.encode()) for word in ("", *column.categories)], dtype=np.uint64)
+            codes = np.array([_hash(name(word).encode()) for word in ("", *column.categories)], dtype=np.uint64)
             parts[column.name] = codes[np.where(inputs.any(axis=1), inputs.argmax(axis=1) + 1, 0)]
         else:
             value = inputs[:, 0].astype(np.float32).astype(np.float64) + 0.0  # no -0
             parts[column.name] = np.where(np.isnan(value), np.nan, value).view(np.uint64)
-    return np.stack([parts[name] for name in sorted(parts)], axis=1)
+    return np.stack([parts[column] for column in sorted(parts)], axis=1)
 
 
 def _hash(content: bytes) -> int:

@@ -7,6 +7,7 @@ study's model. The rows that did train a version are beside it, as hashes, and d
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.api.serving import ServedModels
@@ -22,6 +24,7 @@ from fedcore.config.studies import Recent
 from fedcore.core.evaluation import outputs
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
+from fedcore.data.encoding import name_of
 from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
@@ -47,8 +50,21 @@ INCOMPARABLE = "not comparable"
 
 def split_keys(dataset: Dataset, partition: Partition) -> tuple[Keys, Keys]:
     """Return the keys of all rows that a run may learn from: train, val and unlabelled; and of the others; sorted."""
-    keys, learnt = row_keys(dataset), trains(partition)
-    return np.unique(keys[learnt]), np.unique(np.delete(keys, learnt))
+    keys, learnt = both_keys(dataset), trains(partition)
+    return np.unique(keys[:, learnt]), np.unique(np.delete(keys, learnt, axis=1))
+
+
+def both_keys(dataset: Dataset) -> Keys:
+    """Return two keys of each row, (2, N): that by which it is held out, and one by names that are joined.
+
+    The former may be another tomorrow: the names of earlier versions depend on the other cells of their column.
+    """
+    return np.array([row_keys(dataset), row_keys(dataset, partial(name_of, spelling="joined"))])
+
+
+def among(keys: Keys, others: Keys) -> NDArray[np.bool_]:
+    """Tell which rows have one of other keys, (N,). keys: two of each row."""
+    return np.asarray(np.isin(keys, others).any(axis=0), np.bool_)
 
 
 def trains(partition: Partition) -> Index:
@@ -137,8 +153,8 @@ def judge(
     elif dataset.task.standardised:
         criterion = criterion.of_numbers(label_scale(dataset, partition)[1])
     x = lay_out(dataset, schema)
-    keys = row_keys(dataset)
-    part = (uniform(keys, "part") * PARTS).astype(np.int64)
+    keys = both_keys(dataset)
+    part = (uniform(keys[0], "part") * PARTS).astype(np.int64)
     rows = unseen(dataset, partition, keys, trained)
     comparable = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}
     pairs, late = {}, {}
@@ -147,7 +163,7 @@ def judge(
         y = dataset.train.y[i]
         predicted, rival = predict(candidate, who, Data(dataset.train.x[i], y)), predict(champion, who, Data(x[i], y))
         pairs[who] = Paired(predicted, rival, y, part[index])
-        if before is not None and (new := ~np.isin(keys[index], before.keys)).any():
+        if before is not None and (new := ~among(keys[:, index], before.keys)).any():
             late[who] = Paired(predicted[new], rival[new], y[new], part[index][new])
     gain = challenge(pairs, criterion, scoring)
     count = describe(gain, pairs, criterion)
@@ -178,12 +194,12 @@ def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterio
 def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) -> dict[str, Index]:
     """Return device -> the test rows on which neither model was trained; without any those of the shared test set.
 
-    Devices without such rows are left out. keys: of all rows. trained: those of the champion's training rows.
+    Devices without such rows are left out. keys: both of all rows. trained: those of the champion's training rows.
     """
-    fresh = ~np.isin(keys, np.concatenate([trained, keys[trains(partition)]]))
+    fresh = ~among(keys, np.concatenate([trained, keys[:, trains(partition)].ravel()]))
     own = {who: parts["test"] for who, parts in partition.devices.items()}
     if not any(map(len, own.values())) and dataset.test is None:
-        owners = np.asarray(owners_of(dataset, partition) or [""] * len(keys))[partition.shared]
+        owners = np.asarray(owners_of(dataset, partition) or [""] * len(fresh))[partition.shared]
         own = {str(who): partition.shared[owners == who] for who in np.unique(owners)}
     return {who: index[fresh[index]] for who, index in own.items() if fresh[index].any()}
 

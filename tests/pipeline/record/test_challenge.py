@@ -17,12 +17,13 @@ from fedcore.api.serving import ServedModels
 from fedcore.core.training import predict
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Column, Schema
+from fedcore.data.tables import table
 from fedcore.partition import Partition, partition, training
 from fedcore.partition.stable import Keys, row_keys
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import HELD, TRAINED
 from fedcore.pipeline.record import challenge, models, seals
-from fedcore.pipeline.record.challenge import Before, judge, require_same, split_keys, unseen
+from fedcore.pipeline.record.challenge import Before, both_keys, judge, require_same, split_keys, unseen
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import Criterion
 from fedcore.types.federation import Scoring
@@ -117,10 +118,10 @@ def test_a_month_has_the_right_promotions():
     champion, promoted, gains = study(0), [], {}
     for night in range(1, NIGHTS):
         candidate = study(night)
-        keys = row_keys(candidate.data)
+        keys = both_keys(candidate.data)
         scored = np.concatenate([*unseen(candidate.data, candidate.made, keys, champion.trained).values()])
         assert len(scored) > 0.9 * sum(len(own["test"]) for own in candidate.made.devices.values())
-        assert not set(keys[scored].tolist()) & {*champion.trained.tolist(), *candidate.trained.tolist()}
+        assert not set(keys[:, scored].ravel().tolist()) & {*champion.trained.tolist(), *candidate.trained.tolist()}
         gains[night] = truth(candidate, champion)
         better, why = judge(
             candidate.data, candidate.made, champion.trained, candidate.served, champion.served, CRITERION
@@ -154,10 +155,28 @@ def test_recent_rows_decide_where_there_are_enough_and_say_so():
 def test_rows_of_the_champion_do_not_count_whatever_they_are_today():
     """A random division makes test rows of yesterday's training rows."""
     before, now = study(0, "random"), study(1, "random")
-    keys, tests = row_keys(now.data), np.concatenate([own["test"] for own in now.made.devices.values()])
-    assert np.isin(keys[tests], before.trained).any()
+    keys, tests = both_keys(now.data), np.concatenate([own["test"] for own in now.made.devices.values()])
+    assert np.isin(keys[:, tests], before.trained).any()
     scored = np.concatenate([*unseen(now.data, now.made, keys, before.trained).values()])
-    assert not np.isin(keys[scored], before.trained).any()
+    assert not np.isin(keys[:, scored], before.trained).any()
+
+
+def test_no_row_that_trained_the_champion_counts_under_another_key(tmp_path: Path):
+    """Earlier versions read 01 as a number, until one cell of its column was a text: all keys are others then."""
+    values = np.random.default_rng(0).normal(size=60).round(3)
+    rows = [f"{i // 2:04d},{'0' * (i % 2)}1,{('0.50', '1e1', '2')[i % 3]},{values[i]},{'uv'[i % 2]}" for i in range(60)]
+    for named_rows in ({"ignore": ["id"]}, {"id": "id"}):
+        nights = []
+        for cells in (rows, [*rows, *["A7,n,w,0,u"] * 20]):
+            (tmp_path / "t.csv").write_text("\n".join(["id,site,kind,x,y", *cells]) + "\n")
+            data = table(tmp_path / "t.csv", "y", device="site", categorical=["kind"], **named_rows)
+            nights.append((data, partition(data, name="by_device", seed=0, hold_out="stable")))
+        (data, made), (now, made_now) = nights
+        assert not np.array_equal(row_keys(data), row_keys(now)[:60])
+        trained = split_keys(data, made)[0]
+        fresh = np.concatenate([*unseen(now, made_now, both_keys(now), trained).values()])
+        assert len(fresh)
+        assert not {*fresh.tolist()} & {*challenge.trains(made).tolist()}
 
 
 @pytest.mark.slow
@@ -197,7 +216,7 @@ def test_a_number_and_a_category_whose_inputs_have_one_name_stay_apart():
 
 def test_a_challenge_counts_the_rows_that_its_gain_is_of():
     before, now = study(0), study(JOINS)
-    fresh = unseen(now.data, now.made, row_keys(now.data), before.trained)
+    fresh = unseen(now.data, now.made, both_keys(now.data), before.trained)
     sizes = sorted(map(len, fresh.values()))
     assert sizes[0] < sizes[-1]
     for least in (1, sizes[0] + 1):
