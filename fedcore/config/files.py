@@ -1,11 +1,13 @@
 """YAML files and values, read by the rules of YAML 1.2; what would exhaust the memory is refused."""
 
+import re
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
@@ -15,6 +17,17 @@ DEPTH, VALUES = 50, 100_000
 """The deepest nesting of a YAML file, and its most values, those of its aliases written out."""
 
 PLAIN = {str, int, float, bool, type(None)}
+WHOLE = re.compile(r"[-+]?(0|[1-9]\d*)", re.ASCII)
+
+
+def _whole_number(_: Any, node: Any) -> int | str:
+    """Return a whole number, or the text where it is written as a name may be: 01, 1_000, 0x10."""
+    return int(node.value) if WHOLE.fullmatch(node.value) else str(node.value)
+
+
+VALUES_OF_YAML: Any = type("Values", (SafeConstructor,), {})
+"""What makes the values of a file."""
+VALUES_OF_YAML.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def template() -> Path:
@@ -66,7 +79,9 @@ def _copy(value: Any) -> Any:
 def _parse(text: str, pure: bool) -> Any:
     _check_size(text, pure)
     try:
-        return YAML(typ="safe", pure=pure).load(text)  # by libyaml: the parser in Python takes five times as long
+        reader = YAML(typ="safe", pure=pure)  # by libyaml: the parser in Python takes five times as long
+        reader.Constructor = VALUES_OF_YAML
+        return reader.load(text)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as a day that is none
         raise YAMLError(str(error)) from None
 

@@ -40,7 +40,9 @@ MEMBERS = ("str", "int", "float")
 class Section(BaseModel):
     """A section of settings: unknown keys are refused, values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True, coerce_numbers_to_str=True
+    )
 
 
 @cache

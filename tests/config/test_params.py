@@ -380,13 +380,14 @@ def test_what_would_hang_or_break_is_refused_in_one_line(tmp_path: Path, content
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("3", 3), ("+3", 3), ("010", 10), ("1e-3", 1e-3), ("1e-07", 1e-7), ("1.0e+20", 1e20), ("-0.5E3", -500.0),
+        ("3", 3), ("+3", 3), ("[010, 0x1F, 1_000, 0]", ["010", "0x1F", "1_000", 0]), ("1e-3", 1e-3),
+        ("1e-07", 1e-7), ("1.0e+20", 1e20), ("-0.5E3", -500.0),
         ("5.", 5.0), (".inf", float("inf")), ("true", True), ("False", False), ("yes", "yes"), ("no", "no"),
         ("on", "on"), ("1:30", "1:30"), ("1e", "1e"), ("", None), ("null", None), ("~", None), ("[1, a]", [1, "a"]),
     ],
 )  # fmt: skip
 def test_values_are_those_of_yaml_1_2(text: str, value: Any):
-    """YAML 1.1 reads 010 as 8, 1:30 as 90, yes as true, and 1e-3 as a text."""
+    """YAML 1.1 reads 010 as 8, 1:30 as 90, yes as true, and 1e-3 as a text. 010 may be a name, and stays as typed."""
     parsed = parse_value("key", text)
     assert (parsed, type(parsed)) == (value, type(value))
 

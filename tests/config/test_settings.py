@@ -16,7 +16,7 @@ import pytest
 from project_params import PARAMS, ROOT, ask, copied, everything, points, refusal
 
 from fedcore.builders import CONTEXT, PARTITION_CONTEXT
-from fedcore.config.params import change
+from fedcore.config.params import change, parse
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import model
 from fedcore.config.studies import run_section
@@ -261,6 +261,13 @@ def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any
     assert line.startswith("federation.hidden = 'some': ")
     assert "'random'" in line
     assert "more)" not in line
+
+
+def test_a_column_or_a_device_whose_name_is_a_number_can_be_typed(params: dict[str, Any]):
+    typed = parse(["data.name=table", "data.label=2020", "data.device=007", "data.ignore=[1, b]", "data.exclude=[01]"])
+    (point,) = points(ask(params, {"lmf": {}}), (), **{key.replace(".", "__"): value for key, value in typed.items()})
+    wanted = {"label": "2020", "device": "007", "ignore": ["1", "b"], "exclude": ["01"]}
+    assert {key: point.data[key] for key in wanted} == wanted
 
 
 def test_settings_of_other_datasets_and_nets_are_ignored(params: dict[str, Any]):
