@@ -60,12 +60,26 @@ def test_each_run_leaves_the_answer_and_the_table(deployed: Deployed):
 
 
 def test_a_computed_method_leaves_a_table_of_its_devices(deployed: Deployed):
-    table = deployed.tables[0]
+    table = deployed.tables["devices-lmf"]
     rows = json.loads(table["data"])
     assert [*rows[0]] == ["device", "shared", "test", "val", "bytes_down", "bytes_up"]
     assert len(rows) == DEVICES
     assert all(0 <= row["test"] <= 1 and row["bytes_up"] > 0 for row in rows)
     assert "in MLflow: tags.`fedcore.config` = '" in table["description"]
+
+
+def test_a_fusion_leaves_the_order_of_its_folds(deployed: Deployed):
+    rows = json.loads(deployed.tables["folds-lmf"]["data"])
+    first = rows[0]["into"]
+    assert [row["order"] for row in rows] == sorted(row["order"] for row in rows)
+    assert {row["into"] for row in rows} == {first}
+    assert len({first, *(row["device"] for row in rows)}) == DEVICES
+
+
+def test_the_page_says_which_model_is_in_use(deployed: Deployed):
+    (row,) = json.loads(deployed.tables["champion"]["data"])
+    assert deployed.told[0]["text"].endswith(f"promoted: {row['outcome']}")
+    assert row["outcome"] in deployed.lines
 
 
 def test_the_nightly_run_promotes_the_final_fit_of_the_first_model(deployed: Deployed):

@@ -36,6 +36,7 @@ from fedcore.report.history import trends
 from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.results import tidy
+from fedcore.results.reports import folds
 
 PIPELINE = Path("pipeline")
 """The outputs of the stages of `dvc repro`."""
@@ -179,14 +180,21 @@ def publish(name: str, content: str | list[dict[str, Any]], description: str) ->
         artifacts.create_table_artifact(key=key, table=content, description=description)
 
 
-def publish_devices(result: Result) -> None:
-    """Leave a method's last scores and its traffic by device as an artifact, with the filter of its run in MLflow."""
+def publish_result(result: Result) -> None:
+    """Leave a method's last scores and its traffic by device as an artifact, with the filter of its run in MLflow.
+
+    The folds of a fusion follow in their order.
+    """
     table = result.table[result.table["metric"].isin([result.metric.column, "bytes_up", "bytes_down"])]
     scores, sent = tidy.final(table[table["split"] != "traffic"]), table[table["split"] == "traffic"]
     parts = [scores.pivot_table("value", "device", "split"), sent.pivot_table("value", "device", "metric", "sum")]
     rows = pd.concat(parts, axis=1).reset_index(names="device")
     where = f"{result.metric.words} by split, and bytes; in MLflow: tags.`fedcore.config` = '{result.config}'"
     publish(f"devices {result.row.label}", json.loads(rows.to_json(orient="records")), where)
+    if order := [
+        {key: fold.row[key] for key in ("order", "device", "into", "layer")} for fold in folds(result.reports)
+    ]:
+        publish(f"folds {result.row.label}", order, "which device was fused into which model, in this order")
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from prefect import runtime
+from prefect import get_run_logger, runtime
 from prefect.events import emit_event
 
 from fedcore.config import nightly
@@ -186,7 +186,7 @@ class Run:
             return result or run()
 
         def run_and_publish() -> Result:
-            outputs.publish_devices(result := run())
+            outputs.publish_result(result := run())
             return result
 
         data = {"dataset": ready.data.dataset.digest, "partition": ready.data.partition.digest}
@@ -327,6 +327,9 @@ def open_record() -> Iterator[RecordWriter]:
     history.append(writer.history)
     for proposal in writer.proposed:
         print(proposal.line)
+        get_run_logger().info(proposal.line)
+    if proposed := [{"outcome": proposal.line} for proposal in writer.proposed]:
+        outputs.publish("champion", proposed, "which model is in use, or was compared with it")
     tidy_up(settings.keep)
     for proposal in writer.proposed:
         if proposal.event is not None:
@@ -371,7 +374,11 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         session.print_line(run_method.tally(session.steps.done))
         names = [name for name, cached in run._cached.items() if cached]
         known = "\n".join(
-            [f"From the cache: {len(names)} of {len(run._cached)} methods", "", *(f"* {n}" for n in names)]
+            [
+                f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods",
+                "",
+                *(f"* {n}" for n in names),
+            ]
         )
         outputs.publish("from the cache", known, "which methods computed nothing")
 

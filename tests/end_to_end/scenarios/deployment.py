@@ -19,8 +19,8 @@ class Deployed:
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
     the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
     which a command of nightly.yaml was told. paused: whether Prefect's automation saw a promotion. arrows: for each
-    method of the first run, its task runs with those that they wait for. lines: of its log. tables: the artifacts of
-    devices.
+    method of the first run, its task runs with those that they wait for. lines: of its log. tables: by their keys the
+    artifacts of devices, folds and the champion.
     """
 
     first: Seen
@@ -35,7 +35,7 @@ class Deployed:
     paused: bool
     arrows: dict[str, dict[str, set[str]]]
     lines: list[str]
-    tables: list[dict[str, Any]]
+    tables: dict[str, dict[str, Any]]
 
 
 def deployed(place: Place) -> Deployed:
@@ -70,7 +70,9 @@ def deployed(place: Place) -> Deployed:
         (first_run,) = [run for run in runs() if not run["auto_scheduled"]]
         inside = {"flow_runs": {"parent_flow_run_id": {"any_": [first_run["id"]]}}}
         own = {first_run["id"], *(run["id"] for run in host.ask("flow_runs/filter", inside))}  # others share the server
-        tables = host.ask("artifacts/filter", {"artifacts": {"key": {"any_": ["devices-lmf"]}}})
+        tables = host.ask(
+            "artifacts/filter", {"artifacts": {"key": {"any_": ["devices-lmf", "folds-lmf", "champion"]}}}
+        )
         lines = host.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [first_run["id"]]}}})
         told = [json.loads(line) for line in (place.folder / "told").read_text().splitlines()]
         return Deployed(
@@ -86,7 +88,7 @@ def deployed(place: Place) -> Deployed:
             host.ask(f"work_pools/{pauses}")["is_paused"],
             arrows(host, first_run["id"]),
             [line["message"] for line in lines if line["name"] == "prefect.flow_runs"],
-            [table for table in tables if table["flow_run_id"] in own],
+            {table["key"]: table for table in tables if table["flow_run_id"] in own},
         )
     finally:
         end(worker)
