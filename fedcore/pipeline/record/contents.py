@@ -81,20 +81,19 @@ def rounds(table: pd.DataFrame, decides: Criterion = Criterion()) -> pd.DataFram
     decider, weights = decides.metric, measured(table, decides).weights
     sent: dict[str, float] = {}
     cells: dict[int, dict[str, float]] = {turn: {"round": turn} for turn in turns.values()}
-    rows = table[table["value"].notna()]
-    for (stage, number, split, metric), part in rows.groupby(["stage", "round", "split", "metric"], sort=True):
-        own = split in OWN
-        counted = part[part["device"].isin(weights)] if own else part
-        if counted.empty:
-            continue
-        means, name = tidy.over_devices(counted, members, weights if own else None), f"{split}/{metric}"
+    weight = table["device"].map(weights).where(table["split"].isin(OWN), 1.0)
+    rows = table.assign(weight=weight, weighted=weight * table["value"])[table["value"].notna() & weight.notna()]
+    by_column = rows.groupby(["stage", "round", "split", "metric"], sort=True)
+    decided = {key: part for key, part in by_column if key[2] in EARLIER and key[3] == decider.column}
+    for key, total, count in by_column[["weighted", "weight"]].sum().itertuples():
+        stage, number, split, metric = key
+        turn, name = cells[turns[stage, number]], f"{split}/{metric}"
         if split == "traffic":
-            sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
-            means = {"mean": sent[name]}
-        elif split not in EARLIER or metric != decider.column:
-            means = {"mean": means["mean"]}
-        named = {name: means.pop("mean"), **{f"{name}_{word}": value for word, value in means.items()}}
-        cells[turns[stage, number]] |= named
+            sent[name] = sent.get(name, 0.0) + total
+        turn[name] = sent[name] if split == "traffic" else total / count
+        if key in decided:
+            spread = tidy.over_devices(decided[key], members, weights if split in OWN else None)
+            turn |= {f"{name}_{word}": value for word, value in spread.items() if word != "mean"}
     return pd.DataFrame(cells.values())
 
 

@@ -46,13 +46,14 @@ def _pictures(store: Store, result: Result) -> dict[str, Picture]:
     }
     if result.table["round"].max() > 1:
         drawings["rounds"] = lambda: figures.png(figures.curves(curves(result.table, result.criterion), result.metric))
-    drawings |= of_method(result.figures, result.row.label, result.reports)
     if folds := reports.folds(result.reports):
         from fedcore.report.figures import code  # takes matplotlib
 
         drawings |= {f"plans/{fold.file}": partial(code.heat_image, fold.matrix.numpy()) for fold in folds}
         named = {fold.name.replace(", ", "\n"): fold.matrix.numpy() for fold in folds}
         drawings["plans/all"] = lambda: figures.png(code.shares_of_mass(named))
+    else:
+        drawings |= of_method(result.figures, result.row.label, result.reports)
     refs = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.extra_figures:
         drawings["similarity"] = partial(similarity_map, *refs)

@@ -267,14 +267,15 @@ class Record:
         files = {**(files or {}), **{path: text.encode() for path, text in texts.items()}}
         courses = [*reports.series(turn_reports).values()]
         arrays = {metric: torch.tensor(course) for numbers in courses for metric, course in numbers.items()}
+        folds = fold_files(reports.folds(turn_reports))
         for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():
-            path = "/".join(safe_name(part) for part in name.split("/"))
-            files[f"arrays/{path}.npy"] = to_npy(tensor.numpy())
+            if not (folds and name.startswith("plan/")):  # it is a fold's
+                path = "/".join(safe_name(part) for part in name.split("/"))
+                files[f"arrays/{path}.npy"] = to_npy(tensor.numpy())
         tables = {
             DEVICES: device_table(table, criterion.metric), ROUNDS: to_table(means),
             STEPS: to_table(seconds[["kind", "wall", "cpu"]]),
         }  # fmt: skip
-        folds = fold_files(reports.folds(turn_reports))
         tables |= {FOLDS: folds.pop(FOLDS)} if folds else {}
         files |= tables | folds | {TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}

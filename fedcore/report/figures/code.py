@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
+from matplotlib.patches import Rectangle
 
-from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, grid, plain
+from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, plain
 from fedcore.results.reports import matrices
 from fedcore.types.federation import Params
 
@@ -35,17 +36,23 @@ def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
     plans: name -> (n, m), non-negative. Of large plans each drawn cell is the largest of a block, so that a lone match
     (a plan that is nearly a permutation) stays visible.
     """
-    figure, panels = grid(len(plans), 6, (0.9, 0.5), (1.7, 1.9))
-    figure.set_layout_engine(None)  # which takes twice the time of the drawing
-    width, height = figure.get_size_inches()
-    figure.subplots_adjust(0.1 / width, 0.15 / height, 1 - 0.9 / width, 1 - 0.5 / height, 0.12, 0.4)
-    for panel, (name, plan) in zip(panels, plans.items(), strict=True):
+    columns = min(len(plans), 6)
+    width, height = 1.7 * columns + 0.9, 2.0 * -(-len(plans) // columns) + 0.1
+    figure = Figure(figsize=(width, height))
+    sheet = figure.add_axes((0, 0, 1, 1), frameon=False)  # in inches; axes for each plan would take most of the time
+    for number, (name, plan) in enumerate(plans.items()):
         mass = np.asarray(plan, float)
-        image = panel.imshow(_coarse(_shares(mass), 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
-        panel.set_title(f"{plain(name)}\n{mass.shape[0]} by {mass.shape[1]}", fontsize=7)
-        panel.set_xticks([])
-        panel.set_yticks([])
-    bar = figure.add_axes((1 - 0.75 / width, 1 - 2.2 / height, 0.1 / width, 1.6 / height))
+        middle, top = 0.85 + 1.7 * (number % columns), 0.5 + 2.0 * (number // columns)
+        high, wide = (1.5 * side / max(mass.shape) for side in mass.shape)
+        image = sheet.imshow(
+            _coarse(_shares(mass), 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest",
+            extent=(middle - wide / 2, middle + wide / 2, top + high, top), aspect="auto",
+        )  # fmt: skip
+        sheet.add_patch(Rectangle((middle - wide / 2, top), wide, high, fill=False, linewidth=0.8))
+        title = f"{plain(name)}\n{mass.shape[0]} by {mass.shape[1]}"
+        sheet.text(middle, top - 0.06, title, fontsize=7, ha="center", va="bottom")
+    sheet.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
+    bar = figure.add_axes((1 - 0.75 / width, 1 - 1.95 / height, 0.1 / width, 1.4 / height))
     figure.colorbar(image, cax=bar, label="share of a unit's mass")
     return figure
 

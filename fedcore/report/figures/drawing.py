@@ -57,12 +57,13 @@ def grid(
 
 
 def show(
-    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
-) -> None:
-    """Show a matrix with a colour bar; cells without a value stay grey."""
+    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None,
+    bar: Axes | None = None,
+) -> None:  # fmt: skip
+    """Show a matrix with a colour bar; cells without a value stay grey. bar: its axes; None: beside the panel."""
     panel.set_facecolor("0.85")
     image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
-    figure.colorbar(image, ax=panel, label=label, format=form)
+    figure.colorbar(image, bar, panel, label=label, format=form)
 
 
 def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -> None:

@@ -303,9 +303,15 @@ def per_device(table: pd.DataFrame, metric: Metric = ACCURACY, seed: int | None 
     if devices > MANY:
         return device_shares(cells, title, metric)
     cell = float(np.clip(9 / devices, 0.28, 0.42))  # inches
-    figure = Figure(figsize=(2.6 + cell * devices, 1.5 + 0.34 * methods), layout="constrained")
-    panel = figure.subplots()
-    show(figure, panel, values, metric.words, FuncFormatter(_formatter(metric)))
+    left, below = (0.3 + 0.09 * max(map(len, labels(names))) for names in (cells.index, cells.columns))
+    wide, high = cell * devices, 0.34 * methods + 0.2  # of the panel, in inches: a layout engine takes most of the time
+    width, height = left + wide + 1.2, below + high + 0.4
+    figure = Figure(figsize=(width, height))
+    panel, bar = (
+        figure.add_axes((x / width, below / height, size / width, high / height))
+        for x, size in ((left, wide), (left + wide + 0.2, 0.1))
+    )
+    show(figure, panel, values, metric.words, FuncFormatter(_formatter(metric)), bar=bar)
     panel.set_aspect("auto")
     name_cells(panel, cells.index, cells.columns)
     panel.tick_params(axis="x", rotation=90)
