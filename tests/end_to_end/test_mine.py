@@ -24,6 +24,7 @@ from fedcore.config.request import ask, plan_jobs
 from fedcore.data.encoding import encode, from_json
 from fedcore.data.schema import Schema
 from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.record.contents import read_device_table
 from fedcore.pipeline.record.origin import from_json as read_origin
 
 SITES = [f"plant {name}" for name in "ABCDEF"]
@@ -88,6 +89,14 @@ def test_devices_left_out_have_the_scores_of_a_script(mine: Mine, monkeypatch: p
     )
     assert ({*found.index.unique("device")}, {*found.index.unique("method")}) == ({*SITES}, {*LABELS})
     pd.testing.assert_series_equal(found, expected, check_exact=True)
+    recorded = mine.project.folder / "mlruns"
+    (left,) = (read_device_table(path.read_bytes(), "method") for path in recorded.glob("*/artifacts/left_out.json"))
+    accuracy = left.set_index("device", append=True)["accuracy"].sort_index()
+    assert accuracy.to_dict() == found.xs("accuracy", level="metric").dropna().to_dict()
+    tried = [read_device_table(path.read_bytes(), "chosen")["learning_rate"]
+             for path in recorded.glob("*/artifacts/learning_rates.json")]  # fmt: skip
+    assert sorted(map(list, tried)) == sorted(map(list, rates.values()))
+    assert sorted(rate[True] for rate in tried) == sorted(row.training.lr for row in methods if row.label in rates)
     assert "left out of training in turn" in (results(mine) / "report.html").read_text()
 
 

@@ -19,6 +19,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -26,10 +27,11 @@ import numpy as np
 import pandas as pd
 from mlflow import data as mlflow_data
 from mlflow.entities import Dataset as MlflowDataset
-from mlflow.entities import Metric, RunTag
+from mlflow.entities import Metric, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from fedcore import __version__
+from fedcore.builders import parameters
 from fedcore.core.metrics import ACCURACY
 from fedcore.core.metrics import Metric as Decider
 from fedcore.data import Dataset
@@ -52,13 +54,19 @@ ROUNDS = "rounds.json"
 """That with the means over devices after each round."""
 FOLDS = "plans/folds.json"
 """That with the transport matrices of a fusion, in its order."""
-METHODS = "methods.json"
-"""That of a request's run with a row for each method."""
+RATES = "learning_rates.json"
+"""That with the learning rates that were tried."""
+METHODS, LEFT = "methods.json", "left_out.json"
+"""Those of a request's run: a row for each method; for each run without a device, scored on that device."""
 
 OF_SCHEMES = frozenset({"alpha", "share", "classes", "examples"})
 """Settings of a federation that only some partitions use."""
-OFF = frozenset({"unlabelled", "hidden", "drop_small"})
-"""Those that do nothing unless they are set."""
+OFF = {
+    "data.scaling": "none", "training.round_decay": "1.0", "training.schedule": "constant",
+    "training.optimiser_state": "fresh", "training.precision": "float32", "fraction": "1.0", "aggregation": "mean",
+}  # fmt: skip
+"""Parameters, or names of a method's settings, and the value at which they do nothing; false, none and 0.0 are others.
+"""
 NOT_SHOWN = frozenset({"root", "download", "missing_values"})
 """Settings of data that say where they are, or are a long list."""
 
@@ -163,6 +171,20 @@ def method_table(methods: Sequence[ComparedMethod]) -> bytes:
     return to_table(pd.DataFrame([{"setting": row.setting, "method": row.label, **row.numbers} for row in methods]))
 
 
+def rate_table(result: Result) -> bytes:
+    """Return the learning rates that were tried as a table of MLflow, with their last means; none where one diverged.
+
+    That of the result is `chosen`.
+    """
+    decides, rows = replace(result.criterion, metric=result.metric), []
+    for rate, table in result.tried.items():
+        last: Any = {} if table is None else rounds(table, decides).iloc[-1]
+        names = [f"{split}/{name}" for name in (result.metric.column, "loss") for split in EARLIER]
+        numbers = {name: last[name] for name in names if name in last}
+        rows.append({"learning_rate": rate, "chosen": rate == result.row.training.lr, **numbers})
+    return to_table(pd.DataFrame(rows))
+
+
 def fold_files(folds: Sequence[Fold]) -> dict[str, bytes]:
     """Return a fusion's transport matrices as files, each as an array and as text with its units, and their table."""
     files, rows = {}, []
@@ -177,6 +199,11 @@ def fold_files(folds: Sequence[Fold]) -> dict[str, bytes]:
 def tables_tag(paths: Iterable[str]) -> RunTag:
     """Return the tag by which MLflow's page shows files as tables."""
     return RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": path, "type": "table"} for path in paths]))
+
+
+def tables_of(run: Run) -> list[str]:
+    """Return the files that MLflow's page shows as tables of a run."""
+    return [table["path"] for table in json.loads(run.data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]"))]
 
 
 def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
@@ -234,6 +261,8 @@ def origin_files(result: Result) -> dict[str, bytes]:
             "shared_rows_left_out": final.left, "config": result.config, "fedcore": __version__,
         }  # fmt: skip
         files[FINAL_FIT] = (json.dumps(card, indent=1) + "\n").encode()
+    if result.tried:
+        files[RATES] = rate_table(result)
     if result.outcomes is not None:
         files[OUTCOMES] = (json.dumps(result.outcomes.to_json()) + "\n").encode()
     return files
@@ -252,29 +281,40 @@ def shorten_note(note: str) -> str:
 def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
     """Return the settings that a run used, by their keys in params.yaml, as they were resolved; SETTING has all.
 
-    Those of the chosen partition, net and method are there, without what is not set. dataset: that of the run.
+    Those of the chosen partition, net and method are there, without what is off or not set. dataset: that of the run.
     """
     setting, federation = result.setting, dict(result.setting.federation)
     federation["partition"] = name = resolve_name(dataset, federation["partition"])
     federation["devices"] = len(result.fed.devices)
-    unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys() | {key for key in OFF if not federation[key]}
-    unused |= {"unlabelled_classes"} if "unlabelled" in unused else set()
+    unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys()
+    unused |= {"unlabelled_classes"} if not federation["unlabelled"] else set()
     unused |= {"domains"} if dataset.domain is None else set()
     net = dict(setting.net)
     if net["name"] == "auto":
         (build, *_) = (net.build for net in result.fed.public.nets.values())
         net["name"] = build.func.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
-    method = result.row.flat()
-    prefix = str(method["method"]).rpartition(":")[2]
+    row = result.row
+    method = row.flat()["method"]
+    prefix = str(method).rpartition(":")[2]
+    averaged = {"outliers"} if row.settings.get("aggregation") == "mean" else set()
     sections: dict[str, Mapping[str, Any]] = {
         "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN},
         "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
-        "": {key if key == "method" or "." in key else f"{prefix}.{key}": value for key, value in method.items()},
+        "training.": row.training.settings() if "training" in parameters(row.builder) else {},
+        f"{prefix}.": {key: value for key, value in row.settings.items() if key not in averaged},
     }  # fmt: skip
     used = {f"{section}{key}": value for section, values in sections.items() for key, value in values.items()}
     used |= {"threshold": result.threshold.value} if result.threshold else {}
-    used = {key: value for key, value in used.items() if value is not None and value not in ("", [], {}, ())}
-    return {"study": setting.study, "setting": setting.name, "seed": result.seed, **used}
+    used = {key: value for key, value in used.items() if value not in (None, "", [], {}, ())}
+    used = {key: value for key, value in used.items() if not is_off(key, cut_value(value))}
+    return {"method": method, "seed": result.seed, **used}
+
+
+def is_off(key: str, value: str) -> bool:
+    """Tell whether a parameter's value is one at which it does nothing."""
+    section, _, name = key.rpartition(".")
+    neutral = OFF.get(key, OFF.get(name))
+    return value == neutral or (section not in ("", "data", "net") and value in ("false", "none", "0.0"))
 
 
 def cut_value(value: Any) -> str:

@@ -15,7 +15,7 @@ from mlflow.entities import Dataset, Metric, Param, Run
 from fedcore.core.metrics import METRICS
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import models, promotion, seals
-from fedcore.pipeline.record.contents import DEVICES, FOLDS, ROUNDS, metrics, tables_tag, user_tags
+from fedcore.pipeline.record.contents import DEVICES, FOLDS, RATES, ROUNDS, metrics, tables_tag, user_tags
 from fedcore.pipeline.record.registry import CHAMPION, FINAL_FIT_OF, STUDY_RUN
 from fedcore.pipeline.record.result import CERTAIN, Evidence, StudyOnData
 from fedcore.pipeline.record.runs import Record
@@ -60,7 +60,7 @@ def _write(record: Record, folder: Path, of: Mapping[str, str] = {}, files: Path
     if about:
         record.log_dataset(where, about)
     record.client.log_artifacts(where, str(paths))
-    tables = tables_tag(name for name in (DEVICES, ROUNDS, FOLDS) if (paths / name).is_file())
+    tables = tables_tag(name for name in (DEVICES, ROUNDS, FOLDS, RATES) if (paths / name).is_file())
     record.client.log_batch(where, points, [Param(key, value) for key, value in card["params"].items()], [tables])
     if (files or folder / MODELS).is_dir():
         logged = record.log_model(run, tags["fedcore.method"], partial(shutil.copytree, files or folder / MODELS))

@@ -6,7 +6,7 @@ Imports neither Prefect nor MLflow.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,7 +86,8 @@ class ComparedRequest:
     """What a comparison says of a study on its data.
 
     request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
-    answer. pair: the rows that it compares. files: path in the run -> content.
+    answer. pair: the rows that it compares. files: path in the run -> content. left_out: the scores of runs without a
+    device on that device, a row for each.
     """
 
     request: str
@@ -96,6 +97,7 @@ class ComparedRequest:
     methods: tuple[ComparedMethod, ...]
     pair: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    left_out: Sequence[Mapping[Any, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class Result:
     extra_figures: drawn besides its scores. embedding: its devices' examples in the plane, if they are drawn.
     final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
     threshold: from which probability on its models predict a label, where the most probable class is not predicted.
+    tried: if several learning rates were tried, the table of each; None for one that diverged.
     criterion: which devices count in means of its scores. tasks: the edited ones of the project.
     thread: tags of its run that name Prefect's flow run and the data as DVC has them. command: the words of
     `fedcore run` that compute it.
@@ -195,6 +198,7 @@ class Result:
     final: FinalFit | None = None
     outcomes: Outcomes | None = None
     threshold: Threshold | None = None
+    tried: Mapping[float, pd.DataFrame | None] = field(default_factory=dict)
     criterion: Criterion = Criterion()
     tasks: tuple[str, ...] = ()
     thread: Mapping[str, str] = field(default_factory=dict)

@@ -59,20 +59,25 @@ from fedcore.pipeline.record.challenge import files_of, split_keys
 from fedcore.pipeline.record.contents import (
     DEVICES,
     FOLDS,
+    LEFT,
     METHODS,
+    RATES,
     ROUNDS,
     about_data,
     cut_value,
     describe_final_fit,
     device_table,
     fold_files,
+    is_off,
     method_table,
     metrics,
     origin_files,
     params_of,
+    rate_table,
     rounds,
     safe_name,
     shorten_note,
+    tables_of,
     tables_tag,
     to_npy,
     to_parquet,
@@ -149,6 +154,9 @@ class Record:
         """
         with self.lock:
             if (run := self.find(result.config)) and has_result(run, result.digest):
+                if result.tried and RATES not in (tables := tables_of(run)):
+                    self._artifacts(run.info.run_id, {RATES: rate_table(result)})
+                    self.client.log_batch(run.info.run_id, tags=[tables_tag([*tables, RATES])])
                 if result.final is None and run.data.tags.get(LATEST) != "true":
                     self._tag(run, user_tags(run.data.tags) | {LATEST: "true"})
                 if drawn is not None:
@@ -282,7 +290,7 @@ class Record:
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
         named = [Param(key, cut_value(value)) for key, value in params.items()]
-        self.client.log_batch(where, points, named, [tables_tag(tables)])
+        self.client.log_batch(where, points, named, [tables_tag(path for path in (*tables, RATES) if path in files)])
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -559,8 +567,10 @@ class Record:
             note |= {CHANGED: changed} if changed else {}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **user_tags(of.tags)})
-            self._artifacts(where, {**compared.files, METHODS: method_table(compared.methods)})
-            self.client.log_batch(where, tags=[tables_tag([METHODS])])
+            tables = {METHODS: method_table(compared.methods)}
+            tables |= {LEFT: to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
+            self._artifacts(where, {**compared.files, **tables})
+            self.client.log_batch(where, tags=[tables_tag(tables)])
 
     def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Write numbers without a step, as far as they are new, and tags; the first seconds of all stay."""
@@ -615,16 +625,15 @@ def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
 
     def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
         tags = run.data.tags
-        return tuple(tags.get(key) for key in ("method", "setting", "seed")), run.data.params | {
-            "data": tags.get("data")
-        }
+        settings = {key: value for key, value in run.data.params.items() if not is_off(key, value)}
+        return tuple(tags.get(key) for key in ("method", "setting", "seed")), {**settings, "data": tags.get("data")}
 
     before = dict(map(used, former))
     differences = [
-        f"{key} {before[name][key]} -> {value}"
+        f"{key} {before[name].get(key, 'off')} -> {settings.get(key, 'off')}"
         for name, settings in map(used, runs)
-        for key, value in settings.items()
-        if before.get(name, settings).get(key, value) != value
+        for key in {**before.get(name, {}), **settings}
+        if before.get(name, settings).get(key) != settings.get(key)
     ]
     return ", ".join(dict.fromkeys(differences))
 

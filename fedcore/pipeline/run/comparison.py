@@ -303,10 +303,14 @@ def describe(
         methods = tuple(
             ComparedMethod(*row, its_numbers, tuple(configs.get(row, ()))) for row, its_numbers in numbers.items()
         )
+        left = compared.table[compared.table["split"].eq(LEFT_OUT) & compared.table["study"].eq(of.study)]
+        by_device = left[left["setting"].isin(settings)].pivot_table(
+            "value", ["setting", "method", "seed", "device"], "metric"
+        )
         request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)).encode())
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods,
-            pair_of(rows, answered), drawn | {PAGE: page.read_bytes()},
+            pair_of(rows, answered), drawn | {PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
         )  # fmt: skip
         writer.describe(of, asked)
 

@@ -209,10 +209,12 @@ class Run:
             assert diverged is not None
             raise diverged
         rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
-        if len(rates) > 1:
-            tried = ", ".join(f"{rate:g}" for rate in rates)
-            self.session.print_line(f"  {method.label}: learning rate {rate:g}, best of {tried} on validation rows")
-        return TunedResult(ready.job.seed, results[rate])
+        if len(rates) == 1:
+            return TunedResult(ready.job.seed, results[rate])
+        listing = ", ".join(f"{rate:g}" for rate in rates)
+        self.session.print_line(f"  {method.label}: learning rate {rate:g}, best of {listing} on validation rows")
+        tried = {rate: results[rate].table if rate in results else None for rate in rates}
+        return TunedResult(ready.job.seed, replace(results[rate], tried=tried))
 
     def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:
         """Return the labels of rows that cannot win, once the first seeds have run, and print them once."""

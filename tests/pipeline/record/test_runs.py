@@ -229,6 +229,8 @@ def test_a_request_names_what_changed_since_the_one_before() -> None:
     assert runs.changes(former, [run("0", "0.1"), run("1", "0.1"), run("2", "1")]) == "code_ot.reg 0.01 -> 0.1"
     assert runs.changes(former, [run("0", "0.01", "machines 2")]) == "data machines 1 -> machines 2"
     assert runs.changes(former, former) == runs.changes([], former) == ""
+    assert runs.changes(former, [run("0", "0.0")]) == "code_ot.reg 0.01 -> off"  # no parameter of a run of today
+    assert runs.changes([run("0", "0.0")], former[:1]) == "code_ot.reg off -> 0.01"
 
 
 def numbers(record: runs.Record, study: str) -> dict[str, float]:
