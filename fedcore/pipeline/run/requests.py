@@ -23,6 +23,7 @@ from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache.prune import prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.session import Session, open_run_session
+from fedcore.pipeline.orchestration.task_runs import shorten
 from fedcore.pipeline.record import tracked
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Evidence, PreparedData, PromotionCandidate, Result, rule_of
@@ -386,11 +387,12 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
 
 
 def name_run() -> str:
-    """Return a flow run's name: its studies, size and seeds."""
+    """Return a flow run's name: its studies, size and seeds, and the methods that were typed."""
     request = Request.model_validate(runtime.flow_run.parameters)
     section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
     seeds = sorted(request.seeds or section.seeds)
     whole = seeds == list(range(seeds[0], seeds[-1] + 1))
     listing = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
     studies = " + ".join(request.studies or section.studies)
-    return f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {listing}"
+    name = f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {listing}"
+    return shorten([f"{name}:", ", ".join(request.methods)] if request.methods else [name])

@@ -31,7 +31,7 @@ from fedcore.partition import partition
 from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
-from fedcore.pipeline.run import history
+from fedcore.pipeline.run import history, requests
 from fedcore.pipeline.run import outputs as run_outputs
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
@@ -333,3 +333,11 @@ def test_a_request_of_some_methods_or_seeds_is_a_part_of_its_study(monkeypatch: 
     monkeypatch.setattr(run_outputs, "run_section", lambda params: SimpleNamespace(**params["run"]))
     assert [is_whole(2, "a", "b"), is_whole(3, "a", "b", "c")] == [True, True]
     assert [is_whole(1, "a", "b"), is_whole(2, "a")] == [False, False]
+
+
+def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: dict[str, Any] = {"studies": ["code"], "size": "small", "seeds": [2, 0, 1]}
+    monkeypatch.setattr(requests, "runtime", SimpleNamespace(flow_run=SimpleNamespace(parameters=typed)))
+    assert requests.name_run() == "code, small, seeds 0 to 2"
+    typed["methods"] = ["fedavg", "code_ot"]
+    assert requests.name_run() == "code, small, seeds 0 to 2: fedavg, code_ot"
