@@ -44,14 +44,17 @@ class FlatNet:
         """Set the gradient to zero; returns what is to be called after the backward pass: it notes idle parameters.
 
         A backward pass adds to a gradient in place, which counts its changes: one that is zero is not idle. A loss of a
-        user's own may have cleared gradients, which puts another tensor in their place.
+        user's own may have cleared gradients, or set `parameter.data`, which puts another tensor in their place.
         """
         self.gradient.zero_()
         before = [gradient._version for _, gradient in self.trained]
 
         def note_idle() -> None:
             self.idle.clear()
-            for name, (parameter, gradient), version in zip(self.parameters, self.trained, before, strict=True):
+            trained = zip(self.parameters.items(), self.trained, before, strict=True)
+            for (name, view), (parameter, gradient), version in trained:
+                if parameter.data_ptr() != view.data_ptr():
+                    parameter.data = view.copy_(parameter.data)
                 given = parameter.grad
                 if given is not gradient:
                     parameter.grad = gradient

@@ -181,11 +181,18 @@ def adversarial(module, x, y):
     return F.cross_entropy(module(x + 0.1 * slope.sign()), y)
 
 
-def test_statistics_count_the_passes_that_a_loss_asks_for():
-    """One that never reads `logits` does not pass the batch through the net."""
+def clamped(module, x, y):
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clamp(-0.1, 0.1)
+    return F.cross_entropy(module(x), y)
+
+
+def test_a_loss_that_asks_for_passes_or_sets_parameters_equals_plain_pytorch():
+    """One that never reads `logits` does not pass the batch through the net, and statistics count the passes."""
     at, start, device = StepId(0, 0, 1, "a"), nets.init(NORMED, torch.Generator()), device_of("a", NORMED)
     for loss, by_hand in (
         (lambda batch: adversarial(batch.module, batch.x, batch.y), adversarial),
+        (lambda batch: clamped(batch.module, batch.x, batch.y), clamped),
         (lambda batch: ce(batch) + adversarial(batch.module, batch.x, batch.y),
          lambda module, x, y: F.cross_entropy(module(x), y) + adversarial(module, x, y)),
     ):  # fmt: skip
