@@ -6,7 +6,7 @@ a dataclass stands for its fields, so that settings shared by several methods ar
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter, isclass, isfunction, signature
@@ -139,7 +139,8 @@ def settings_of(fn: Callable[..., Any], context: Collection[str] = ()) -> dict[s
             continue
         hint = hints.get(name, Any)
         if is_dataclass(hint):
-            settings |= settings_of(cast(type, hint))
+            of, given = settings_of(cast(type, hint)), parameter.default
+            settings |= {key: (kind, getattr(given, key, default)) for key, (kind, default) in of.items()}
         else:
             settings[name] = hint, parameter.default
     return settings
@@ -152,7 +153,8 @@ def group_settings(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[
         kind = hints.get(name)
         if name not in grouped and isinstance(kind, type) and is_dataclass(kind):
             fields = {field: grouped.pop(field) for field in settings_of(kind) if field in grouped}
-            grouped[name] = kind(**group_settings(kind, fields))
+            default, own = parameters(fn)[name].default, group_settings(kind, fields)
+            grouped[name] = replace(default, **own) if isinstance(default, kind) else kind(**own)
     return grouped
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from inspect import cleandoc, isfunction, signature
 from typing import Any, Literal
@@ -106,9 +106,11 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
         name, make = getattr(which, "__name__", repr(which)), custom(which)
     first = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
     start = start_settings(check(model(Start), name, first))
-    own = {key: value for key, value in settings.items() if key not in START}
+    own, takes = {key: value for key, value in settings.items() if key not in START}, settings_of(make, NET_CONTEXT)
+    for key in [key for key, value in own.items() if is_dataclass(value) and key not in takes]:
+        own |= vars(own.pop(key))  # its fields are the settings
     try:
-        return Architecture(name, make, check(model(make, NET_CONTEXT), name, own).model_dump(), start)
+        return Architecture(name, make, dict(check(model(make, NET_CONTEXT), name, own)), start)
     except InputError as error:
         if not isfunction(which) or all(of.kind is not of.VAR_KEYWORD for of in signature(which).parameters.values()):
             raise
@@ -360,7 +362,7 @@ def method(
         raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings")
     defaults = getattr(build, "training_defaults", {})
     if isinstance(training, Training):  # all of it counts, but for a start that nobody asked for
-        training = {key: value for key, value in asdict(training).items() if key != "shared_init" or value}
+        training = {key: value for key, value in vars(training).items() if key != "shared_init" or value}
     return configure(
         which, settings, {**defaults, **(training or {})}, label=label or name, training_key=f"{name}.training"
     )

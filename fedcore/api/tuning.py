@@ -96,6 +96,6 @@ def changed(method: MethodConfig, point: Mapping[str, Any]) -> MethodConfig:
     for name in point:
         if name not in of_training and name not in method.settings:
             raise InputError(f"tune.{name}: {method.label} has no such setting, and training has none")
-    training = {**method.training.settings(), **{name: value for name, value in point.items() if name in of_training}}
+    training = {**vars(method.training), **{name: value for name, value in point.items() if name in of_training}}
     settings = {**method.settings, **{name: value for name, value in point.items() if name not in of_training}}
     return configure(method.name, settings, training, label=method.label, training_key=f"{method.label}.training")

@@ -123,7 +123,7 @@ def configure(
     """
     build = builder(name) if isinstance(name, str) else name
     section = name.rpartition(":")[2] if isinstance(name, str) else describe(name)
-    complete = check(model(build, CONTEXT), section, settings).model_dump()
-    checked = check(model(Training), training_key, training).model_dump()
+    complete = dict(check(model(build, CONTEXT), section, settings))
+    checked = dict(check(model(Training), training_key, training))
     trained = Training(**checked | {"loss": find_loss(checked["loss"], f"{training_key}.loss")})
     return MethodConfig(label or section, name, trained, complete)

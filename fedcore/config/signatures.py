@@ -175,7 +175,7 @@ def settings_for(
     for key in (key for key in rest if key not in all_settings.model_fields):
         raise unknown(f"{where}.{key}", taken.model_fields, all_settings.model_fields)
     check(all_settings, where, rest)
-    return check(taken, where, chosen).model_dump()
+    return dict(check(taken, where, chosen))
 
 
 @cache

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedcore.builders import NET_CONTEXT, import_builder
+from fedcore.builders import NET_CONTEXT, group_settings, import_builder
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
@@ -60,7 +60,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     ) -> Net:
         shapes = {entry.name: entry.shape for entry in several} or tuple(shape)
         context = {"shape": shapes, "classes": classes, "per_step": per_step}
-        settled = partial(target, **{name: value for name, value in context.items() if name in settings}, **values)
+        given = {name: value for name, value in context.items() if name in settings}
+        settled = partial(target, **given, **group_settings(make, values))
         build = partial(with_several, settled, several) if several else settled
         with files_read() as files:
             module = _build(path, build)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
-from fedcore.builders import import_builder
+from fedcore.builders import group_settings, import_builder
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError
 from fedcore.types.federation import Net
@@ -63,6 +63,7 @@ def net(
     """
     make = maker(name)
     context = {"shape": shape, "classes": classes, **as_data_need(make, name, per_step, several)}
+    settings = group_settings(make, settings)
     try:
         signature(make).bind(**context, **settings)
     except TypeError as error:

@@ -252,7 +252,7 @@ def values_of(*roots: object) -> Iterator[tuple[str, object]]:
         path, value = waiting.pop()
         opaque = isinstance(value, FunctionType | type) and not is_users(str(value.__module__))
         parts = {} if opaque else _parts(value)
-        if (it := (id(value), "" if parts else path)) not in seen:
+        if (it := (id(value), "" if parts and not isinstance(value, tuple) else path)) not in seen:
             seen.add(it)
             inner = path
             if parts and isinstance(value, FunctionType):

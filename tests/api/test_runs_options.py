@@ -1,5 +1,7 @@
 """Going on from a state, metrics of one's own and scores on training examples."""
 
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 from federations import bits
 from simulated_device import KIND, SimulatedDevice
+from torch.nn.functional import cross_entropy
 
 import fedcore as fc
 from fedcore.api import runs as place
@@ -193,14 +196,37 @@ def fed_tuning() -> Any:
     return fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(12), examples=600)
 
 
+@dataclass
+class Smoothing:
+    share: float = 0.0
+
+    def __call__(self, batch: Any) -> Any:
+        return cross_entropy(batch.logits, batch.y, label_smoothing=self.share) * (1 - self.share)
+
+
+def smoothed(batch: Any, by: Smoothing = Smoothing()) -> Any:  # noqa: B008
+    return by(batch)
+
+
+def test_an_object_among_settings_stays_one():
+    loss = Smoothing(0.5)
+    assert fc.fedavg(training={"loss": loss}).training.loss is loss
+    assert fc.fedavg(training=fc.fedavg(training={"loss": loss}).training).training.loss is loss
+    assert fc.net(sized, sizes=Smoothing(0.5)).settings == {"share": 0.5}
+
+
+def sized(classes: int, sizes: Smoothing) -> Any:
+    raise NotImplementedError
+
+
 @pytest.mark.slow
 def test_the_best_combination_on_validation_data_is_chosen(fed_tuning: Any):
     """Against a run for each combination, whose validation scores are averaged by hand."""
-    grid = {"lr": [1e-5, 0.01], "rounds": [1, 3]}
-    found = fc.tune(fc.fedavg(training={"epochs": 1}), fed_tuning, seed=1, progress=False, **grid)
+    grid, training = {"lr": [1e-5, 0.01], "rounds": [1, 3]}, {"epochs": 1, "loss": partial(smoothed, by=Smoothing(0.9))}
+    found = fc.tune(fc.fedavg(training=training), fed_tuning, seed=1, progress=False, **grid)
     expected = {}
     for lr, rounds in product(*grid.values()):
-        result = fc.run(fc.fedavg(rounds=rounds, training={"epochs": 1, "lr": lr}), fed_tuning, 1, progress=False)
+        result = fc.run(fc.fedavg(rounds=rounds, training=training | {"lr": lr}), fed_tuning, 1, progress=False)
         last = result.table[result.table["round"] == rounds]
         expected[lr, rounds] = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].mean()
     assert {(row.lr, row.rounds): row.value for row in found.table.itertuples()} == pytest.approx(expected)

@@ -1,9 +1,9 @@
 """A user's own module by import path."""
 
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import pytest
 import torch
@@ -54,6 +54,23 @@ def chain(shape, classes, *, width=8):
 chain.axes = table(chain((1, 6, 6), 3))
 
 
+class Span(NamedTuple):
+    end: int = 2
+
+
+@dataclass
+class Sizes:
+    width: int = 4
+    act: str = "relu"
+
+
+class Sized(nn.Sequential):
+    def __init__(self, classes, sizes: Sizes = Sizes(5), span: Span = Span()):  # noqa: B008
+        act = getattr(torch, sizes.act)
+        super().__init__(nn.Flatten(), nn.Linear(36, sizes.width), nn.Linear(sizes.width, classes))
+        self[1].register_forward_hook(lambda *called: act(called[2]) * span.end)
+
+
 def positional(shape, /):
     return nn.Identity()
 
@@ -102,6 +119,8 @@ def test_it_is_built_by_the_users_own_callable():
     assert net.build.keywords == {"classes": 3, "units": 7}
     assert own("chain", width=4).build.keywords == {"shape": (1, 6, 6), "classes": 3, "width": 4}
     assert nets.key(net) == nets.key(own("Small", units=7)) != nets.key(own("Small", units=8))
+    for settings, width in (({}, 5), ({"width": 7}, 7), ({"act": "tanh"}, 5)):  # a dataclass stands for its fields
+        assert nets.shapes(own("Sized", **settings))["1.weight"] == (width, 36)
     given = custom(partial(Small, units=7))(shape=(1, 6, 6), classes=3)
     assert nets.shapes(given) == nets.shapes(net)
 
