@@ -533,6 +533,13 @@ def test_an_error_in_a_step_names_method_device_and_round(workers: int | None):
 # refusals
 
 
+def test_whole_numbers_beyond_int64_are_not_negative():
+    assert fc.from_arrays(np.array([[2**63 + 2048], [1]], np.uint64), [0, 1]).train.x.tolist() == [
+        [2.0**63 + 2048],
+        [1],
+    ]
+
+
 def test_a_model_refuses_examples_that_its_net_cannot_take():
     model = fc.run(fc.local_only(), federation()).models["a"]
     one = next(iter(federation().devices.values())).data.test.x[0]
@@ -546,6 +553,7 @@ def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
     raise NotImplementedError
 
 
+FRAME = pd.DataFrame({"u": [0.0, 1.0], "v": [2.0, 3.0]})
 REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: must be above 0"),
     "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key; did you mean reg? (allowed: rounds, "),
@@ -581,6 +589,27 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.from_arrays(np.zeros((4, 2)), [0, 1] * 2, test=(np.zeros((1, 2), np.uint8), [0])),
         "from_arrays.test: its inputs must be those of x, in names, shapes and types",
     ),
+    "test's order": (
+        lambda data: fc.from_arrays(FRAME, [0, 1], test=(FRAME[["v", "u"]], [0])),
+        "from_arrays.test: its inputs must be those of x, in names, shapes and types",
+    ),
+    "pandas' NA": (
+        lambda data: fc.from_arrays(FRAME, pd.array(["a", None], "string")),
+        "y[1] = None: a label is missi",
+    ),
+    "NA among numbers": (
+        lambda data: fc.from_arrays(FRAME.assign(w=pd.array([1, None], "Int64")), [0, 1]),
+        "x has values that are not finite numbers",
+    ),
+    "dates among numbers": (
+        lambda data: fc.from_arrays(FRAME.assign(w=pd.Timestamp(0)), [0, 1]),
+        "x has cells that are no numbers: ",
+    ),
+    "NA as device": (
+        lambda data: fc.from_arrays(FRAME, [0, 1], device=pd.array(["a", None], "string")),
+        "device[1] = None: a device is missing",
+    ),
+    "a frame of devices": (lambda data: fc.from_arrays(FRAME, [0, 1], device=FRAME[["u"]]), "device names 1 of 2 exa"),
     "test's label": (
         lambda data: fc.from_arrays(np.zeros((4, 2)), [*"abab"], test=(np.zeros((1, 2)), ["c"])),
         "from_arrays.test: label 'c' is in no other example",

@@ -1,7 +1,7 @@
 """Datasets from a user's arrays."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -64,7 +64,7 @@ def from_arrays(
     plain: list[Any] = [of.detach().cpu().to_dense() if isinstance(of, torch.Tensor) else of for of in (x, y)]
     plain = [of.float() if getattr(of, "dtype", None) == torch.bfloat16 else of for of in plain]
     try:
-        inputs, labels = map(np.asarray, plain)
+        inputs, labels = map(_array, plain)
     except ValueError:
         kind = type(x).__name__
         raise InputError(
@@ -87,12 +87,13 @@ def from_arrays(
         raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and {wanted}")
     if steps and labels.shape != inputs.shape[:2]:
         raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must have as many steps, (N, T, ...)")
-    if device is not None and len(device) != len(labels):
-        raise InputError(f"from_arrays: device names {len(device)} of {len(labels)} examples")
-    inputs = inputs.astype(_type_of(inputs))  # a copy, which nobody else changes
+    owners = None if device is None else _owners(device, len(labels))
+    try:
+        inputs = inputs.astype(_type_of(inputs))  # a copy, which nobody else changes
+    except (TypeError, ValueError) as error:
+        raise InputError(f"from_arrays: x has cells that are no numbers: {error}") from None
     if not np.isfinite(inputs.astype(np.float32)).all():
         raise InputError("from_arrays: x has values that are not finite numbers")
-    owners = None if device is None else _owners(device)
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
     if several:
         labelled = _zeros_and_ones(labels)
@@ -104,9 +105,9 @@ def from_arrays(
         names, of_steps = _step_classes(labels)
         return Dataset(Data(examples, torch.from_numpy(of_steps)), None, names, owners)
     if task == "regression" or (task == "auto" and _has_fractions(labels)):
-        _require_numbers(labels)
+        _require_labels(labels, classes=False)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float64))), None, ("y",), owners)
-    _require_classes(labels)
+    _require_labels(labels, classes=True)
     try:
         classes, numbers = np.unique(labels, return_inverse=True)
     except TypeError:
@@ -120,7 +121,17 @@ def _type_of(inputs: NDArray[Any]) -> type[np.generic]:
     """Return the type that keeps an array's numbers: bytes, whole numbers, or numbers."""
     if inputs.dtype in (np.uint8, np.float32, np.float16, np.bool_):
         return np.uint8 if inputs.dtype == np.uint8 else np.float32
-    return np.int64 if inputs.dtype.kind in "iu" else np.float64
+    return np.int64 if inputs.dtype.kind in "iu" and inputs.max(initial=0) < 2**63 else np.float64
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Return values as an array, in which the missing value of pandas is None."""
+    array = np.asarray(values)
+    return np.frompyfunc(_or_none, 1, 1)(array) if array.dtype == object else array
+
+
+def _or_none(cell: Any) -> Any:
+    return None if type(cell).__name__ == "NAType" else cell
 
 
 def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any, split: Any, task: Any) -> Dataset:
@@ -129,6 +140,9 @@ def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any
     ours, theirs = ({"x": x}, {"x": test_x}) if named is None or test_named is None else (named, test_named)
     parts = {name: (np.asarray(ours[name]), np.asarray(theirs[name])) for name in ours if name in theirs}
     alike = (named is None) == (test_named is None) and {*ours} == {*theirs}
+    for frames in ((x, test_x), (y, test_y)):
+        columns = [[*getattr(frame, "columns", ())] for frame in frames]
+        alike &= not all(columns) or columns[0] == columns[1]
     if not alike or any((a.shape[1:], a.dtype) != (b.shape[1:], b.dtype) for a, b in parts.values()):
         raise InputError("from_arrays.test: its inputs must be those of x, in names, shapes and types")
     labels, count = (np.asarray(y), np.asarray(test_y)), len(np.asarray(y))
@@ -141,9 +155,7 @@ def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any
     if whole.task.has_classes and (new := {*whole.train.y[count:].tolist()} - {*whole.train.y[:count].tolist()}):
         raise InputError(f"from_arrays.test: label {whole.classes[min(new)]!r} is in no other example")
     train, shared = (Data(whole.train.x[part], whole.train.y[part]) for part in (slice(count), slice(count, None)))
-    owners = None if device is None else _owners(device)
-    if owners is not None and len(owners) != count:
-        raise InputError(f"from_arrays: device names {len(owners)} of {count} examples")
+    owners = None if device is None else _owners(device, count)
     return replace(
         whole, train=train, test=shared, device=owners, split=None if split is None else tuple(map(str, split))
     )
@@ -172,7 +184,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     divided = [isinstance(own, Mapping) for own in indices.values()]
     if not indices or any(divided) != all(divided):
         raise InputError("with_devices: must name the examples of each device, or of each device's parts")
-    _owners([*indices])
+    _owners(indices, len(indices))
     numbers: list[int] = []
     owners: list[str] = []
     marks: list[str] = []
@@ -201,16 +213,19 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     )  # fmt: skip
 
 
-def _owners(device: Sequence[object]) -> tuple[str, ...]:
-    """Return the names of devices; refuses a missing one."""
-    for number, name in enumerate(device):
+def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
+    """Return the names of devices, so many; refuses a missing one."""
+    given = [*map(_or_none, device)]
+    if len(given) != count:
+        raise InputError(f"from_arrays: device names {len(given)} of {count} examples")
+    for number, name in enumerate(given):
         if name is None or name != name:
             raise InputError(f"from_arrays: device[{number}] = {name}: a device is missing; name it")
     names: dict[str, object] = {}
-    for name in device:
+    for name in given:
         if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:
             raise InputError(f"from_arrays: device: {other!r} and {name!r} would be one device; give them other names")
-    return tuple(map(str, device))
+    return tuple(map(str, given))
 
 
 def _require_several(labels: NDArray[np.float32]) -> None:
@@ -261,26 +276,16 @@ def _has_fractions(labels: NDArray[Any]) -> bool:
     return labels.dtype.kind == "f" and bool((labels[np.isfinite(labels)] % 1 != 0).any())
 
 
-def _require_numbers(labels: NDArray[Any]) -> None:
-    """Refuse quantities that are missing, or no finite numbers."""
+def _require_labels(labels: NDArray[Any], classes: bool) -> None:
+    """Refuse labels that are missing; quantities as classes; and quantities that are no finite numbers."""
     numeric = labels.dtype.kind in "fiu"
     for number, label in enumerate(labels.tolist()):
-        if label is None or label != label:
-            raise InputError(f"from_arrays: y[{number}] = {label}: a label is missing; leave the example out")
-        if not numeric or not np.isfinite(np.float32(label)):
-            raise InputError(f"from_arrays: y[{number}] = {label!r}: is not a finite number, which regression needs")
-
-
-def _require_classes(labels: NDArray[Any]) -> None:
-    """Refuse labels that are missing, or quantities."""
-    numeric = labels.dtype.kind in "fiu"
-    for number, label in enumerate(labels.tolist()):
-        if label is None or label != label or (numeric and label == -1) or label == "nan":
-            raise InputError(
-                f"from_arrays: y[{number}] = {label}: a label is missing; leave the example out, or name it"
-            )
-        if isinstance(label, float) and not label.is_integer():
-            raise InputError(
-                f"from_arrays: y[{number}] = {label}: classes must be whole numbers or strings; task='regression' "
-                "learns a quantity"
-            )
+        if label is None or label != label or (classes and ((numeric and label == -1) or label == "nan")):
+            why = f"{label}: a label is missing; leave the example out{', or name it' if classes else ''}"
+        elif not classes and (not numeric or not abs(label) <= np.finfo(np.float32).max):
+            why = f"{label!r}: is not a finite number, which regression needs"
+        elif classes and isinstance(label, float) and not label.is_integer():
+            why = f"{label}: classes must be whole numbers or strings; task='regression' learns a quantity"
+        else:
+            continue
+        raise InputError(f"from_arrays: y[{number}] = {why}")
