@@ -10,7 +10,7 @@ from fedcore.errors import InputError
 
 PARTS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test",
-    "testing": "test",
+    "testing": "test", "holdout": "test", "hold_out": "test",
 }  # fmt: skip
 """A word in a name -> the part of the examples."""
 
@@ -95,7 +95,10 @@ def find_sources(path: Path, suffixes: str) -> list[Source]:
 
 
 def describe(sources: Sequence[Source]) -> list[str]:
-    """Return a line about the parts that the names of files say, if they say any."""
+    """Return a line about the parts that the names of files say, and on devices whose names are those of parts."""
+    if odd := [source.device for source in sources if split_name(source.device or "x")[0] == ""]:
+        others = ", ".join([repr(source.device) for source in sources if source.device not in odd][:3])
+        return [f"files: {odd[0]!r} is read as a device, as {others} are; call files of parts train, val and test"]
     roles = {source.named: source.part for source in sources if source.part is not None}
     named = [part if part == roles[part] else f"{part} (as {roles[part]})" for part in PARTS if part in roles]
     if not named:
@@ -126,7 +129,9 @@ def _check_alike(path: Path, sources: Iterable[Source]) -> None:
         parts = files.setdefault(source.device or "", {})
         if source.part in parts:
             of = f" for {source.part}" if source.part else ""
-            raise InputError(f"data.path = {path}: two files are named {source.device!r}{of}; each file is one device")
+            raise InputError(
+                f"data.path = {path}: {source.file.name} and {parts[source.part].name} are one device's{of}; join them"
+            )
         parts[source.part] = source.file
     _check_parts(path, files)
 

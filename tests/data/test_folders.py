@@ -37,6 +37,7 @@ LAYOUTS = {
     "after the name": ["data_0_train.csv", "data_0_test.csv", "data_1_train.csv", "data_1_test.csv"],
     "before the name": ["train_data_0.csv", "test-data_0.csv", "train_data_1.csv", "test-data_1.csv"],
     "folders": ["train/data_0.csv", "test/data_0.csv", "train/data_1.csv", "test/data_1.csv"],
+    "holdout": ["data_0_train.csv", "data_0_holdout.csv", "data_1_train.csv", "data_1_hold_out.csv"],
     "both": ["train/data_0_train.csv", "test/data_0_test.csv", "train/data_1_train.csv", "test/data_1_test.csv"],
     "val instead of test": ["data_0_train.csv", "data_0_val.csv", "data_1_train.csv", "data_1_val.csv"],
 }
@@ -50,6 +51,13 @@ def test_files_of_parts_are_marked_rows_of_one_device(tmp_path: Path, layout: st
     ]
     parts = "train, val (as test)" if "val" in layout else "train, test"
     assert data.notes == (f"files: {parts} for each of 2 devices; rows keep their part (federation.test is not used)",)
+
+
+@pytest.mark.parametrize("other", ["eval", "test1", "north"])
+def test_a_device_that_is_named_as_a_part_is_pointed_out(tmp_path: Path, other: str):
+    data = load("table", path=table_files(tmp_path, "train.csv", f"{other}.csv"), label="y")
+    line = f"files: 'train' is read as a device, as {other!r} are; call files of parts train, val and test"
+    assert (sorted(set(data.device or ())), data.notes) == (sorted(["train", other]), (line,))
 
 
 def test_three_parts_of_each_device(tmp_path: Path):
@@ -85,7 +93,11 @@ def test_names_that_only_look_like_parts_are_devices(tmp_path: Path):
         (["a_train.csv", "a_test.csv", "b_train.csv"], "'b' has no file for test; is b_train.csv a device of its own?"),
         (["train/a.csv", "train/b.csv", "test/a.csv"], "'b' has no file for test; is train/b.csv a device of its own?"),
         (["train.csv", "test.csv", "sample.csv"], "'sample' has no file for test"),
-        (["a_train.csv", "train_a.csv", "a_test.csv"], "two files are named 'a' for train"),
+        (
+            ["a_train.csv", "train_a.csv", "a_test.csv"],
+            "train_a.csv and a_train.csv are one device's for train; join them",
+        ),
+        (["train.csv", "test.csv", "holdout.csv"], "test.csv and holdout.csv are one device's for test; join them"),
     ],
 )
 def test_parts_of_some_devices_are_asked_about(tmp_path: Path, names: list[str], said: str):
@@ -192,8 +204,8 @@ SAID = {
     "blanks of classes": ({**CLASSES, "dog ": 1}, {}, "classes: " + ALIKE.format("'dog', 'dog '")),
     "forms of classes": ({"K\u00f6": 1, "Ko\u0308": 1}, {}, "classes: " + ALIKE.format("'Ko\u0308', 'K\u00f6'")),
     "numbers of classes": ({"1": 1, "01": 1}, {}, "classes: " + ALIKE.format("'01', '1'")),
-    "a part as a site": ({f"{of}/{label}": 1 for of in ("train", "holdout") for label in CLASSES}, {},
-                         "sites: 'train' is read as one, as 'holdout' are; call folders of parts train, val and test"),
+    "a part as a site": ({f"{of}/{label}": 1 for of in ("train", "eval") for label in CLASSES}, {},
+                         "sites: 'train' is read as one, as 'eval' are; call folders of parts train, val and test"),
     "case of sites": ({**SITES, "North/cat": 1}, {}, "sites: " + ALIKE.format("'North', 'north'")),
 }  # fmt: skip
 """Counts of pictures in folders, settings, and the line that says what is unread, or apart."""

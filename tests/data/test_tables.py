@@ -186,7 +186,7 @@ def test_table_folder_refused(tmp_path):
     assert "b.csv: no rows" in refusal("table", path=folder, label="kind")
     (folder / "b.csv").unlink()
     written(ROWS, folder / "a.parquet")
-    assert "two files are named 'a'" in refusal("table", path=folder, label="kind")
+    assert "are one device's; join them" in refusal("table", path=folder, label="kind")
     (folder / "a.parquet").rename(folder / "notes.txt")
     assert "notes.txt" in refusal("table", path=folder, label="kind")
 
