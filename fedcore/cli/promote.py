@@ -103,13 +103,15 @@ def champions(
     for name, versions in catalogue.items():
         champion, candidate = versions.find(registry.CHAMPION), versions.find(registry.CANDIDATE)
         if candidate is None:
-            lines.append(f"{registry.registered(name)}: nothing was proposed; {registry.AT_THE_END}")
+            lines.append(f"{name}: nothing was proposed; {registry.AT_THE_END}")
             continue
         proposal = registry.standing_proposal(candidate, champion) or (compare and compare(candidate))
         if proposal is None:
             return None
-        text = "none" if champion is None else f"version {champion.version} ({registry.describe(champion)})"
-        lines.append(f"{registry.registered(name)}: champion {text}\n  {proposal}")
+        if champion is None:
+            lines.append(proposal.advice)
+        else:
+            lines.append(f"{name}: champion version {champion.version} ({registry.describe(champion)})\n  {proposal}")
     return lines or ["no model is registered; run fedcore run"]
 
 

@@ -143,6 +143,7 @@ def show_history(study: str | None) -> None:
 def ui() -> None:
     """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
     enter_with_record()
+    print("starting the pages of Prefect and MLflow takes some seconds", flush=True)
     import subprocess
     import sys
 
@@ -162,7 +163,7 @@ def ui() -> None:
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=mlflow_page.settings(port, password), stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/"
-        secret = f"   password: {password}" if server.running() == url else ""
+        secret = f"   its one field takes: {password}" if server.running() == url else ""
         links = [("Prefect", url.removesuffix("/api") + secret)]
         links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
         links += [
@@ -170,6 +171,7 @@ def ui() -> None:
         ]
         end = "MLflow asks for user {}, password {}; Ctrl-C ends it".format(*password.split(":"))
         end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
+        end += f", or by: kill {server.process_id()}" * bool(secret)
         width = max(len(title) for title, _ in links)
         print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
         try:

@@ -75,7 +75,8 @@ def from_arrays(
         raise InputError(f"from_arrays: x and y must be numbers, y may be strings; {wrong} is neither")
     if inputs.dtype.kind in "US" or (inputs.dtype == object and any(isinstance(cell, str) for cell in inputs.flat)):
         raise InputError(
-            "from_arrays: x has texts; vocabulary_of and to_numbers of fedcore.data.words number their words"
+            "from_arrays: x has texts; fc.load('table', path=...) reads a file with columns of texts; vocabulary_of "
+            "and to_numbers of fedcore.data.words number words"
         )
     if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
         raise InputError(

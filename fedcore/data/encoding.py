@@ -179,6 +179,8 @@ def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
         values = np.asarray(entries.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan), np.float64)
     wrong = ~np.isfinite(values) & entries.notna().to_numpy()
     wanted = "a finite number"
+    if column.kind == "number" and entries.dtype.kind in "bO":  # a request's true is no 1
+        wrong |= entries.map(lambda cell: isinstance(cell, bool | np.bool_)).to_numpy(bool)
     if column.kind == "boolean":
         wrong |= np.isfinite(values) & (values != 0) & (values != 1)
         wanted = "True or False"

@@ -42,7 +42,7 @@ ADVICE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: fc.from_arrays(TensorDataset(torch.rand(40, 3), torch.zeros(40)), None), r"torch\.stack"
     ),
     "a dataset": (lambda: fc.federate(TensorDataset(torch.rand(4, 3))), r"load\('digits'\), or from_arrays\(x, y\)"),
-    "texts": (lambda: fc.from_arrays(["a b", "c"] * 20, Y), "vocabulary_of and to_numbers of fedcore.data.words"),
+    "texts": (lambda: fc.from_arrays(["a b", "c"] * 20, Y), "reads a file with columns of texts; vocabulary_of"),
     "clients": (lambda: fc.federate(fc.from_arrays(X, Y), clients=4), "here it is devices"),
     "clients in a round": (lambda: fc.fedavg(clients_per_round=3), "here it is fraction"),
     "a learning rate": (lambda: fc.fedavg(training={"learning_rate": 0.1}), "here it is lr"),

@@ -127,7 +127,12 @@ def running() -> str | None:
 
 def alive() -> bool:
     """Tell whether a server of this project runs or starts, whether it answers or not."""
-    return _process(_last()[1]) is not None
+    return _process(process_id()) is not None
+
+
+def process_id() -> int:
+    """Return the process id of the server last started; 0 if that is not known."""
+    return _last()[1]
 
 
 def _last() -> tuple[str, int]:

@@ -36,6 +36,7 @@ from fedcore.partition.stable import Keys, row_keys, uniform
 from fedcore.pipeline.cache.store import DamagedBlob, Ref
 from fedcore.pipeline.files import HELD, TRAINED
 from fedcore.pipeline.record import models, seals
+from fedcore.pipeline.record.registry import SIMULATED
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.challenge import PARTS, Paired, challenge, verdict, weights_of
 from fedcore.results.criterion import Criterion
@@ -86,9 +87,9 @@ def read_trained(version: ModelVersion) -> Keys:
     """Return the keys of the rows that trained a version. Raises InputError if its run does not say."""
     keys = read_keys(version.run_id, TRAINED)
     if keys is None:
-        raise InputError(
-            f"version {version.version} does not say which rows trained it; was federation.hold_out random?"
-        )
+        why = "does not say which rows trained it; was federation.hold_out random?"
+        on_devices = version.tags.get(SIMULATED) == "false"
+        raise InputError(f"version {version.version} {'trained on rows of real devices' if on_devices else why}")
     return keys
 
 

@@ -48,7 +48,7 @@ from fedcore.config.settings import slug
 from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
@@ -497,13 +497,13 @@ class Record:
                 first.setdefault(version.name, (version, config))
         return [*first.values()]
 
-    def _of_request(self, of: StudyOnData, request: str, study: str) -> str:
+    def _of_request(self, of: StudyOnData, compared: ComparedRequest, study: str) -> str:
         """Return the run for a request's numbers: the study's if it is the first on these data, else one of its own.
 
         study: the id of the study's run, below which the runs of all requests' rows are. MLflow deletes no number, so
         that in one run the rows and seeds of one request would stand beside those of another.
         """
-        first = self.client.get_run(study)
+        first, request = self.client.get_run(study), compared.request
         owner = first.data.tags.get(REQUEST)
         if owner == request:
             return study
@@ -511,7 +511,9 @@ class Record:
             self.client.set_tag(study, REQUEST, request)
             return study
         config, tags = f"{of.config} {request}", of.tags | {REQUEST: request, ROWS: study}
-        run = self.open(config, f"{of.name}, request {request[:8]}", tags, None)
+        seeds = max((len(method.configs) for method in compared.methods), default=0)
+        asked = f"{plural(len({method.label for method in compared.methods}), 'method')}, {plural(seeds, 'seed')}"
+        run = self.open(config, f"{of.name}, {asked}, {request[:4]}", tags, None)
         self.client.set_terminated(run.info.run_id, "FINISHED")
         return str(run.info.run_id)
 
@@ -535,7 +537,7 @@ class Record:
         """
         where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points
-            where = self._of_request(of, compared.request, where)
+            where = self._of_request(of, compared, where)
             tags = {LATEST: "true", REQUESTS: compared.request[:8]}
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}

@@ -264,6 +264,8 @@ def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_p
         assert late[1].endswith(f"(these decide); on all: {said[1]}")
         assert ("since drift was seen" in late[1]) == (drifted == before.run_id)
     assert "which rows trained it" in challenge.compare(now, silent, rule, CRITERION, {})[1]
+    silent.tags["fedcore.simulated"] = "false"
+    assert challenge.compare(now, silent, rule, CRITERION, {})[1].endswith(" trained on rows of real devices")
     store.drop(Ref(now.tags[challenge.DATA], 0))
     lost = challenge.compare(now, before, rule, CRITERION, {})
     assert lost == ("not comparable", "its data are no longer in the cache; run its study again")

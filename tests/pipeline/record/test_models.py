@@ -88,6 +88,7 @@ def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
     [
         (ROWS.rename(columns={"force": "forces"}), None, "column 'force' is not there"),
         (ROWS.assign(force=["1", "2", "x", "3"]), None, "column 'force', row 3: 'x' is not a finite number"),
+        (ROWS.assign(force=[1.5, True, 2.0, 3.0]), None, "column 'force', row 2: 'True' is not a finite number"),
         (ROWS, "C", "device = 'C': no such device; the model knows: A, B"),
         (ROWS.assign(site=["A", "C", "B", "A"]), None, "row 2: 'C': each device has a model of its own"),
         (ROWS.drop(columns="site"), ["A", "B"], "device: 2 names for 4 rows; give one for all, or one for each"),

@@ -315,15 +315,15 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
             assert found == promote.champions({task: promotion.all_versions(client)[task]})
         return found
 
-    assert lines() == [f"{name}: nothing was proposed; {registry.AT_THE_END}"]
+    assert lines() == [f"{task}: nothing was proposed; {registry.AT_THE_END}"]
     promotion.mark_candidate(client, second)  # there is no champion
     (line,) = lines() or ()
     version = f"{name.removeprefix('fedcore-')} version {second.version}"
-    assert line.startswith(f"{name}: champion none\n  {version} (a, seed 0): no champion yet")
+    assert line.startswith(f"{version} (a, seed 0): no champion yet; to promote it: fedcore promote {task} (")
     promotion.promote(client, first)
     promotion.mark_candidate(client, second)  # compared with the first
     (line,) = lines() or ()
-    assert line.startswith(f"{name}: champion version {first.version} (a, seed 0)\n  {version}")
+    assert line.startswith(f"{task}: champion version {first.version} (a, seed 0)\n  {version}")
     promotion.promote(client, third)  # which nobody has compared the second with
     assert lines() is None
     assert promote.champions(
