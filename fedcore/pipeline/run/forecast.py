@@ -1,7 +1,7 @@
 """What a run would compute: its steps are looked up in the cache, and none is run.
 
 The loop's walk finds what is cached, and has stand-ins for the rest: references to nothing, whose sizes are those of
-models or, in the first stage in which devices send, of what one sends after a single minibatch.
+models or, in the first stage in which devices send, of what one sends after a single minibatch and is answered alone.
 Their keys are in no cache, so that what depends on them counts as not cached either.
 """
 
@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedcore.builders import takes
 from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
@@ -46,7 +47,7 @@ from fedcore.report.forecast import CostEstimate, print_forecast
 from fedcore.report.terminal import standard
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types.federation import Federation, Params
-from fedcore.types.method import Message, Method, Report, Stage, StepId
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId
 
 RUNS, TURNS = 200, 20_000
 """The most runs of a plan, and the most rounds of devices in one of them, that are looked up in the cache."""
@@ -67,6 +68,14 @@ def typical_seconds() -> dict[str, float]:
     return {kind: median(walls) for kind, walls in by_kind.items()}
 
 
+class StageBytes(NamedTuple):
+    """Bytes of a stage: of an update, of the server's answer, and by how much each update of a round lets it grow."""
+
+    up: int
+    down: int
+    growth: int = 0
+
+
 class DryRun(Graph):
     """Walks through steps as `Graph` does, with stand-ins for what is not cached; runs only what takes no time.
 
@@ -81,12 +90,12 @@ class DryRun(Graph):
         self.bounds = False  # whether a cached step counts with the seconds that it took
         self._method: Method | None = None
         self._model = 0
-        self._sent: Mapping[int, int] = {}  # stage -> bytes of a message; models where it is not known
+        self._sent: Mapping[int, StageBytes] = {}  # of a stage; models where it is not known
         self._inline: dict[str, Any] = {}
-        self._sizes: dict[str, dict[int, int]] = {}
+        self._sizes: dict[str, dict[int, StageBytes]] = {}
 
     def play(
-        self, method: Method, fed: Federation, seed: int, every: int, sent: Mapping[int, int] | None = None,
+        self, method: Method, fed: Federation, seed: int, every: int, sent: Mapping[int, StageBytes] | None = None,
         deploys: bool = True,
     ) -> Plan:  # fmt: skip
         """Go through a method's rounds. sent: the bytes of a stage's messages, see `message_bytes`.
@@ -137,13 +146,15 @@ class DryRun(Graph):
     ) -> Any:  # fmt: skip
         method, fed, _, checkpoint, _, left = (*args, *unkeyed)[:6]
         stage = method.stages[checkpoint[4]]
-        turns, message = left * max(1, round(stage.fraction * len(fed.devices))), self._message(checkpoint[4])
+        number, start, count = checkpoint[4], checkpoint[5], max(1, round(stage.fraction * len(fed.devices)))
+        answers = [self._answer(number, start + k, count) for k in range(left)]
+        sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._message(number), *answers)]
+        up, *downs = (dict.fromkeys(fed.devices, size) for size in sent)
 
         def body(key: str, *args: Any) -> tuple[Any, float]:
-            sent = dict.fromkeys(fed.devices, int(stage.fraction * message) if stage.combine is not None else 0)
-            state: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, message)), {}, {}
-            chunk = {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
-            return chunk, turns
+            state: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
+            played: list[Any] = [(up, down, {}) for down in downs]
+            return {"state": state, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
 
         return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
 
@@ -158,14 +169,15 @@ class DryRun(Graph):
             value, work = body(keys[unit], *args)
             yield unit, Outcome(value, work * self.seconds.get(kind, 0.0), 0.0, False)
 
-    def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> dict[int, int]:
+    def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> dict[int, StageBytes]:
         """Return the bytes of a row's messages by stage, which are as large at every learning rate.
 
         They are those of all rows whose devices do the same before they send.
         """
         alike = replace(row, training=replace(row.training, lr=1.0))
         begin, stages = first_steps(alike, fed, sizes)
-        key = self._digest.of((begin, [(stage.local, stage.attach) for stage in stages], fed, sizes))
+        steps = [(stage.local, stage.attach, stage.combine, stage.rounds > 1) for stage in stages]
+        key = self._digest.of((begin, steps, fed, sizes))
         if key not in self._sizes:
             self._sizes[key] = message_bytes(row, fed, sizes, self.store)
         return self._sizes[key]
@@ -188,7 +200,9 @@ class DryRun(Graph):
             if isinstance(stage, Stage) and fn == stage.attach:
                 return Ref(key, self._message(args[2].stage))
         if fn is receive:
-            return server, dict.fromkeys(args[3].names, Ref(key, self._message(args[3].stage))), Report()
+            turn = args[3]
+            answer = Ref(key, self._answer(turn.stage, turn.round, len(turn.units)))
+            return server, dict.fromkeys(turn.names, answer), Report()
         if fn is to_memories:
             return {name: Ref(f"{key} {name}", self._model) for name in args[0]}
         if word_of(fn) == "evaluate":
@@ -200,8 +214,21 @@ class DryRun(Graph):
         raise TypeError(f"a plan has no stand-in for step {word_of(fn, *args)!r} ({fn})")
 
     def _message(self, stage: int) -> int:
-        """Return the bytes of a message of a stage, which the server is taken to answer with as many."""
-        return self._sent.get(stage, self._model)
+        """Return the bytes of an update of a stage."""
+        return self._bytes_of(stage).up
+
+    def _answer(self, stage: int, number: int, updates: int) -> int:
+        """Return the bytes of the server's answer in a round of a stage. number: of the round. updates: in a round."""
+        sizes = self._bytes_of(stage)
+        return sizes.down + sizes.growth * (updates * (number + 1) - 1)
+
+    def _bytes_of(self, number: int) -> StageBytes:
+        """Return the bytes of a stage: its own, or those of one in which devices do the same, or models."""
+        assert self._method is not None
+        stages = self._method.stages
+        does = [self._digest.of((stage.local, getattr(stage, "attach", None))) for stage in stages]
+        alike = (self._sent[k] for k in (number, *self._sent) if k in self._sent and does[k] == does[number])
+        return next(alike, StageBytes(self._model, self._model))
 
 
 @dataclass(frozen=True)
@@ -360,22 +387,33 @@ def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) ->
     return method.begin, []
 
 
-def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
-    """Return the first stage in which devices send, with the bytes of a message; nothing if that is a stage of pairs.
+def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, StageBytes]:
+    """Return the first stage in which devices send, with its bytes; nothing if that is a stage of pairs.
 
-    The device with the most examples takes these steps.
+    The device with the most examples takes these steps, and the server answers it alone, twice where there are more
+    rounds. An answer that a server cannot give counts as large as the update.
     """
     begin, stages = first_steps(row, fed, sizes)
     if not stages:
         return {}
     name = max(sizes, key=lambda name: sizes[name])
     device = store.get(fed.devices[name])
-    _, messages = Inline().call(begin, store.get(fed.public), 0)
+    server, messages = Inline().call(begin, store.get(fed.public), 0)
     memory: Params = {}
     for number, stage in enumerate(stages):
         step = StepId(0, number, 0, name)
         memory, update = Inline().call(device_step(stage), memory, messages[name], device, step)
-    return {number: update.nbytes}
+    answers: list[int] = []
+    combine: Any = stage.combine
+    with suppress(InputError):
+        for turn in range(min(2, stage.rounds)):
+            info = RoundInfo(0, number, turn, (name,), tuple(fed.devices))
+            sent = {name: messages[name]} if takes(combine, "sent") else None
+            server, new, _ = Inline().call(receive, combine, server, {name: update}, info, fed.public.nets, sent)
+            messages = {**messages, **new}
+            answers.append(messages[name].nbytes)
+    first, second = (answers * 2)[:2] if answers else [update.nbytes] * 2
+    return {number: StageBytes(update.nbytes, first, second - first)}
 
 
 def expected_seconds(steps: Graph, workers: int, method: Method, fed: Federation, seed: int) -> float:

@@ -104,7 +104,7 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(
         walls = {step.key: step.wall for step in steps.done}
         assert {key: step.wall for key, step in bound.play(method, fed, 0, 1).steps.items()} == walls
     assert {step.kind for step in before.steps.values()} == {*computed.values()}
-    if threats is None and name in ("code_ot", "fedavg", "lmf", "scaffold"):  # whose server sends as much as it gets
+    if threats is None and name in ("code_ot", "fedavg", "lmf", "majority", "regmean", "scaffold"):
         assert before.traffic == after.traffic
     assert after.traffic == sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
 
@@ -180,14 +180,34 @@ def test_one_row_of_a_kind_is_trained_without_each_device(project: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "stage"), [("fedavg", 0), ("fd", 0), ("scaffold", 0), ("ensemble", 1), ("st_lf", 1)])
+@pytest.mark.parametrize(
+    ("name", "stage"), [("fedavg", 0), ("majority", 0), ("scaffold", 0), ("ensemble", 1), ("st_lf", 1)]
+)
 def test_messages_are_as_large_as_they_are_sent(name: str, stage: int, tmp_path: Path):
     fed = federation("abc")
     row = MethodConfig(name, name, SENDERS, {})
     turns = list(run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()))
     sent = next(turn for turn in turns if any(turn.up.values()))
     assert sent.round_info.stage == stage
-    assert message_bytes(row, fed, sizes_of(fed), Store(tmp_path)) == {stage: sent.up["c"]}
+    found = message_bytes(row, fed, sizes_of(fed), Store(tmp_path))
+    assert {number: sizes.up for number, sizes in found.items()} == {stage: sent.up["c"]}
+    if name in ("fedavg", "majority"):  # whose answer is as large, however many sent
+        assert found[0] == (sent.up["c"], sent.state.messages["c"].nbytes, 0)
+
+
+@pytest.mark.slow
+def test_an_answer_that_grows_counts_with_its_growth(project: Path):
+    """Trees of later rounds are smaller than those of the first two."""
+    one = federation("a").devices["a"]
+    fed = replace(federation("abc"), devices={name: replace(one, name=name) for name in "abc"})
+    there = stored(fed, store := Store(project / "blobs"))
+    row = MethodConfig("xgb_bagging", "xgb_bagging", SGD, {"rounds": 4})
+    results = list(run(method := row.build(fed.public.nets), fed, 0, Inline()))
+    sent = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
+    for every in (1, 4):  # in single steps, and in one of several rounds
+        dry_run = DryRun(store, 1)
+        bytes_of = dry_run.message_bytes(row, there, sizes_of(fed))
+        assert sent <= dry_run.play(method, there, 0, every, bytes_of).traffic <= 1.4 * sent
 
 
 def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
@@ -217,4 +237,4 @@ def test_pretraining_and_a_server_take_a_single_minibatch_too(
     turn = next(
         turn for turn in run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()) if any(turn.up.values())
     )
-    assert (stage, sent) == (turn.round_info.stage, turn.up[max(sizes_of(fed), key=sizes_of(fed).__getitem__)])
+    assert (stage, sent.up) == (turn.round_info.stage, turn.up[max(sizes_of(fed), key=sizes_of(fed).__getitem__)])
