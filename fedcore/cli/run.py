@@ -1,11 +1,16 @@
 """A run, what it would compute, the data before it, its stages in `dvc repro`, and one of the record made again."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedcore.cli.project import enter_project, flow, load, open_template
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.run.repeat import Watch
 
 SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
@@ -20,11 +25,13 @@ studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it ta
 def _plan(settings: tuple[str, ...]) -> tuple[Any, ...]:
     """Return the request, the parameters and the jobs; prints which edits of params.yaml a study overrides."""
     from fedcore.config.request import ask, plan_jobs, unused_settings
+    from fedcore.pipeline.run import repeat
 
     request = ask([*settings])
     planned = plan_jobs(request)
-    for line in unused_settings(request, planned[1]):
-        click.echo(f"fedcore: {line}", err=True)
+    with repeat.printed("stderr"):
+        for line in unused_settings(request, planned[1]):
+            click.echo(f"fedcore: {line}", err=True)
     return request, *planned
 
 
@@ -35,17 +42,23 @@ KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @KEYS
 def run(settings: tuple[str, ...]) -> None:
     enter_project()
+    from fedcore.pipeline.run import repeat
+
+    if repeat.show(key := repeat.key_of(settings)):
+        return
     from fedcore.pipeline.orchestration import server
 
     with server.begun():  # beside all imports; what is refused ends it
-        _run(settings)
+        open_template()
+        with repeat.watch(key) as watch:
+            _run(settings, watch)
 
 
-def _run(settings: tuple[str, ...]) -> None:
-    open_template()
+def _run(settings: tuple[str, ...], watch: Watch) -> None:
     from fedcore.config.request import first_own
 
-    request, _, jobs = _plan(settings)
+    watch.plan(*(planned := _plan(settings)))
+    request, _, jobs = planned
     if not request.prepared and (own := first_own(jobs)) is not None:
         from fedcore.report.preview import print_preview
 

@@ -162,19 +162,23 @@ def _build(path: str, build: Callable[[], Any]) -> nn.Module:
     return module
 
 
-_OPENED = threading.local()
+_LISTENING: dict[int, tuple[list[str], int | None]] = {}
+"""What collects paths, each with the thread whose files it collects; None: of all."""
 
 
 @contextmanager
-def files_read() -> Iterator[list[str]]:
-    """Collect the paths of the files that this thread opens to read, but for those that a library opens in C."""
+def files_read(everywhere: bool = False) -> Iterator[list[str]]:
+    """Collect the paths of the files that this thread opens to read, but for those that a library opens in C.
+
+    everywhere: those that any thread of this process opens.
+    """
     _listen()
     paths: list[str] = []
-    _OPENED.paths = paths
+    _LISTENING[id(paths)] = paths, None if everywhere else threading.get_ident()
     try:
         yield paths
     finally:
-        _OPENED.paths = None
+        del _LISTENING[id(paths)]
 
 
 @functools.cache
@@ -183,10 +187,10 @@ def _listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or (paths := getattr(_OPENED, "paths", None)) is None:
-        return
-    if isinstance(arguments[0], str | bytes) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-        paths.append(os.fsdecode(arguments[0]))
+    if event == "open" and isinstance(arguments[0], str | bytes) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        for paths, thread in [*_LISTENING.values()]:
+            if thread in (None, threading.get_ident()):
+                paths.append(os.fsdecode(arguments[0]))
 
 
 def _is_plain(value: object) -> bool:

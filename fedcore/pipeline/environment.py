@@ -30,7 +30,7 @@ FILES = (
     "flows.lock", "history.jsonl", "history.lock", "journal.jsonl", "password", "project", "server.json",
     "server.lease", "server.lock", "server.log", "mlflow.lock", "mlflow.log",
 )  # fmt: skip
-FOLDERS = ("blobs", "copies", "flows", "locks", "prefect", "registered", "steps")
+FOLDERS = ("blobs", "copies", "flows", "locks", "prefect", "registered", "repeats", "steps")
 """What there may be in STATE."""
 
 DEFAULTS = {

@@ -88,6 +88,9 @@ def test_a_run_answers_and_leaves_the_repository_clean(installed: Installed):
     assert (answer.code, answer.err) == (0, "")
     assert f"{USER_STUDY} (machines):" in answer.out
     assert "page: runs/" in answer.out
+    unchanged, _, result = installed.repeated.out.partition("\n\n")
+    assert unchanged.startswith("nothing has changed since ")
+    assert re.sub("saving the record.*\n", "", answer.out).endswith(result)
     assert (installed.clean[1].code, installed.clean[1].all) == (0, "")
     assert f"fedcore    {__version__}" in installed.status.out
     assert "free disk" in installed.status.out

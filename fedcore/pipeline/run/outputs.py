@@ -29,7 +29,7 @@ from fedcore.pipeline.files import PAGE
 from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import comparison, history, partitions, run_method
+from fedcore.pipeline.run import comparison, history, partitions, repeat, run_method
 from fedcore.report import figures
 from fedcore.report.answers import brief, study_answers
 from fedcore.report.history import trends
@@ -108,7 +108,8 @@ def write_run(
 ) -> dict[str, Evidence]:  # fmt: skip
     """Write, compare and print the results of a run outside of `dvc repro`; returns what to propose, as `proposals`."""
     everything = [result for job in jobs for result in results[job.name]]
-    print_summary(inputs.summary)  # before pictures and pages, which take longer
+    with repeat.printed():
+        print_summary(inputs.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
     folders = []
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
@@ -127,8 +128,10 @@ def write_run(
     comparison.write(compared, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
     comparison.describe(compared, studies, writer, folder / PAGE)
-    print_claims(compared.claims)
-    print(f"page: {folder / PAGE}   record: fedcore ui")
+    repeat.note("", folder)
+    with repeat.printed():
+        print_claims(compared.claims)
+        print(f"page: {folder / PAGE}   record: fedcore ui")
     return comparison.proposals(folders, compared.answers)
 
 
@@ -155,7 +158,8 @@ def report(
     answered = comparison.answer_results(params, everything, refused)
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
         publish(f"answer {study}", text, f"{study}: what to do")
-    print_answers(study_answers(answered.answers))
+    with repeat.printed():
+        print_answers(study_answers(answered.answers))
     with naming(PIPELINE if prepared else RUNS):
         if prepared:
             write_stage(jobs, results, store)

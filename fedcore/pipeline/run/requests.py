@@ -28,7 +28,7 @@ from fedcore.pipeline.record import tracked
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Evidence, PreparedData, PromotionCandidate, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
+from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
 from fedcore.results.answer import STOPPED_AFTER, nothing_learns
@@ -328,8 +328,10 @@ def open_record() -> Iterator[RecordWriter]:
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
+    with repeat.printed():
+        for proposal in writer.proposed:
+            print(proposal.line)
     for proposal in writer.proposed:
-        print(proposal.line)
         get_run_logger().info(proposal.line)
     if proposed := [{"outcome": proposal.line} for proposal in writer.proposed]:
         outputs.publish("champion", proposed, "which model is in use, or was compared with it")
@@ -375,6 +377,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
         session.print_line(run_method.tally(session.steps.done))
+        repeat.note(run_method.tally(replace(step, cached=True) for step in session.steps.done) + "\n\n")
         names = [name for name, cached in run._cached.items() if cached]
         known = "\n".join(
             [

@@ -91,6 +91,7 @@ class Installed:
     files: set[str]
     look: Said
     answer: Said
+    repeated: Said
     status: Said
     promoted: Said
     grown: tuple[Said, Said]
@@ -145,6 +146,7 @@ def installed(place: Place) -> Installed:
             "fedcore", "run", "seeds=[0,1,2]", "methods=[local_only,fedavg,fedprox,analytic]", where="my-sites"
         )
         answer = there.run("fedcore", "run", where="my-sites")
+        repeated = there.run("fedcore", "run", where="my-sites")
         clean.append(changes())
         status = there.fork("status")
         promoted = there.fork("promote", "machines-fault")
@@ -169,8 +171,8 @@ def installed(place: Place) -> Installed:
     finally:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
     return Installed(
-        runs, tests, wheel, required, folder, imported, flows, made, files, look, answer, status, promoted, grown,
-        predicted, pulled, saved, restored, reproduced, md5, predicted_again, aliases, again, staged,
+        runs, tests, wheel, required, folder, imported, flows, made, files, look, answer, repeated, status, promoted,
+        grown, predicted, pulled, saved, restored, reproduced, md5, predicted_again, aliases, again, staged,
         (clean[0], clean[1], clean[2]),
     )  # fmt: skip
 
