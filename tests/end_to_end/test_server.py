@@ -111,8 +111,9 @@ def test_the_pages_open_for_their_user_alone(host: Project):
     ui = here.start("fedcore", "ui")
     assert ui.stdout is not None
     try:
-        prefect, mlflow = ui.stdout.readline().split(), ui.stdout.readline().split()
-        assert prefect[1:] == [str(host.api).removesuffix("/api"), "password:", host.password]
+        start, prefect, mlflow = (ui.stdout.readline().split() for _ in range(3))
+        assert start[0] == "starting"
+        assert prefect[1:] == [str(host.api).removesuffix("/api"), "its", "one", "field", "takes:", host.password]
         page = mlflow[1].partition("/#/")[0]
         found = f"{page}/api/2.0/mlflow/experiments/search"
         wait("MLflow's page", lambda: answering(f"{page}/health"))

@@ -26,7 +26,7 @@ def test_the_champion_predicts_what_it_did(upgraded: Upgraded, predicted: pd.Dat
 
 def test_the_record_has_its_champion_and_candidate(upgraded: Upgraded):
     assert re.search(rf"^champions +{MODEL}, version {CHAMPION}$", upgraded.status.out, re.M)
-    assert f"fedcore-{MODEL}: champion version {CHAMPION} (local_only, seed 0, final fit of" in upgraded.before.out
+    assert f"{MODEL}: champion version {CHAMPION} (local_only, seed 0, final fit of" in upgraded.before.out
     assert f"version {CANDIDATE} (local_only, seed 0) is " in upgraded.before.out
     assert " the champion, version " in upgraded.before.out
 
