@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Context, Decimal
 from typing import Any
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 import numpy as np
 import pandas as pd
@@ -55,8 +55,9 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
     if not isinstance(rows, pd.DataFrame):
         raise InputError(f"rows: {type(rows).__name__} has no column names; give a data frame with {_list(schema)}")
     for column in schema.columns:
-        if column.name not in rows:
-            raise InputError(f"column {column.name!r} is not there; the model needs {_list(schema)}")
+        if (count := [*rows].count(column.name)) != 1:
+            there = "there twice" if count else "not there"
+            raise InputError(f"column {column.name!r} is {there}; the model needs {_list(schema)}")
     rows = without_markers(rows, schema)
     x = cells(rows, schema.columns, schema.spelling).to(getattr(torch, schema.dtype))
     if not fit.fill:
@@ -211,7 +212,8 @@ def name_of(value: Any, spelling: Spelling) -> str:
     """Return the name that a cell holds: a text as it is written, but a whole number without .0, and True for true.
 
     So a name is the same whatever else its file holds, in CSV and Parquet; a time at midnight is a date.
-    spelling: "joined": texts that are equal as numbers, or but for case, blanks or Unicode form, are one name;
+    spelling: "joined": texts that are equal as numbers, or but for case, blanks or Unicode form, are one name, and what
+    cannot be seen does not count;
     "inferred": texts as they are.
     """
     if isinstance(value, float if spelling == "inferred" else float | np.floating) and value.is_integer():
@@ -221,7 +223,8 @@ def name_of(value: Any, spelling: Spelling) -> str:
         return name
     name = name.removesuffix(" 00:00:00")
     if spelling == "joined":
-        name = normalize("NFC", " ".join(name.split()).casefold())
+        visible = "".join(c for c in name if category(c) != "Cf")  # no mark of a byte order, no zero-width space
+        name = normalize("NFC", " ".join(visible.split()).casefold())
         if NUMBER.fullmatch(name):
             exact = Context(prec=len(name))
             number = exact.normalize(exact.add(Decimal(name), 0))

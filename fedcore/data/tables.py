@@ -266,13 +266,14 @@ def earlier_names(
 
 
 def choose_columns(
-    path: Path, frames: Mapping[Path, pd.DataFrame], asked: Iterable[str], special: Iterable[str],
+    path: Path, frames: Mapping[Path, pd.DataFrame], asked: Sequence[str], special: Iterable[str],
     features: Sequence[str] | None, categorical: Sequence[str], categories: int,
 ) -> tuple[list[Column], dict[str, str]]:  # fmt: skip
     """Return the columns to learn from, and column -> why it is left out. frames: the rows that are not for tests.
 
     Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
     """
+    refuse_times(frames, asked)
     inspected = {name: inspect(frames, name, name in categorical, categories) for name in asked}
     left_out = {name: column for name, column in inspected.items() if isinstance(column, str)}
     columns = [column for column in inspected.values() if isinstance(column, Column)]
@@ -472,11 +473,7 @@ def names(
 
 
 def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categories: int) -> Column | str:
-    """Return how to learn from a column, or why it is left out.
-
-    named: its numbers are names. Raises InputError for dates and times, and for a word among numbers.
-    """
-    refuse_times(frames, name)
+    """Return how to learn from a column, or why it is left out. named: its numbers are names."""
     parts = [part for frame in frames.values() if len(part := frame[name].dropna())]
     if not parts:
         return "no value in any row"
@@ -494,15 +491,16 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     return Column(name, "text", distinct)
 
 
-def refuse_times(frames: Mapping[Path, pd.DataFrame], name: str) -> None:
-    """Raise InputError for a column of dates or times."""
-    for file, frame in frames.items():
-        if holds_times(frame[name]):
-            value = str(frame[name].dropna().iloc[0])[:30]
-            raise InputError(
-                f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
-                f"data.ignore=[{name}], or replace it by numbers, such as the hour"
-            )
+def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str]) -> None:
+    """Raise InputError for columns of dates or times, all that there are."""
+    times = [(file, name) for name in names for file, frame in frames.items() if holds_times(frame[name])]
+    for file, name in times:
+        value = str(frames[file][name].dropna().iloc[0])[:30]
+        ignore = ", ".join(dict.fromkeys(column for _, column in times))
+        raise InputError(
+            f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
+            f"data.ignore=[{ignore}], or replace it by numbers, such as the hour"
+        )
 
 
 def holds_times(column: pd.Series) -> bool:

@@ -129,6 +129,7 @@ def test_a_row_of_no_device_is_scaled_by_all_training_rows(made: Made):
 
 
 WRONG: dict[str, tuple[Callable[[pd.DataFrame], object], str | None, str]] = {
+    "a column is there twice": (lambda f: pd.concat([f, f[["heat"]]], axis=1), "north", "column 'heat' is there twice"),
     "a column is not there": (lambda f: f.rename(columns={"heat": "heat_C"}), "north", "column 'heat' is not there"),
     "a word in a column of numbers": (lambda f: f.assign(heat="hot"), "north", "column 'heat', row 1: 'hot'"),
     "an infinite number": (lambda f: f.assign(flow=np.inf), None, "column 'flow', row 1: 'inf'"),

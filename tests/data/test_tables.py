@@ -108,6 +108,7 @@ REFUSED = {
     ),
     "dates": ("a,t,y\n1,2024-01-31,0\n2,2024-02-01,1\n", {}, ["column 't' holds times", "data.ignore=[t]"]),
     "dates and times": ("a,t,y\n1,31.1.2024 10:00,0\n2,,1\n", {"features": ["t"]}, ["column 't' holds times"]),
+    "several": ("a,t,u,y\n1,10:00,2024-01-31,0\n2,,2024-01-31,1\n", {}, ["column 't' holds", "data.ignore=[t, u]"]),
     "times of day": ("a,t,y\n1,10:00,0\n2,09:30:01,1\n", {}, ["column 't' holds times"]),
     "an amount as classes": (
         "a,y\n" + "".join(f"{i},{i / 7}\n" for i in range(60)),

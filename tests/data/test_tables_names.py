@@ -116,7 +116,9 @@ def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
     assert data.schema.spelling == "joined"
 
 
-@pytest.mark.parametrize("names", ["K\u00f6 Ko\u0308", "a\u00a0b a\u2003b", "1 1.0", "1 01", "1e2 100", "TRUE true"])
+@pytest.mark.parametrize(
+    "names", ["K\u00f6 Ko\u0308", "a\u200b \ufeffa", "a\u00a0b a\u2003b", "1 1.0", "1 01", "1e2 100", "TRUE true"]
+)
 def test_each_form_of_a_name_gets_a_line(tmp_path: Path, names: str):
     first, second = names.split(" ")
     rows = f"site,u,y\n{first},1,0\n{second},2,1\nz,3,1\n"
