@@ -143,6 +143,9 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
             yield f"Over all devices that have test rows: {_gain(criterion.metric, gain, 'devices')}."
+        if answer.by_rows is not None:
+            offer = f"If rows count, not devices, {answer.by_rows} is best: run.weigh=examples."
+            yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
         row = str(first.method if first.action is Action.USE else first.best)
         done = row in answer.weighing, answer.threshold

@@ -105,7 +105,8 @@ class Answer:
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
     misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
     weighing, threshold: what is set already: the rows with class weights, and whether validation rows choose a
-    threshold. refused: rows that were typed and have no result -> why.
+    threshold. refused: rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the
+    best row if each device weighs as much as its test rows; None: the same.
     """
 
     criterion: Criterion
@@ -128,6 +129,7 @@ class Answer:
     refused: Mapping[str, str] = field(default_factory=dict)
     learns: bool = True
     probed: tuple[str, ...] | None = None
+    by_rows: str | None = None
 
     @property
     def min_effect(self) -> float:

@@ -46,7 +46,7 @@ import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.chance import AtChance, Cause, likely_causes, seen_by_probes
-from fedcore.results.criterion import Criterion, SettingKey, largest_class
+from fedcore.results.criterion import Criterion, SettingKey, largest_class, measured
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
 from fedcore.results.summary import SETTING_KEY, last_round, mean_over_devices
@@ -62,6 +62,9 @@ FEW_SEEDS = "at least two seeds are needed"
 MISSES = 0.05
 """A row whose accuracy is at most so much below the commonest class's share, and whose balanced accuracy is at least so
 much below its accuracy, misses a rare class."""
+
+UNEQUAL = 10
+"""The largest device has at least so many times the test rows of the smallest that counts: devices differ in size."""
 
 STOPPED_AFTER = 3
 """The seeds that every row is run with, see :mod:`fedcore.results.stopping`."""
@@ -90,7 +93,8 @@ def answer(
     criterion: what decides. budget: the most bytes that a device may send and receive in total, mean over devices and
     seeds.
     """
-    return _answer(read_scores(table, controls, criterion), budget)
+    found = _answer(scores := read_scores(table, controls, criterion), budget)
+    return replace(found, by_rows=_best_by_rows(scores, found))
 
 
 def answers_by_budget(
@@ -229,6 +233,17 @@ def _learns(scores: Scores, advice: Advice | None) -> bool:
     gains = [sets.gain(str(name), advice.guess) for name in rows]
     causes = _causes(scores, advice).values()
     return any(gain is not None and gain.sure for gain in gains) or any(c.cause is Cause.COMMONEST for c in causes)
+
+
+def _best_by_rows(scores: Scores, found: Answer) -> str | None:
+    """Return the best row if devices weigh as much as their test rows, where these differ much and it is another."""
+    by_rows = replace(scores.criterion, weigh="examples")
+    weights = measured(scores.table, by_rows).weights.values()
+    if found.own is None or scores.criterion == by_rows or max(weights) < UNEQUAL * min(weights):
+        return None
+    others = read_scores(scores.table, scores.controls, by_rows)
+    best = _advise(others.own, others, math.inf).method
+    return best if best != found.own.method else None
 
 
 def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:

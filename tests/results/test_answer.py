@@ -192,7 +192,15 @@ def test_a_tiny_device_does_not_outvote_the_others():
     assert found.advice.gain.mean == pytest.approx(0.05)
     assert found.devices is not None
     assert found.devices.count == 1
-    everyone = answer(made, CONTROLS, Criterion(least_test=0)).advice.gain
+    assert found.by_rows is None
+    tiny = answer(made, CONTROLS, Criterion(least_test=0))
+    assert tiny.by_rows == "code"
+    offer = "Devices differ much in size. If rows count, not devices, code is best: run.weigh=examples."
+    assert offer in sentences(tiny)
+    close = with_sizes(table({"local_only": ALONE, "code": [[0.75, 0.1]] * 3}), {"d00": 400, "d01": 41})
+    assert answer(close, CONTROLS).by_rows is None
+    assert answer(made, CONTROLS, Criterion(least_test=0, weigh="examples")).by_rows is None
+    everyone = tiny.advice.gain
     assert everyone is not None
     assert everyone.mean == pytest.approx((0.05 - 0.5) / 2)
     weighed = answer(made, CONTROLS, Criterion(weigh="examples")).advice.gain
