@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedcore.config.request import Job, Request
 
 FOLDER = environment.STATE / "repeats"
+HISTORY = "runs/history.jsonl"
 
 WRITTEN = (".dvc/tmp", "champions", "mlflow.db", "mlruns", "pipeline", "results", "runs")
 """Beginnings of what runs write to a project, beside hidden folders."""
@@ -111,12 +112,14 @@ class Watch:
             write_atomic(FOLDER / self.key, f"{_digest(self.key, content)}\n{content}".encode(), durable=False)
 
     def _files(self) -> Iterator[str]:
-        """Yield the files that this command has opened to read, or in vain, but those that runs write."""
-        written = (str(environment.STATE), *map(os.path.abspath, WRITTEN), "/proc/", "/sys/")
+        """Yield the files that this command has opened to read, or in vain, but those that it has written itself."""
+        looked_up = str(environment.STATE), *map(os.path.abspath, ("mlflow.db", HISTORY)), "/proc/", "/sys/"
+        written = tuple(map(os.path.abspath, WRITTEN))
         for path in {*map(os.path.abspath, self.opened)}:
-            if not path.startswith(written) and (os.path.isfile(path) or not os.path.exists(path)):
-                with suppress(ValueError):  # not compiled
-                    path = source_from_cache(path)
+            with suppress(ValueError):  # not compiled
+                path = source_from_cache(path)
+            ours = path.startswith(written) and self._changed(*_status([path])[0])
+            if not (ours or path.startswith(looked_up)) and (os.path.isfile(path) or not os.path.exists(path)):
                 yield path
 
     def _changed(self, path: str, *status: int) -> bool:
@@ -186,7 +189,7 @@ def _results(known: Mapping[str, Any]) -> list[Any]:
     path = database_file(environment.TRACKING)
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as database:
         rows = [row for study in known["studies"] for row in database.execute(RUNS, [study])]
-    history = Path("runs/history.jsonl").read_text().splitlines()
+    history = Path(HISTORY).read_text().splitlines()
     lines = [line for line in history if any(f'"study": {json.dumps(study)}' in line for study in known["studies"])]
     artifacts = sorted({run for run, *_ in rows} & {*os.listdir(environment.ARTIFACTS)})
     cache = [folder.stat().st_ino for folder in (environment.STEPS, environment.BLOBS)]

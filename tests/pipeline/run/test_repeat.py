@@ -33,6 +33,7 @@ insert into model_versions values ('fedcore-digits', 1, '1f', 'here', 'None');
 FILES = (
     "params.yaml", "studies/code.yaml", "claims/code.yaml", "tasks/fuse.py", "flows/federate.py", "data/table.csv",
     "../elsewhere/net.py", "../elsewhere/deeper.py", "../elsewhere/weights.bin", "../lib/fedcore/core/rounds.py",
+    "results/weights.bin",
 )  # fmt: skip
 """Each is an input; who imports `net` imports `deeper`, which reads the weights."""
 
@@ -88,7 +89,7 @@ class Project:
         with repeat.watch(key) as watch:
             job: Any = SimpleNamespace(study="code", settings=[SimpleNamespace(data=self.data)])
             watch.plan(self.request, {}, [job])  # type: ignore[arg-type]
-            for name in (FILES[6], cache_from_source(FILES[7]), FILES[8]):
+            for name in (FILES[6], cache_from_source(FILES[7]), FILES[8], FILES[10], HISTORY):
                 Path(name).read_bytes()
             self.changes()
             with repeat.printed("stderr"):
