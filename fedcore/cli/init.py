@@ -239,7 +239,7 @@ def problems(
     """Yield a line for each thing of the data that a run refuses or a user hardly means, and what to do."""
     import numpy as np
 
-    from fedcore.data.encoding import numbers
+    from fedcore.data.encoding import numbers, typed
     from fedcore.data.tables import holds_times
 
     for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
@@ -255,7 +255,7 @@ def problems(
             yield f"{where}: fill it in, or add drop_unlabelled: true to data in params.yaml"
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
     if times:
-        yield f"dates and times cannot be used: add ignore: [{', '.join(times)}] to data in params.yaml"
+        yield f"dates and times cannot be used: add ignore: {typed(times)} to data in params.yaml"
     for file, frame in frames.items():
         for name in frame.columns.difference([*labels, device, *times]):
             cells = frame[name].dropna()

@@ -33,6 +33,9 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
 DIGITS = 40
 """Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
 
+PLAIN = re.compile(r"(?!(true|false|null)$)[^\W\d_]([\w ./%()=-]*[\w./%()=-])?", re.IGNORECASE)
+"""A name that YAML takes as a text where it stands in a list without quotes."""
+
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
 
@@ -230,6 +233,11 @@ def name_of(value: Any, spelling: Spelling) -> str:
             number = exact.normalize(exact.add(Decimal(name), 0))
             name = f"{number:f}" if abs(number.adjusted()) < DIGITS else str(number)
     return name.capitalize() if name in BOOLEANS else name.partition(".")[0] if WHOLE.fullmatch(name) else name
+
+
+def typed(names: Iterable[str]) -> str:
+    """Return names as the list that is typed for a setting, in quotes where one is needed."""
+    return f"[{', '.join(name if PLAIN.fullmatch(name) else repr(name) for name in names)}]"
 
 
 def alike(names: Iterable[object]) -> Iterator[list[str]]:

@@ -33,6 +33,7 @@ from fedcore.data.encoding import (
     name_of_file,
     numbers,
     row_number,
+    typed,
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, RawTable, read
@@ -437,7 +438,7 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
                 )
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     return lines + [
-        f"{name}: numbers such as {padded[name]} may be names; data.categorical=[{name}] keeps them so"
+        f"{name}: numbers such as {padded[name]} may be names; data.categorical={typed([name])} keeps them so"
         for name in (column.name for column in columns if column.kind == "number")
         if name in padded
     ]
@@ -496,10 +497,10 @@ def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str]) -> N
     times = [(file, name) for name in names for file, frame in frames.items() if holds_times(frame[name])]
     for file, name in times:
         value = str(frames[file][name].dropna().iloc[0])[:30]
-        ignore = ", ".join(dict.fromkeys(column for _, column in times))
+        ignore = typed(dict.fromkeys(column for _, column in times))
         raise InputError(
             f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
-            f"data.ignore=[{ignore}], or replace it by numbers, such as the hour"
+            f"data.ignore={ignore}, or replace it by numbers, such as the hour"
         )
 
 

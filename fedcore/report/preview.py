@@ -16,6 +16,7 @@ from rich.table import Table
 from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
 from fedcore.data import Dataset, schema_of
+from fedcore.data.encoding import typed
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
@@ -311,8 +312,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
     whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
-    if numbered := ",".join(table["column"][whole]):
-        lines.append(f"{numbered}: another whole number in each row; if it is an identifier: data.ignore=[{numbered}]")
+    if numbered := [*table["column"][whole]]:
+        what = f"{','.join(numbered)}: another whole number in each row"
+        lines.append(f"{what}; if it is an identifier: data.ignore={typed(numbered)}")
     y = dataset.train.y
     if dataset.task.standardised and schema.label and not (y % 1).any() and len({*y.tolist()}) == len(y):
         lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")

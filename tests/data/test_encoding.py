@@ -15,8 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedcore import Data, InputError
+from fedcore.config.files import parse_value
 from fedcore.data import Dataset, load, schema_of
-from fedcore.data.encoding import encode, from_json, to_json, unknown_cells, unknown_texts
+from fedcore.data.encoding import encode, from_json, to_json, typed, unknown_cells, unknown_texts
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Fit, Schema
@@ -240,3 +241,12 @@ def test_markers_of_missing_values_are_missing_in_new_rows(made: Made):
     with pytest.raises(InputError, match="'\\?' is not a finite number"):
         encode(marked, other)
     assert from_json(to_json(other)).missing_values == ("gone",)
+
+
+def test_names_of_columns_in_a_line_can_be_typed_as_they_stand():
+    names = ["a b", "Temp, C", "Time [UTC]", "a: b", "#id", "% load", "x #1", "01", "2020", "1.5", "2024-01-02", "True"]
+    names += ["null", "~", "a ", " a", "it's", "- a", "@x", "&x", "*x", "!x", "{x}", "?x", "`x", "kind (x)", "a=b", "é"]
+    for some in ([name] for name in names):
+        assert parse_value("data.ignore", typed(some)) == some
+    assert parse_value("data.ignore", typed(names)) == names
+    assert typed(["speed", "load 2"]) == "[speed, load 2]"

@@ -16,7 +16,6 @@ import torch
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.api.serving import ServedModels
@@ -61,11 +60,6 @@ def both_keys(dataset: Dataset) -> Keys:
     The former may be another tomorrow: the names of earlier versions depend on the other cells of their column.
     """
     return np.array([row_keys(dataset), row_keys(dataset, partial(name_of, spelling="joined"))])
-
-
-def among(keys: Keys, others: Keys) -> NDArray[np.bool_]:
-    """Tell which rows have one of other keys, (N,). keys: two of each row."""
-    return np.asarray(np.isin(keys, others).any(axis=0), np.bool_)
 
 
 def trains(partition: Partition) -> Index:
@@ -164,7 +158,7 @@ def judge(
         y = dataset.train.y[i]
         predicted, rival = predict(candidate, who, Data(dataset.train.x[i], y)), predict(champion, who, Data(x[i], y))
         pairs[who] = Paired(predicted, rival, y, part[index])
-        if before is not None and (new := ~among(keys[:, index], before.keys)).any():
+        if before is not None and (new := ~np.isin(keys[:, index], before.keys).max(axis=0)).any():
             late[who] = Paired(predicted[new], rival[new], y[new], part[index][new])
     gain = challenge(pairs, criterion, scoring)
     count = describe(gain, pairs, criterion)
@@ -197,7 +191,7 @@ def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) ->
 
     Devices without such rows are left out. keys: both of all rows. trained: those of the champion's training rows.
     """
-    fresh = ~among(keys, np.concatenate([trained, keys[:, trains(partition)].ravel()]))
+    fresh = ~np.isin(keys, np.concatenate([trained, keys[:, trains(partition)].ravel()])).max(axis=0)
     own = {who: parts["test"] for who, parts in partition.devices.items()}
     if not any(map(len, own.values())) and dataset.test is None:
         owners = np.asarray(owners_of(dataset, partition) or [""] * len(fresh))[partition.shared]
