@@ -98,8 +98,11 @@ def from_arrays(
     examples = torch.from_numpy(np.ascontiguousarray(inputs))
     if several:
         labelled = _zeros_and_ones(labels)
-        if task == "auto":
-            _require_several(labelled)
+        if task == "auto" and (labelled.sum(1) == 1).all():  # more likely one label than several
+            raise InputError(
+                "from_arrays: each row of y has exactly one 1, as classes are written for one output each: give "
+                "y.argmax(1); task='multilabel' takes them as labels apart"
+            )
         names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
         return Dataset(Data(examples, torch.from_numpy(labelled)), None, names, owners)
     if steps:
@@ -227,15 +230,6 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
         if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:
             raise InputError(f"from_arrays: device: {other!r} and {name!r} would be one device; give them other names")
     return tuple(map(str, given))
-
-
-def _require_several(labels: NDArray[np.float32]) -> None:
-    """Refuse what is more likely one label for each example, as 0 and 1 for each class."""
-    if (labels.sum(1) == 1).all():
-        raise InputError(
-            "from_arrays: each row of y has exactly one 1, as classes are written for one output each: give "
-            "y.argmax(1); task='multilabel' takes them as labels apart"
-        )
 
 
 def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:

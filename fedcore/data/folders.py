@@ -1,7 +1,7 @@
 """Folders as people have them: names that say whether a file or a folder is for training, validation or testing."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,10 +133,6 @@ def _check_alike(path: Path, sources: Iterable[Source]) -> None:
                 f"data.path = {path}: {source.file.name} and {parts[source.part].name} are one device's{of}; join them"
             )
         parts[source.part] = source.file
-    _check_parts(path, files)
-
-
-def _check_parts(path: Path, files: Mapping[str, Mapping[str | None, Path]]) -> None:
     most = max(files.values(), key=lambda parts: (len(parts), "train" in parts))
     for device, parts in files.items():
         if parts.keys() != most.keys():
