@@ -108,7 +108,8 @@ def from_arrays(
     if steps:
         names, of_steps = _step_classes(labels)
         return Dataset(Data(examples, torch.from_numpy(of_steps)), None, names, owners)
-    if task == "regression" or (task == "auto" and _has_fractions(labels)):
+    fractions = labels.dtype.kind == "f" and bool((labels[np.isfinite(labels)] % 1 != 0).any())
+    if task == "regression" or (task == "auto" and fractions):
         _require_labels(labels, classes=False)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float64))), None, ("y",), owners)
     _require_labels(labels, classes=True)
@@ -264,11 +265,6 @@ def _step_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
     class_ids = np.full(labels.shape, NO_LABEL, dtype=np.int64)
     class_ids[labelled] = numbers.ravel()
     return tuple(map(str, classes.tolist())), class_ids
-
-
-def _has_fractions(labels: NDArray[Any]) -> bool:
-    """Tell whether some label is a number that is not whole; a missing one does not say it."""
-    return labels.dtype.kind == "f" and bool((labels[np.isfinite(labels)] % 1 != 0).any())
 
 
 def _require_labels(labels: NDArray[Any], classes: bool) -> None:

@@ -93,7 +93,8 @@ def partition(
     shared_classes = unlabelled_classes == "shared"
     check_choices(name, domains, unlabelled_classes, classes)
     check_task(dataset, name, unlabelled, hidden)
-    check_held_out(val, test)
+    if val + test >= 1:
+        raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
 
     labels = dataset.strata
     marks = None if dataset.split is None else np.asarray(dataset.split)
@@ -109,7 +110,7 @@ def partition(
         points = None if keys is None else uniform(keys, seed, "shared")
         pools, shared = hold_out_shared(pools, labels, marks, shared_test, seed, points)
     shared = limit_shared(shared, dataset, shared_examples, seed)
-    if examples is not None and not _keeps_to_limit(name):
+    if examples is not None and "examples" not in signature(PARTITIONS[name]).parameters:
         pools = limit_pools(pools, labels, examples, devices, min_size, domains, seed)
 
     if name not in FROM_DATA:
@@ -145,11 +146,6 @@ def resolve_name(dataset: Dataset, name: str) -> str:
         return name
     drawn = "dirichlet" if dataset.task.has_classes else "iid"
     return drawn if dataset.device is None else "by_device"
-
-
-def _keeps_to_limit(name: str) -> bool:
-    """Tell whether a partition function keeps to the limit of examples by itself."""
-    return "examples" in signature(PARTITIONS[name]).parameters
 
 
 def _call_scheme(
@@ -283,12 +279,6 @@ def check_task(dataset: Dataset, name: str, unlabelled: float, hidden: Hidden) -
     for key, value in {"unlabelled": unlabelled, "hidden": hidden}.items():
         if value:
             require_classes(dataset.task.name, f"federation.{key} = {value}:")
-
-
-def check_held_out(val: float, test: float) -> None:
-    """Refuse held-out parts that leave nothing to train on."""
-    if val + test >= 1:
-        raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
 
 
 def check_sizes(sizes: Mapping[str, int], min_size: int) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedcore.errors import printable
 from fedcore.report.phrases import headline, sentences
-from fedcore.results.advice import Action, Advice, Answer
+from fedcore.results.advice import Action, Answer
 from fedcore.results.answer import answers_by_budget, device_changes
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, front
@@ -67,7 +67,10 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
         texts = {
             "headline": headline(answer.advice),
             "sentences": sentences(answer),
-            "advised": {split: _advised(advice) for split, advice in (("test", answer.own), ("shared", answer.new))},
+            "advised": {
+                split: None if advice is None or advice.action is Action.UNSURE else advice.method
+                for split, advice in (("test", answer.own), ("shared", answer.new))
+            },
             "shown": answer.advice.method if answer.advice.action is Action.USE else answer.advice.best,
         }
         if steps and steps[-1]["said"] == texts:
@@ -116,7 +119,3 @@ def _row(row: dict[str, Any]) -> Numbers:
             if pd.notna(row[f"{split}_mean"])
         },
     }
-
-
-def _advised(advice: Advice | None) -> str | None:
-    return None if advice is None or advice.action is Action.UNSURE else advice.method

@@ -319,7 +319,10 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
         action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
     return Advice(
         action, method, sign * sets.mean(method), best, gain, over_guess, guess, equal,
-        tuple(name for name, difference in rivals.items() if name not in equal and _is_indistinguishable(difference)),
+        tuple(
+            name for name, of in rivals.items()
+            if name not in equal and (of is None or (of.low <= 1e-12 and of.high >= -1e-12))
+        ),
         _at_chance(sets, [*alone, *every], guess),
         tuple(
             name for name in sets.tested
@@ -387,10 +390,6 @@ def decide(gain: Gain | None, min_effect: float) -> Action:
 
 def _is_as_good(gain: Gain | None, min_effect: float) -> bool:
     return gain is not None and gain.within(min_effect)
-
-
-def _is_indistinguishable(gain: Gain | None) -> bool:
-    return gain is None or (gain.low <= 1e-12 and gain.high >= -1e-12)
 
 
 def _changes(run: pd.DataFrame, alone: pd.DataFrame, criterion: Criterion) -> Devices:

@@ -157,7 +157,8 @@ def _by_key(values: pd.Series, key: str, points: Points) -> Iterator[tuple[str, 
     for setting, point in points.items():
         if key in point and setting in run_settings:
             others = " ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items() if name != key)
-            groups.setdefault(others, {})[_hashable(point[key])] = setting
+            value = point[key]
+            groups.setdefault(others, {})[tuple(value) if isinstance(value, list) else value] = setting
     for name, settings in groups.items():
         if len(settings) > 1:
             ordered = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
@@ -165,11 +166,6 @@ def _by_key(values: pd.Series, key: str, points: Points) -> Iterator[tuple[str, 
             title = name or f"{key.rpartition('.')[2]} from {low} to {high}"
             ends = settings[low], settings[high]
             yield title, ends, final.xs(ends[0]), final.xs(ends[1])
-
-
-def _hashable(value: Any) -> Any:
-    """Return a grid's value as the key of a dict."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:

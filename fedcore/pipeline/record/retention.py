@@ -66,7 +66,8 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
         old = {where: run for where, run in old.items() if None not in places[where]}
         cleared = [path for run in pages if (path := _own(run.info.artifact_uri)) and path.is_dir()]
         folders = [*cleared, *(path for path in RUNS.glob("*/") if path.stat().st_mtime < since)]
-        nbytes = sum(_size(path) for path in (*folders, *(path for where in old for path in places[where])) if path)
+        gone = [path for path in (*folders, *(path for where in old for path in places[where])) if path]
+        nbytes = sum(room(file) for path in gone for file in path.rglob("*") if file.is_file())
         if not dry_run:
             if old:
                 _delete(record, old, versions, [model for where in old for model in models[where]])
@@ -130,7 +131,3 @@ def _own(uri: str) -> Path | None:
         return None
     except FileNotFoundError:
         return Path(urlsplit(uri).path)
-
-
-def _size(folder: Path) -> int:
-    return sum(room(path) for path in folder.rglob("*") if path.is_file())

@@ -38,7 +38,7 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import TREND, Comparison, draw, html
-from fedcore.report.tables import FEW, Table, csv, score_table, split_by_setting
+from fedcore.report.tables import FEW, csv, score_table, split_by_setting
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
@@ -183,7 +183,8 @@ def answer(
     chosen = {study: find_study(params, study) for study in whole["study"].unique()}
     table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
-    never = controls | tuned_controls(chosen, controls)
+    tuned = (row for study in chosen.values() for row in study.tuned.items())
+    never = controls.union(label for label, rows in tuned if controls.issuperset(rows))
     criteria = criteria_of(params, chosen, table)
     said = {key: replace(of, tasks=tuple(sorted(tasks))) for key, of in answers(table, never, criteria).items()}
     return ComparisonInput(chosen, table, summarise(table, spent, never, criteria), said)
@@ -195,13 +196,6 @@ def criteria_of(
     """Return what decides in each setting of a tidy table."""
     run = run_section(params)
     return {setting_key: run.of(studies[setting_key[0]]).criterion for setting_key, _ in split_by_setting(table)}
-
-
-def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
-    """Return the tuned labels whose rows are controls only."""
-    return frozenset(
-        label for study in studies.values() for label, rows in study.tuned.items() if controls.issuperset(rows)
-    )
 
 
 def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.DataFrame]:
@@ -268,10 +262,11 @@ def curves_of(curves: pd.DataFrame, summary: pd.DataFrame) -> dict[str, pd.DataF
 
 def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, str]:
     """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
-    boxes = study_answers(answers)
-    return {
-        str(study): markdown(boxes[str(study)], tables_of(rows)) for study, rows in summary.groupby("study", sort=False)
-    }
+    boxes, found = study_answers(answers), {}
+    for study, of in summary.groupby("study", sort=False):
+        tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in split_by_setting(of)}
+        found[str(study)] = markdown(boxes[str(study)], tables if len(tables) <= FEW else {})
+    return found
 
 
 def describe(
@@ -313,12 +308,6 @@ def describe(
             pair_of(rows, answered), drawn | {PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
         )  # fmt: skip
         writer.describe(of, asked)
-
-
-def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
-    """Return the tables of one study by their titles; none for more than FEW settings."""
-    tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in split_by_setting(summary)}
-    return tables if len(tables) <= FEW else {}
 
 
 def numbers_of_rows(

@@ -14,7 +14,7 @@ from fedcore.config.studies import run_section
 from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
-from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.result import FinalFit, PreparedData, PromotionCandidate, Result
@@ -58,7 +58,9 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
     session.expect_steps(count_local_steps(method, len(fed.devices)))
     rounds = max(stage.rounds for stage in method.stages)
     result = run_method(session, setting, final, fed, row, seed, origin.size, rounds)
-    about = FinalFit(source.version, source.run, study, before, rows, method.held_out, count_left(session.store, final))
+    read, partition = partitions.read_prepared(session.store, final)
+    left = len(partition.shared) if read.test is None or len(partition.shared) else len(read.test)
+    about = FinalFit(source.version, source.run, study, before, rows, method.held_out, left)
     return replace(
         result, config=Digest().of(("final fit", result.config)), table=tidy.without_scores(result.table), final=about,
         threshold=origin.threshold,
@@ -84,12 +86,6 @@ def divide(steps: Any, study: PreparedData, method: Method) -> Ref:
     """Divide the examples anew, as a cached step: what tested the method trains it, too."""
     partition: Ref = steps.run_inline(partial(divide_finally, held_out=method.held_out), study.dataset, study.partition)
     return partition
-
-
-def count_left(store: Store, final: PreparedData) -> int:
-    """Return how many rows of the shared test set nobody trains on."""
-    dataset, partition = partitions.read_prepared(store, final)
-    return len(partition.shared) if dataset.test is None or len(partition.shared) else len(dataset.test)
 
 
 def announce(

@@ -107,7 +107,8 @@ class DryRun(Graph):
             stages = (replace(stage, rounds=max(1, stage.rounds * TURNS // (10 * turns))) for stage in method.stages)
             method = replace(method, stages=tuple(stages))
         times = turns / count_local_steps(method, len(fed.devices))
-        self._method, self._model, self._sent, self.done = method, model_bytes(fed), sent or {}, []
+        self._model = max(1, *(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values()))
+        self._method, self._sent, self.done = method, sent or {}, []
         results = list(rounds(method, fed, seed, self, every))
         if deploys:
             deploy_models(self, method, fed, results[-1].state)
@@ -421,11 +422,6 @@ def expected_seconds(steps: Graph, workers: int, method: Method, fed: Federation
     dry_run = DryRun(steps.store, workers, steps.accelerator, steps.together)
     plan = dry_run.play(method, fed, seed, max(stage.rounds for stage in method.stages))
     return sum(step.wall for step in plan.steps.values())
-
-
-def model_bytes(fed: Federation) -> int:
-    """Return the bytes of the largest device's model, at least 1."""
-    return max(1, *(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values()))
 
 
 def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:

@@ -74,9 +74,10 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
     table = pd.concat([result.table for result in results], ignore_index=True)
     rows = rows_to_leave_out(table, controls, able, criterion)
     chosen = [result for result in results if result.row.label in rows]
-    session.expect_steps(sum(map(count_left_out, chosen)))
     if chosen:
         labels, devices = dict.fromkeys(result.row.label for result in chosen), len(chosen[0].fed.devices)
+        methods = (build(result.row, result.fed.public.nets) for result in chosen)
+        session.expect_steps(sum(devices * count_local_steps(method, devices - 1) for method in methods))
         session.print_line(
             f"  for a new device: {', '.join(labels)} without each of {devices} devices, {devices * len(chosen)} runs "
             "(run.new_device)"
@@ -113,12 +114,6 @@ def trained(results: Sequence[Result]) -> list[Trained]:
 def rows_with_model(steps: Graph, results: Sequence[Result]) -> frozenset[str]:
     """Return the labels of the rows that have a model for a device that took no part, in some seed."""
     return left_out.rows_with_model(trained(results), steps)
-
-
-def count_left_out(result: Result) -> int:
-    """Return the number of local steps of a result's method without each device."""
-    devices = len(result.fed.devices)
-    return devices * count_local_steps(build(result.row, result.fed.public.nets), devices - 1)
 
 
 def federation_without(
