@@ -76,7 +76,10 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
         raise InputError("data.per_step = True: is for texts of letters, whose labels are letters too")
     if form.holds == "letters":
         letters = _letters(inputs, labels, device, marks)
-        return label_each_step(letters) if per_step else letters
+        if not per_step:
+            return letters
+        text, last = letters.train.x, letters.train.y  # each letter's label is the one that follows it
+        return replace(letters, train=Data(text, torch.cat([text[:, 1:].long(), last[:, None]], 1)))
     if form.holds == "posts":
         return _posts(inputs, labels, device, marks)
     if form.size == SIDE * SIDE:
@@ -102,12 +105,6 @@ def _letters(
     x, y = (order[np.searchsorted(points[order], part)] for part in (inputs, labels))
     data = Data(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
     return Dataset(data, None, letters, device, marks, may_lack=True)
-
-
-def label_each_step(letters: Dataset) -> Dataset:
-    """Return texts whose every letter has a label, the letter that follows it."""
-    x, y = letters.train.x, letters.train.y
-    return replace(letters, train=Data(x, torch.cat([x[:, 1:].long(), y[:, None]], 1)))
 
 
 def _posts(

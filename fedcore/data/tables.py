@@ -139,7 +139,11 @@ def table(
     labels = np.stack([all_rows(name) for name in targets], axis=1)
     found_task = task
     if found_task == "auto":
-        found_task = "multilabel" if named is None else find_task(earlier_texts(rows, frames, named))
+        found_task = "multilabel"
+        if named is not None:  # a number if it has many values, else classes
+            texts_of = earlier_texts(rows, frames, named)
+            many = has_many_values(texts_of) and amounts(np.unique(texts_of).tolist())
+            found_task = "regression" if many else "classification"
     if found_task == "classification":
         check_classes(path, targets[0], labels[:, 0])
     else:
@@ -546,11 +550,6 @@ def has_many_values(labels: NDArray[np.str_]) -> bool:
     """Tell whether labels have more values than FEW_CLASSES, and fewer rows for each than FEW_ROWS."""
     different = len(np.unique(labels))
     return different > FEW_CLASSES and len(labels) < FEW_ROWS * different
-
-
-def find_task(labels: NDArray[np.str_]) -> LabelKindName:
-    """Return what labels are: a number if it has many values, else classes."""
-    return "regression" if has_many_values(labels) and amounts(np.unique(labels).tolist()) else "classification"
 
 
 def task_note(targets: Sequence[str], labels: NDArray[np.str_], task: LabelKindName) -> list[str]:

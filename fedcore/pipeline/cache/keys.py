@@ -245,7 +245,8 @@ def _acts(statement: ast.stmt, imported: Collection[str], registers: bool) -> bo
 
     registers: classes may be registered as they are made.
     """
-    if isinstance(statement, ast.Import | ast.ImportFrom) or _is_constant(statement):
+    constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    if constant or isinstance(statement, ast.Import | ast.ImportFrom):
         return False
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return bool(statement.decorator_list)
@@ -253,10 +254,6 @@ def _acts(statement: ast.stmt, imported: Collection[str], registers: bool) -> bo
         return bool(statement.decorator_list or statement.keywords) or registers
     calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
     return calls or {*_defined_names(statement)} <= {*imported}
-
-
-def _is_constant(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _parse(text: str) -> ast.Module:

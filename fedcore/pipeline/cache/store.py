@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -315,7 +315,10 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Ref):
         return {"ref": [value.digest, value.nbytes]}
     if type(value) in CLASSES.values():
-        values = {f.name: getattr(value, f.name) for f in fields(value) if not _is_left_out(f, value)}
+        values = {of.name: getattr(value, of.name) for of in fields(value)}
+        for of in fields(value):
+            if of.metadata.get("optional", False) and values[of.name] == of.default:
+                del values[of.name]  # the digests of most values do not depend on it
         parts = {key: flatten(part, f"{name}/{key}", tensors) for key, part in values.items()}
         return {"class": type(value).__name__, "fields": parts}
     if isinstance(value, Net):
@@ -333,12 +336,6 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return {"plain": value}
     raise TypeError(f"a step cannot return {type(value).__name__}")
-
-
-def _is_left_out(of: Field[Any], value: Any) -> bool:
-    """Tell whether a field is optional and has its default: the digests of most values do not depend on it."""
-    default: bool = of.metadata.get("optional", False) and getattr(value, of.name) == of.default
-    return default
 
 
 def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:

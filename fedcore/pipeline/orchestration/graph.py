@@ -225,7 +225,8 @@ class Graph:
         name: Callable[[Any], str] | None,
     ) -> Iterator[tuple[Any, Outcome]]:  # fmt: skip
         """Yield the units that the cache does not have, each with its outcome, as they end."""
-        due = {unit: due[unit] for unit in sorted(due, key=_heaviest_first(due))}
+        weights = {unit: sum(ref.nbytes for ref in refs(args)) for unit, args in due.items()}
+        due = {unit: due[unit] for unit in sorted(due, key=lambda unit: -weights[unit])}  # the longest steps first
         prepare({keys[unit]: args for unit, args in due.items()})
 
         def compute(unit: Any) -> Outcome:
@@ -262,11 +263,6 @@ class Graph:
 
 def _outcome(record: Mapping[str, Any]) -> Outcome:
     return Outcome(unflatten(record["value"], {}), record["wall"], record["cpu"], True)
-
-
-def _heaviest_first(calls: Mapping[Any, tuple[Any, ...]]) -> Callable[[Any], int]:
-    """Return a sort key by the bytes that a call refers to, so that the longest steps start first."""
-    return lambda unit: -sum(ref.nbytes for ref in refs(calls[unit]))
 
 
 class Part:

@@ -6,7 +6,6 @@ is registered then is the recipe: the method, its settings and the schema, as th
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 from mlflow.entities import Run
@@ -55,8 +54,11 @@ def record(field_run: FieldRun) -> list[str]:
         parent = keeper.parent(StudyOnData(tags["fedcore.study"], "field", data, of_data), title, about)
         run = keeper.open(config, f"{label} field {field_run.folder.name}", tags | user_tags(tags), parent)
         _register(keeper, run, field_run, tags)
+        plan = stored.plan
+        training = {f"training.{key}": value for key, value in plan.training.items()}
         keeper.write(
-            run, params=_params(field_run), table=table_of(stored, setup, label), seconds=NO_SECONDS,
+            run, table=table_of(stored, setup, label), seconds=NO_SECONDS,
+            params={"run": plan.run, "seed": plan.seed, "method": plan.method, **training, **plan.settings},
             about=about, turn_reports=(), drawn={}, schema=schema,
             criterion=replace(criterion_of(setup), metric=metric),
             files={
@@ -116,12 +118,6 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
         run, f"{run.info.artifact_uri}/{RECIPE}", model_name, {**tags, PERSONAL: "true"},
         "Models that stay on their devices: fedcore device predict uses them there.",
     )  # fmt: skip
-
-
-def _params(field_run: FieldRun) -> dict[str, Any]:
-    plan = field_run.stored.plan
-    training = {f"training.{key}": value for key, value in plan.training.items()}
-    return {"run": plan.run, "seed": plan.seed, "method": plan.method, **training, **plan.settings}
 
 
 def _about(field_run: FieldRun) -> bytes:

@@ -96,12 +96,6 @@ def write_plan() -> None:
             path.write_text(json.dumps(plan, indent=1) + "\n")
 
 
-def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Store) -> None:
-    """Write the outputs of a stage of `dvc repro`, for the next stage and for DVC's commands."""
-    for job in jobs:
-        run_method.save(store, results[job.name], PIPELINE / "federate" / job.study / job.name, SECONDS / job.name)
-
-
 def write_run(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], inputs: comparison.ComparisonInput,
     store: Store, writer: RecordWriter,
@@ -162,7 +156,10 @@ def report(
         print_answers(study_answers(answered.answers))
     with naming(PIPELINE if prepared else RUNS):
         if prepared:
-            write_stage(jobs, results, store)
+            for job in jobs:
+                run_method.save(
+                    store, results[job.name], PIPELINE / "federate" / job.study / job.name, SECONDS / job.name
+                )
             for study in {job.study: job for job in jobs}:
                 folders = [PIPELINE / "federate" / study / job.name for job in jobs if job.study == study]
                 proposed = comparison.proposals(folders, answered.answers)

@@ -60,7 +60,8 @@ def tables_over_rounds(
     tables: method -> round -> (K, K), probabilities, labels down. courses: method -> number -> (R,); of these diagonal,
     right (drawn as a share of the K labels) and rho stand left of the tables.
     """
-    drawn = {method: _space_evenly(list(rounds), FEW_TABLES) for method, rounds in tables.items()}
+    spaced = {of: np.linspace(0, len(each) - 1, min(FEW_TABLES, len(each))) for of, each in tables.items()}
+    drawn = {method: [list(tables[method])[i] for i in at.round().astype(int)] for method, at in spaced.items()}
     columns = 1 + max(map(len, drawn.values()))
     figure = Figure(figsize=(1.4 + 1.9 * columns, 0.5 + 2.0 * len(tables)), layout="constrained")
     panels = figure.subplots(len(tables), columns, squeeze=False, width_ratios=[1.6] + [1.0] * (columns - 1))
@@ -88,9 +89,3 @@ def tables_over_rounds(
     figure.legend(*longest.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=9)
     figure.colorbar(image, ax=panels.ravel().tolist(), label="probability", shrink=1 / len(tables), aspect=16)
     return figure
-
-
-def _space_evenly(values: list[int], most: int) -> list[int]:
-    """Return at most so many values, the first and the last among them."""
-    at = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
-    return [values[i] for i in at]
