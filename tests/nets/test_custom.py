@@ -3,6 +3,7 @@
 import inspect
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import pytest
@@ -307,6 +308,11 @@ def test_what_can_be_pickled_is():
         known = net(name, shape=(3, 32, 32) if name != "lstm" else (4,), classes=4, **settings)
         assert known.copied
         assert _copy_of(nets.key(known)) is not None
+    lock = Lock()
+    with pytest.raises(
+        InputError, match=r"<lambda> uses what cannot go to another process \(cannot pickle '_thread.lock'"
+    ):
+        nets.key(Net(lambda: lock))
 
 
 class Counting(nn.Linear):
