@@ -265,6 +265,7 @@ def federate(
     Raises:
         InputError: for a setting that is unknown or out of range.
     """
+    require_defaults("federate")
     if not isinstance(dataset, Dataset):
         raise InputError(
             f"federate.dataset = {describe(dataset)}: must be a dataset: load('digits'), or from_arrays(x, y)"
@@ -290,6 +291,16 @@ def federate(
             )
     built = tuple(item.of(dataset) for item in nets)
     return DividedDataset(dataset, chosen, divided, built, scale, name, threats or None)
+
+
+def require_defaults(where: str) -> None:
+    """Refuse what a script has set for all tensors of PyTorch. where: the function that the user called."""
+    kind, place = torch.get_default_dtype(), torch.get_default_device()
+    if (kind, place.type) != (torch.float32, "cpu"):
+        raise InputError(
+            f"{where}: PyTorch's defaults are {kind} on {place}; fedcore needs torch.set_default_dtype(torch.float32) "
+            "and torch.set_default_device('cpu'), and takes a GPU by accelerator"
+        )
 
 
 def _changed(threats: Threats) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from fedcore.api.effort import differing_value, effort, processes
-from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, task_name
+from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, require_defaults, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig
@@ -302,6 +302,7 @@ def run_all(
     diverge, and of those in `optional` that refuse the data or the net, with the reason; None: the first one ends the
     run. accelerator, together, state: see `run`. where: the function that the user called.
     """
+    require_defaults(where)
     shows_progress = sys.stdout.isatty() if progress is None else progress
     results = []
     try:

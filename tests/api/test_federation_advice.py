@@ -56,5 +56,21 @@ def test_what_other_libraries_take_is_refused_with_what_to_write(call: Callable[
         call()
 
 
+def test_other_defaults_of_pytorch_are_refused():
+    fed = fc.federate(fc.from_arrays(X, Y), fc.iid(), devices=2)
+    for call in (lambda: fc.federate(fc.from_arrays(X, Y)), lambda: fc.run(fc.fedavg(rounds=1), fed)):
+        torch.set_default_dtype(torch.float64)
+        try:
+            with pytest.raises(InputError, match=r"defaults are torch\.float64 on cpu; fedcore needs"):
+                call()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        with (
+            torch.device("meta"),
+            pytest.raises(InputError, match=r"defaults are torch\.float32 on meta; fedcore needs"),
+        ):
+            call()
+
+
 def test_numbers_in_an_array_of_objects_are_numbers():
     assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float64
