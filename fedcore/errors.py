@@ -4,10 +4,11 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 
-LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-"""Folders of Python's own modules and of installed packages."""
+LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
+"""Folders of Python's own modules."""
 
 
 class OneLine(Exception):
@@ -80,6 +81,12 @@ def naming(what: str) -> Iterator[None]:
         raise
 
 
+def is_installed(file: Path) -> bool:
+    """Tell whether a file belongs to Python or to an installed package, whoever installed it."""
+    packages = {"site-packages", "dist-packages"} & {*file.parts}
+    return bool(packages) or str(file).startswith("<frozen") or any(map(file.is_relative_to, LIBRARIES))
+
+
 def shorten_traceback(error: BaseException) -> None:
     """Leave out the frames of installed packages and of Python itself, unless there are no others.
 
@@ -100,7 +107,8 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    own = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen"))]
+    files = [Path(frame.tb_frame.f_code.co_filename) for frame in frames]
+    own = [frame for frame, file in zip(frames, files, strict=True) if not is_installed(file)]
     chain: TracebackType | None = None
     for frame in reversed(own or frames):
         chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)

@@ -23,11 +23,11 @@ from torch.nn.parameter import is_lazy
 
 from fedcore.builders import NET_CONTEXT, group_settings, import_builder
 from fedcore.data.inputs import Input
-from fedcore.errors import InputError
+from fedcore.errors import InputError, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.params import key
 from fedcore.nets.randomness import construct_with
-from fedcore.nets.trial import is_installed, try_out
+from fedcore.nets.trial import try_out
 from fedcore.types.federation import Net
 
 

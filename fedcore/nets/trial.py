@@ -9,7 +9,6 @@ import dis
 import functools
 import pickle
 import sys
-import sysconfig
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, is_installed
 from fedcore.nets.copies import load, train
 from fedcore.nets.inputs import blank
 from fedcore.nets.params import frozen, init, net_of
@@ -250,8 +249,7 @@ def values_of(*roots: object) -> Iterator[tuple[str, object]]:
     seen, waiting = set[object](), [(root.__name__ if isinstance(root, type) else "", root) for root in roots]
     while waiting and len(seen) < MOST:
         path, value = waiting.pop()
-        opaque = isinstance(value, FunctionType | type) and not is_users(str(value.__module__))
-        parts = {} if opaque else _parts(value)
+        parts = _parts(value)
         if (it := (id(value), "" if parts and not isinstance(value, tuple) else path)) not in seen:
             seen.add(it)
             inner = path
@@ -283,11 +281,6 @@ _LEFT: dict[str, bytes] = {}
 """What was kept from trials, and is found again when the same is tried a second time."""
 
 
-def is_installed(path: Path) -> bool:
-    """Tell whether a file belongs to Python or to an installed package."""
-    return any(path.is_relative_to(folder) for folder in {*sysconfig.get_paths().values()})
-
-
 @functools.cache
 def is_users(module: str) -> bool:
     """Tell whether a module is the user's: neither fedcore's nor installed. One sent by value is in no file here."""
@@ -297,7 +290,13 @@ def is_users(module: str) -> bool:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """Return what a value consists of, by name; nothing of a module of Python's, a number, a tensor or an array."""
+    """Return what a value consists of, by name; nothing of a number, a tensor, an array, or what is no user's.
+
+    A function of another's decorator has the name of the function that it wraps, but not its globals.
+    """
+    of = value.__globals__.get("__name__") if isinstance(value, FunctionType) else getattr(value, "__module__", None)
+    if isinstance(value, FunctionType | type) and not is_users(str(of)):
+        return {"": vars(value)["__wrapped__"]} if "__wrapped__" in vars(value) else {}
     if isinstance(value, partial):
         return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
     if isinstance(value, MethodType):

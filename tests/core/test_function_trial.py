@@ -109,6 +109,24 @@ def warmed(batch):
     return ce(batch) * WEIGHTS.get("late", 1)
 
 
+WRAP = """
+from functools import wraps
+def wrap(loss):
+    calls = {"own": 0}
+    @wraps(loss)
+    def counting(batch):
+        calls["own"] += 1
+        return loss(batch)
+    return counting
+"""
+
+
+def wrapped(loss):
+    """Return a loss as a decorator of an installed package returns it, which counts calls for itself."""
+    exec(WRAP, installed := {"__name__": "torch.hub"})
+    return installed["wrap"](loss)
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -118,6 +136,7 @@ def warmed(batch):
         (Normed(), "changes its norm.num_batches_tracked"),
         (warming, "changes its CALLS.0"),
         (partial(warming), "changes its CALLS.0"),
+        (wrapped(warming), "changes its CALLS.0"),
         (headed, "its own HEAD.(weight|bias), which nothing trains"),
         (drawing, "changes its DRAWS"),
         (bank(), "another value for the same batch"),
@@ -160,7 +179,7 @@ def test_losses_that_the_trial_lets_pass_train_as_they_would_without_it():
         return ce(batch) * torch.rand(()) * random.random()
 
     start, device = nets.init(NET, noise), device_of("a", NET)
-    for loss in (logging, taught, noisy, ce):
+    for loss in (logging, taught, noisy, wrapped(ce)):
         train({}, Message(start), device, AT, training=SGD, loss=loss)
     assert torch.equal(calls[0], calls[4])  # of the trial; then comes the step's own
     assert not torch.equal(calls[4], calls[5])

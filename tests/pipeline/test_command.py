@@ -21,7 +21,7 @@ from project import ROOT
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fedcore.errors import InputError, shorten_traceback
+from fedcore.errors import InputError, is_installed, shorten_traceback
 from fedcore.pipeline.cache.store import DamagedBlob, Store
 from fedcore.pipeline.command import CONTINUE, Failed, Stopped, cause, naming, report_bad_input
 from fedcore.pipeline.state import find_home, quarantine, write_atomic
@@ -125,6 +125,18 @@ def test_a_traceback_of_other_packages_alone_stays_whole():
     error.__traceback__ = trace
     shorten_traceback(error)
     assert len(traceback.extract_tb(error.__traceback__)) == len(traceback.extract_tb(trace)) > 1
+
+
+@pytest.mark.parametrize(
+    ("file", "installed"),
+    [
+        (json.__file__, True), (pytest.__file__, True), ("/home/me/.local/lib/python3.11/site-packages/a/b.py", True),
+        ("/usr/lib/python3/dist-packages/a.py", True), (f"{sys.prefix}/work/nets.py", False), (__file__, False),
+    ],
+)  # fmt: skip
+def test_what_is_installed_is_known_by_its_folder(file: str, installed: bool):
+    """A project may lie in Python's own prefix, and packages in a user's folder."""
+    assert is_installed(Path(file)) is installed
 
 
 def test_signals_are_as_before_after_the_command():

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -26,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
 from fedcore.core.together import describe_use
-from fedcore.errors import InputError, printable
+from fedcore.errors import InputError, is_installed, printable
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Engine, Workers
@@ -287,9 +286,8 @@ def own_modules(settings: Iterable[Setting]) -> list[str]:
         for name in (*(str(net["name"]) for net in setting.nets), *(str(row.name) for row in setting.methods))
         if ":" in name
     }
-    installed = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
     named |= {name.partition(".")[0] for name in edited()}
-    return sorted(name for name in named if not installed & {*_place(name).parents})
+    return sorted(name for name in named if not is_installed(_place(name)))
 
 
 def _place(module: str) -> Path:
