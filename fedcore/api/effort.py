@@ -27,8 +27,7 @@ from fedcore.core.training_settings import Training
 from fedcore.execute.threads import cores
 from fedcore.execute.workers import Engine
 from fedcore.nets import init, key, shapes
-from fedcore.nets.trial import to_bytes, values_of
-from fedcore.pickling import Pickler
+from fedcore.pickling import Pickler, to_bytes, values_of
 from fedcore.types.federation import Device, Federation, Net
 from fedcore.types.method import Method, PairStage
 

@@ -22,7 +22,8 @@ from fedcore.data.task import REGRESSION, label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import key
 from fedcore.nets.randomness import keep_generators
-from fedcore.nets.trial import FAR, changes_in, list_values, to_bytes, values_of
+from fedcore.nets.trial import FAR, changes_in
+from fedcore.pickling import list_values, to_bytes, values_of
 from fedcore.types.method import seed_all
 
 MOST_ROWS = 64

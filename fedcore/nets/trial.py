@@ -5,38 +5,26 @@ steps along its gradients. fedcore's (:mod:`fedcore.nets.copies`) must have the 
 What changes elsewhere than in the tensors that devices send is lost from round to round, and is refused.
 """
 
-import dis
 import functools
-import pickle
-import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from logging import Logger
-from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedcore.errors import InputError, is_installed
+from fedcore.errors import InputError
 from fedcore.nets.copies import load, train
 from fedcore.nets.inputs import blank
 from fedcore.nets.params import frozen, init, net_of
 from fedcore.nets.randomness import construct_with
+from fedcore.pickling import list_values, to_bytes
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import seed_all
 
 EXAMPLES, FAR = 4, 1000
-
-MOST = 10_000
-"""The most values of a function's own that are compared."""
-
-TABLES = "_parameters", "_buffers", "_modules"
-"""Attributes of a module whose entries are its attributes."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -227,41 +215,6 @@ def _go_on(ends: dict[str, Any], begins: dict[str, Any], own: dict[str, Any]) ->
             own[name] = begin + FAR * (end - begin)
 
 
-def to_bytes(value: object) -> bytes:
-    """Return a value as bytes; none for what cannot be pickled."""
-    if isinstance(value, CodeType):
-        codes = [to_bytes(part) for part in value.co_consts if isinstance(part, CodeType)]
-        rest = sorted(repr(part) for part in value.co_consts if not isinstance(part, CodeType | frozenset))
-        return repr((value.co_code, value.co_names, codes, rest)).encode()
-    try:
-        return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)
-    except Exception:
-        return b""
-
-
-def list_values(*roots: object) -> dict[str, bytes]:
-    """Return the values of `values_of` as bytes."""
-    return {path: to_bytes(value) for path, value in values_of(*roots)}
-
-
-def values_of(*roots: object) -> Iterator[tuple[str, object]]:
-    """Yield what functions and classes reach beside arguments, by path: attributes, closures, globals of a user."""
-    seen, waiting = set[object](), [(root.__name__ if isinstance(root, type) else "", root) for root in roots]
-    while waiting and len(seen) < MOST:
-        path, value = waiting.pop()
-        parts = _parts(value)
-        if (it := (id(value), "" if parts and not isinstance(value, tuple) else path)) not in seen:
-            seen.add(it)
-            inner = path
-            if parts and isinstance(value, FunctionType):
-                yield path, value.__code__
-                inner = ""  # globals
-            shown = {name: "" if name in TABLES else name for name in parts}
-            waiting += [(f"{inner}.{shown[name]}".strip("."), part) for name, part in parts.items()]
-            if not parts:
-                yield path, value
-
-
 def changes_in(begin: Mapping[str, bytes], before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """Return what a function keeps from call to call, in words; what grows at each call, such as a log, it does not.
 
@@ -279,47 +232,3 @@ def changes_in(begin: Mapping[str, bytes], before: Mapping[str, bytes], after: M
 
 _LEFT: dict[str, bytes] = {}
 """What was kept from trials, and is found again when the same is tried a second time."""
-
-
-@functools.cache
-def is_users(module: str) -> bool:
-    """Tell whether a module is the user's: neither fedcore's nor installed. One sent by value is in no file here."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    own = file and not module.startswith("fedcore.") and not is_installed(Path(file))
-    return bool(own) or module == "__main__" or module not in sys.modules
-
-
-def _parts(value: Any) -> dict[str, Any]:
-    """Return what a value consists of, by name; nothing of a number, a tensor, an array, or what is no user's.
-
-    A function of another's decorator has the name of the function that it wraps, but not its globals.
-    """
-    of = value.__globals__.get("__name__") if isinstance(value, FunctionType) else getattr(value, "__module__", None)
-    if isinstance(value, FunctionType | type) and not is_users(str(of)):
-        return {"": vars(value)["__wrapped__"]} if "__wrapped__" in vars(value) else {}
-    if isinstance(value, partial):
-        return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
-    if isinstance(value, MethodType):
-        return {"": value.__self__}
-    if isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
-        names, attributes = _names(value.__code__, "_GLOBAL"), _names(value.__code__, "_ATTR", "_METHOD")
-        reached = {name: value.__globals__.get(name) for name in names}
-        files = {name: vars(of) for name, of in reached.items() if isinstance(of, ModuleType) and is_users(of.__name__)}
-        inside = {f"{file}.{name}": of[name] for file, of in files.items() for name in attributes & of.keys()}
-        return reached | inside | closure | vars(value) | {"default": value.__defaults__}
-    if isinstance(value, dict):
-        return {str(name): part for name, part in value.items()}
-    if isinstance(value, list | tuple | deque):
-        return {str(number): part for number, part in enumerate(value)}
-    if isinstance(value, ModuleType | Tensor | Logger) or not hasattr(value, "__dict__"):
-        return {}
-    types = {of.__name__: of for of in value.__bases__} if isinstance(value, type) else {"": type(value)}
-    return {**vars(value), **types}
-
-
-def _names(code: CodeType, *kinds: str) -> set[str]:
-    """Return the names that a function's code, and the functions in it, take from elsewhere. kinds: of instructions."""
-    own = {step.argval for step in dis.get_instructions(code) if step.opname.endswith(kinds)}
-    return own.union(*(_names(part, *kinds) for part in code.co_consts if isinstance(part, CodeType)))
