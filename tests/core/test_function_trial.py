@@ -206,7 +206,7 @@ def clamped(module, x, y):
     return F.cross_entropy(module(x), y)
 
 
-def test_a_loss_that_asks_for_passes_or_sets_parameters_equals_plain_pytorch():
+def test_losses_that_pass_batches_or_set_parameters_equal_pytorch():
     """One that never reads `logits` does not pass the batch through the net, and statistics count the passes."""
     at, start, device = StepId(0, 0, 1, "a"), nets.init(NORMED, torch.Generator()), device_of("a", NORMED)
     for loss, by_hand in (
