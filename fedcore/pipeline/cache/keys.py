@@ -222,17 +222,13 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     if module.split(".")[0] in OWN_PACKAGES:
         return bound | names
     others = [of for origin, name in imported.values() for of in (origin, f"{origin}.{name}".strip(".*"))]
-    users = [of for of in dict.fromkeys([module.rpartition(".")[0], *others]) if of and _is_read(of.split(".")[0])]
+    tops = {of: of.split(".")[0] for of in (module.rpartition(".")[0], *others) if of}
+    users = [of for of, top in tops.items() if top not in sys.stdlib_module_names | OWN_PACKAGES and not _version(top)]
     registers = any("subclass" in _text(of) for of in (module, *users))
     acts = [of for of in body if _acts(of, imported, registers)]
     origins = [(of, "" if "subclass" in _text(module) else EFFECTS) for of in users]
     effects: list[Statement | Import] = [Import(origins), *(Statement(of, module, package, imported) for of in acts)]
     return bound | names | {EFFECTS: effects}
-
-
-def _is_read(top: str) -> bool:
-    """Tell whether a top-level module counts by its source, as a user's does, and not by its version."""
-    return top not in sys.stdlib_module_names and top not in OWN_PACKAGES and not _version(top)
 
 
 def _text(module: str) -> str:
@@ -245,13 +241,13 @@ def _acts(statement: ast.stmt, imported: Collection[str], registers: bool) -> bo
 
     registers: classes may be registered as they are made.
     """
-    constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    if constant or isinstance(statement, ast.Import | ast.ImportFrom):
-        return False
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-        return bool(statement.decorator_list)
-    if isinstance(statement, ast.ClassDef):
-        return bool(statement.decorator_list or statement.keywords) or registers
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return False
+        case ast.FunctionDef(decorator_list=marks) | ast.AsyncFunctionDef(decorator_list=marks):
+            return bool(marks)
+        case ast.ClassDef(decorator_list=marks, keywords=settings):
+            return bool(marks or settings) or registers
     calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
     return calls or {*_defined_names(statement)} <= {*imported}
 

@@ -287,9 +287,5 @@ def own_modules(settings: Iterable[Setting]) -> list[str]:
         if ":" in name
     }
     named |= {name.partition(".")[0] for name in edited()}
-    return sorted(name for name in named if not is_installed(_place(name)))
-
-
-def _place(module: str) -> Path:
-    spec = find_spec(module)
-    return Path((spec and spec.origin) or ".").resolve()
+    specs = {name: find_spec(name) for name in sorted(named)}
+    return [name for name, of in specs.items() if not is_installed(Path((of and of.origin) or ".").resolve())]
