@@ -7,7 +7,7 @@ study's model. The rows that did train a version are beside it, as hashes, and d
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ def both_keys(dataset: Dataset) -> Keys:
 
     The former may be another tomorrow: the names of earlier versions depend on the other cells of their column.
     """
-    return np.array([row_keys(dataset), row_keys(dataset, partial(name_of, spelling="joined"))])
+    joined = lru_cache(1 << 16)(partial(name_of, spelling="joined"))
+    return np.array([row_keys(dataset), row_keys(dataset, joined)])
 
 
 def trains(partition: Partition) -> Index:
