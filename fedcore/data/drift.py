@@ -319,7 +319,10 @@ def _compare_column(
     if counts is None:
         return
     if column.kind == "text":
-        yield Change(of_column, where, *_unordered(counts), _largest(column.categories, counts))
+        now = counts.new / counts.new.sum()
+        k = int(np.abs(now - counts.old).argmax())  # whose share changed most
+        words = f"{now[k]:.1%} {column.categories[k]!r}, {counts.old[k]:.1%} in training"
+        yield Change(of_column, where, *_unordered(counts), words)
         return
     joined = _join(counts)
     distance, p = kolmogorov_smirnov(counts)
@@ -401,10 +404,3 @@ def _exact(counts: Counts) -> tuple[float, float]:
 def _at(counts: Counts, starts: Sequence[int]) -> Counts:
     """Join the bins from each start to the next one."""
     return Counts(np.add.reduceat(counts.old, starts), counts.size, np.add.reduceat(counts.new, starts))
-
-
-def _largest(names: Sequence[str], counts: Counts) -> str:
-    """Say by how much the share changed that changed most."""
-    now = counts.new / counts.new.sum()
-    k = int(np.abs(now - counts.old).argmax())
-    return f"{now[k]:.1%} {names[k]!r}, {counts.old[k]:.1%} in training"

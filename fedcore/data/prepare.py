@@ -69,7 +69,9 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
     shared_fill: Numbers = ()
     if schema.missing in FILLED:
         raw = {device: dataset.train.x[torch.from_numpy(index)] for device, index in trains.items()}
-        fills, shared_fill = _fit_fills(schema, raw)
+        by_device = {device: medians(x) for device, x in raw.items()}
+        shared_fill = pool_medians(schema, by_device, {device: len(x) for device, x in raw.items()})
+        fills = {device: fill_of(schema, own, shared_fill) for device, own in by_device.items()}
     if schema.missing == "common_median":
         fills = dict.fromkeys(trains, shared_fill)
     if scale == "none":
@@ -162,13 +164,6 @@ def standardise_channels(x: Tensor, channels: Fit) -> Tensor:
     """Return images (N, channels, H, W) float32 with each channel's pixels as (x - mean) / std."""
     mean, std = (torch.tensor(numbers).reshape(-1, 1, 1) for numbers in (channels.mean, channels.std))
     return (x - mean) / std
-
-
-def _fit_fills(schema: Schema, raw: Mapping[str, Tensor]) -> tuple[dict[str, Numbers], Numbers]:
-    """Return device -> the median of each input, and the weighted mean of these; 0 where no device has a value."""
-    by_device = {device: medians(x) for device, x in raw.items()}
-    shared = pool_medians(schema, by_device, {device: len(x) for device, x in raw.items()})
-    return {device: fill_of(schema, own, shared) for device, own in by_device.items()}, shared
 
 
 def pool_medians(schema: Schema, by_device: Mapping[str, NDArray[np.float64]], sizes: Mapping[str, int]) -> Numbers:

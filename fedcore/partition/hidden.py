@@ -29,18 +29,12 @@ def hide_labels(
     for again in ((), *((number,) for number in range(1, REDRAWS))):
         blank = draw_unlabelled(parts, unlabelled, seed, *again) if without is None else without
         partition = Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
-        if not _has_unknown_class(partition, labels):
+        owned = partition.devices.values()
+        seen = np.unique(labels[np.concatenate([own["train"] for own in owned])])
+        every = [own[part] for own in owned for part in ("train", "val", "unlabelled")]
+        if len(seen) == len(np.unique(labels[np.concatenate(every)])):  # each class has a label somewhere
             break
     return partition
-
-
-def _has_unknown_class(partition: Partition, labels: Index) -> bool:
-    """Tell whether a class among the devices' training examples has no labelled one on any device."""
-    seen, had = (
-        np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
-        for parts in (("train",), ("train", "val", "unlabelled"))
-    )
-    return len(seen) < len(had)
 
 
 def draw_unlabelled(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:

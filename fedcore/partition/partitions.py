@@ -92,7 +92,10 @@ def partition(
     name = resolve_name(dataset, name)
     shared_classes = unlabelled_classes == "shared"
     check_choices(name, domains, unlabelled_classes, classes)
-    check_task(dataset, name, unlabelled, hidden)
+    by_class = {f"partition = {name!r}": name in BY_CLASS, f"unlabelled = {unlabelled}": unlabelled}
+    for setting, asked in {**by_class, f"hidden = {hidden}": hidden}.items():
+        if asked:
+            require_classes(dataset.task.name, f"federation.{setting}:")
     if val + test >= 1:
         raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
 
@@ -270,15 +273,6 @@ def check_choices(name: str, domains: str, unlabelled_classes: str, classes: obj
             f"federation.classes = {classes}: must be a number unless federation.partition is device_dirichlet and "
             "federation.unlabelled_classes is own"
         )
-
-
-def check_task(dataset: Dataset, name: str, unlabelled: float, hidden: Hidden) -> None:
-    """Refuse what is by class, where labels are no classes."""
-    if name in BY_CLASS:
-        require_classes(dataset.task.name, f"federation.partition = {name!r}:")
-    for key, value in {"unlabelled": unlabelled, "hidden": hidden}.items():
-        if value:
-            require_classes(dataset.task.name, f"federation.{key} = {value}:")
 
 
 def check_sizes(sizes: Mapping[str, int], min_size: int) -> None:

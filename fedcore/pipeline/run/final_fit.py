@@ -96,10 +96,13 @@ def announce(
 
     The seconds of this project's steps, which trained on the study's rows, grow with the rows.
     """
-    workers = Workers(run_section(params).workers).count
+    steps = session.steps
+    dry_run = forecast.DryRun(
+        steps.store, Workers(run_section(params).workers).count, steps.accelerator, steps.together
+    )
     total, less = sum(rows.values()), sum(before.values())
     method = build(origin.row, fed.public.nets)
-    steps = forecast.expected_seconds(session.steps, workers, method, fed, origin.seed)
-    seconds = steps * total / max(less, 1)
+    plan = dry_run.play(method, fed, origin.seed, max(stage.rounds for stage in method.stages))
+    seconds = sum(step.wall for step in plan.steps.values()) * total / max(less, 1)
     what = f"{origin.row.label}, seed {origin.seed}, on {total:,} rows of {len(rows):,} devices in place of {less:,}"
     return f"final fit of version {source.version}: {what}; about {max(1, round(seconds)):,} s"

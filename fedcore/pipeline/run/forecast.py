@@ -417,13 +417,6 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     return {number: StageBytes(update.nbytes, first, second - first)}
 
 
-def expected_seconds(steps: Graph, workers: int, method: Method, fed: Federation, seed: int) -> float:
-    """Return the seconds of a method's steps that are not in the cache, without the kinds that have never run here."""
-    dry_run = DryRun(steps.store, workers, steps.accelerator, steps.together)
-    plan = dry_run.play(method, fed, seed, max(stage.rounds for stage in method.stages))
-    return sum(step.wall for step in plan.steps.values())
-
-
 def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
     """Print what a run of the jobs would compute."""
     run, jobs = run_section(params), [*jobs]

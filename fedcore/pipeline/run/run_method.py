@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -304,8 +305,9 @@ def combines(result: Result) -> bool:
 
 def tally(steps: Iterable[Step]) -> str:
     """Return the numbers of computed and of all steps by kind, as a line."""
-    parts = [f"{kind} {computed}/{computed + cached}" for kind, (computed, cached) in count_by_kind(steps).items()]
-    return "steps computed: " + ", ".join(parts)
+    listed = list(steps)
+    every, computed = (Counter(step.kind for step in of) for of in (listed, (s for s in listed if not s.cached)))
+    return "steps computed: " + ", ".join(f"{kind} {computed[kind]}/{count}" for kind, count in every.items())
 
 
 def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
@@ -320,12 +322,3 @@ def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Ste
         [(*row, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
         columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
     )
-
-
-def count_by_kind(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
-    """Return kind of step -> the numbers of computed steps and of cache hits."""
-    counts: dict[str, tuple[int, int]] = {}
-    for step in steps:
-        computed, cached = counts.get(step.kind, (0, 0))
-        counts[step.kind] = (computed + (not step.cached), cached + step.cached)
-    return counts
