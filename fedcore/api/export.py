@@ -2,6 +2,8 @@
 
 A row of a table is one number for each column, float64: a number as it is, nan where it is missing; of a text the
 position of its category, and -1 for any other text. An array is what the model was trained on, before it is scaled.
+
+Boosted trees become xgboost's own file (ubj), which takes a table's inputs as the JSON file prepares them.
 """
 
 import io
@@ -21,7 +23,8 @@ from fedcore.api.serving import LABEL, ServedModels
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit
 from fedcore.errors import InputError
-from fedcore.nets.trees import TREES
+from fedcore.nets.trees import TREES, xgboost
+from fedcore.types.federation import Net, Params
 from fedcore.types.method import Model
 
 CHECKED = 1000
@@ -35,18 +38,11 @@ class Graph(torch.nn.Module):
 
     def __init__(self, served: ServedModels, device: str) -> None:
         super().__init__()
-        if device not in served.devices:
-            raise InputError(f"--device = {device!r}: no such device; the model knows: {', '.join(served.devices)}")
-        model, net = served.models[served.devices[device]]
-        (first, *others) = model.members
-        if others or isinstance(first, Model) or model.head is not None or model.power != 1.0:
-            raise InputError(f"{device}: its model joins several nets, as stack and ensemble do; export one of one net")
+        first, net = only_member(served, device)
         if TREES in first:
-            raise InputError(f"{device}: its model is boosted trees, which are no ONNX net; export one of a net")
-        if not (served.task.has_classes or served.task.standardised):
-            raise InputError(f"its labels are {served.task.words}: a class or a number can be exported")
+            raise InputError(f"{device}: its model is boosted trees, which are no ONNX net: --to NAME.ubj")
         self.served, self.fit = served, served.schema.devices[device]
-        self.net = (model.net or net).build()
+        self.net = net.build()
         self.net.load_state_dict({name: tensor.clone() for name, tensor in first.items()})
         self.eval()
 
@@ -73,16 +69,86 @@ class Graph(torch.nn.Module):
         return torch.cat(parts, 1).to(getattr(torch, schema.dtype))
 
 
+def only_member(served: ServedModels, device: str) -> tuple[Params, Net]:
+    """Return the parameters of a device's model and its net; raises InputError for a model that is no single net."""
+    if device not in served.devices:
+        raise InputError(f"--device = {device!r}: no such device; the model knows: {', '.join(served.devices)}")
+    model, net = served.models[served.devices[device]]
+    (first, *others) = model.members
+    if others or isinstance(first, Model) or model.head is not None or model.power != 1.0:
+        raise InputError(f"{device}: its model joins several nets, as stack and ensemble do; export one of one net")
+    if not (served.task.has_classes or served.task.standardised):
+        raise InputError(f"its labels are {served.task.words}: a class or a number can be exported")
+    return first, model.net or net
+
+
 def export(served: ServedModels, device: str, path: Path) -> None:
     """Write a device's model to `path` and its schema beside it, once labels are equal on made rows.
 
-    Raises InputError for a model that cannot be exported.
+    path: of an ONNX file, or of trees .ubj. Raises InputError for a model that cannot be exported.
     """
-    graph, rows = Graph(served, device), made_rows(served, device)
-    content = to_onnx(graph, encode_rows(served, rows)[:2])
-    check(served, device, content, rows)
+    described, rows = dict(describe(served, device)), made_rows(served, device)
+    if path.suffix == ".ubj":
+        content, trees = to_ubj(served, device)
+        described |= trees
+        answers = run_ubj(content, described, rows)
+    else:
+        content = to_onnx(Graph(served, device), encode_rows(served, rows)[:2])
+        answers = run_onnx(content, encode_rows(served, rows))
+    check(served, device, answers, rows)
     path.write_bytes(content)
-    path.with_suffix(".json").write_text(json.dumps(describe(served, device), indent=1) + "\n")
+    path.with_suffix(".json").write_text(json.dumps(described, indent=1) + "\n")
+
+
+def to_ubj(served: ServedModels, device: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a device's trees, and how a table's columns become their inputs and their sums a label."""
+    params, _ = only_member(served, device)
+    schema, fit = served.schema, served.schema.devices[device]
+    if not len(params.get(TREES, ())) or not schema.columns:
+        raise InputError(f"{device}: --to NAME.ubj is for boosted trees of a table's columns; take NAME.onnx")
+    scaling = [(name, values) for name, values in (("fill", fit.fill), ("mean", fit.mean), ("std", fit.std)) if values]
+    inputs: list[dict[str, Any]] = []
+    for column in schema.columns:
+        for category in column.categories if column.kind == "text" else (None,):
+            at = {name: values[len(inputs)] for name, values in scaling}
+            inputs.append({"column": column.name, **({} if category is None else {"category": category}), **at})
+    label = {"label_scale": [*schema.label_scale]} if served.task.standardised else {}
+    two = {"margin": least_margin(served)} if len(schema.classes) == 2 and served.task.has_classes else {}
+    return params[TREES].numpy().tobytes(), {"inputs": inputs, **label, **two}
+
+
+def least_margin(served: ServedModels) -> float:
+    """Return the least sum of trees, float32, with which the second of two classes is predicted."""
+    low, high = np.float32(-200), np.float32(200)
+    while low < (middle := (low + high) / np.float32(2)) < high:
+        second = served._decide(torch.tensor([[0.0, float(middle)]]).log_softmax(1)).item()
+        low, high = (low, middle) if second else (middle, high)
+    return float(high)
+
+
+def run_ubj(content: bytes, described: Mapping[str, Any], rows: Any) -> NDArray[Any]:
+    """Return the position of each row's class, or its number, by xgboost and what is described alone."""
+    columns = []
+    for entry in described["inputs"]:
+        cells = rows[entry["column"]]
+        values = (cells == entry["category"] if "category" in entry else cells).to_numpy(np.float64)
+        values = np.where(np.isnan(values), entry.get("fill", np.nan), values)
+        columns.append((values - entry["mean"]) / entry["std"] if "mean" in entry else values)
+    booster = xgboost().Booster()
+    booster.load_model(bytearray(content))
+    sums = booster.predict(xgboost().DMatrix(np.stack(columns, 1).astype(np.float32)), output_margin=True)
+    if "label_scale" in described:
+        mean, std = described["label_scale"]
+        return np.asarray(sums.astype(np.float64) * std + mean)
+    return np.asarray(sums >= described["margin"] if "margin" in described else sums.argmax(1)).astype(np.int64)
+
+
+def run_onnx(content: bytes, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the position of each row's class, or its number, by ONNX Runtime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run([LABEL], {INPUT: rows})[0])
 
 
 def to_onnx(graph: Graph, example: NDArray[Any]) -> bytes:
@@ -102,12 +168,8 @@ def to_onnx(graph: Graph, example: NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-def check(served: ServedModels, device: str, content: bytes, rows: pd.DataFrame | NDArray[Any]) -> None:
-    """Raise InputError unless an exported model predicts what the served one does."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    labels = session.run([LABEL], {INPUT: encode_rows(served, rows)})[0]
+def check(served: ServedModels, device: str, labels: NDArray[Any], rows: pd.DataFrame | NDArray[Any]) -> None:
+    """Raise InputError unless an exported model's labels are those of the served one."""
     expected = served.predict(rows, device)[LABEL].to_numpy()
     if served.task.standardised:
         equal = np.isclose(labels, expected.astype(np.float64), rtol=1e-5, atol=1e-5 * served.schema.label_scale[1])

@@ -88,13 +88,16 @@ def predict(
 @click.argument("model")
 @click.option("--device", help="Whose model and scales.")
 @click.option("--all-devices", is_flag=True, help="A file for each device: NAME-DEVICE.onnx.")
-@click.option("--to", type=click.Path(path_type=Path), required=True, help="The file to write, NAME.onnx.")
+@click.option(
+    "--to", type=click.Path(path_type=Path), required=True, help="The file to write, NAME.onnx; of trees NAME.ubj."
+)
 def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
     """Write a device's model as ONNX, which onnxruntime alone runs, and a JSON file that names its inputs.
 
     \b
     fedcore export machines-fault --device plant_A --to fault.onnx     the champion
     fedcore export machines-fault/3 --all-devices --to fault.onnx      version 3: fault-plant_A.onnx, ...
+    fedcore export machines-fault --device plant_A --to fault.ubj      boosted trees, which xgboost alone runs
 
     Its labels are first compared with those of `fedcore predict` on 1,000 made rows.
     """
@@ -102,14 +105,15 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
 
     if (device is None) != all_devices:
         raise InputError("--device: give the name of a device, or --all-devices")
-    if to.suffix != ".onnx":
-        raise InputError(f"--to = {to}: must end in .onnx")
+    if to.suffix not in (".onnx", ".ubj"):
+        raise InputError(f"--to = {to}: must end in .onnx, or of boosted trees in .ubj")
     require_writable(to)
     enter_project()
     _, served, _ = load(model)
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
+        if to.suffix == ".onnx":
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
     except ImportError:
         raise InputError("fedcore export: needs onnx and onnxruntime, fedcore's extra `export`") from None
     from fedcore.api import export as onnx_files

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fedcore.api import export
 from fedcore.api.serving import LABEL, ServedModels
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.methods.one_shot.analytic import features_net
+from fedcore.nets.trees import net as trees_net
+from fedcore.nets.trees import save_trees
 from fedcore.types.method import Model, Threshold
 
 COLUMNS = Column("time", "number"), Column("on", "boolean"), Column("make", "text", ("x", "y", "z"))
@@ -58,6 +61,45 @@ def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
     assert len({*labels}) > 1
 
 
+@pytest.mark.parametrize(("classes", "least"), [(("down", "up"), 0.5), (("down", "up"), 0.83), (tuple("abc"), None)])
+def test_xgboost_alone_gives_the_labels_of_trees(classes: tuple[str, ...], least: float | None, tmp_path: Path):
+    """With a threshold that is the probability of a row."""
+    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed: make test installs it")
+    schema = replace(TABLE, classes=classes, devices={"a": replace(FIT, fill=FIT.mean)})
+    drawn = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    y = (drawn[:, 0] > 0) * (drawn[:, 1] > 0.5) if least else np.digitize(drawn[:, 0] + drawn[:, 2], [-0.5, 0.5])
+    kind = {"objective": "binary:logistic"} if least else {"objective": "multi:softprob", "num_class": 3}
+    trees = save_trees(xgboost.train({**kind, "nthread": 1}, xgboost.DMatrix(drawn, y), 5))
+    model = ServedModels(schema, ((Model(({"trees": trees},)), trees_net(len(trees), len(classes))),), {"a": 0})
+    rows = export.made_rows(model, "a")
+    if least:
+        chances = model.predict(rows, "a", every_class=True)["probability_up"]
+        model = replace(model, threshold=Threshold("up", float(chances.quantile(least, interpolation="lower"))))
+    export.export(model, "a", tmp_path / "m.ubj")
+    described = json.loads((tmp_path / "m.json").read_text())
+    found = export.run_ubj((tmp_path / "m.ubj").read_bytes(), described, rows)
+    assert np.array(classes)[found].tolist() == model.predict(rows, "a")[LABEL].tolist()
+    assert len({*found}) == len(classes)
+    assert [entry.get("category") for entry in described["inputs"]] == [None, None, "x", "y", "z"]
+    with pytest.raises(
+        InputError, match=r"^a: --to NAME.ubj is for boosted trees of a table's columns; take NAME.onnx$"
+    ):
+        export.export(served(TABLE, nets.net("mlp", shape=(5,), classes=2, widths=[8])), "a", tmp_path / "n.ubj")
+
+
+def test_numbers_of_exported_trees_are_in_the_unit_of_the_label(tmp_path: Path):
+    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed: make test installs it")
+    drawn = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
+    trees = save_trees(xgboost.train({"nthread": 1}, xgboost.DMatrix(drawn, drawn[:, 0]), 3))
+    schema = replace(TABLE, classes=("wear",), task="regression", label_scale=(70.0, 9.0))
+    model = ServedModels(schema, ((Model(({"trees": trees},)), trees_net(len(trees), 1)),), {"a": 0})
+    export.export(model, "a", tmp_path / "m.ubj")
+    rows = export.made_rows(model, "a")
+    found = export.run_ubj((tmp_path / "m.ubj").read_bytes(), json.loads((tmp_path / "m.json").read_text()), rows)
+    np.testing.assert_allclose(found, model.predict(rows, "a")[LABEL], rtol=1e-6)
+    assert 60 < found.mean() < 80
+
+
 def test_a_model_of_several_nets_and_one_of_trees_are_refused():
     net = nets.net("mlp", shape=(5,), classes=2, widths=[8])
     params = nets.init(net, torch.Generator().manual_seed(0))
@@ -65,9 +107,7 @@ def test_a_model_of_several_nets_and_one_of_trees_are_refused():
     with pytest.raises(InputError, match=r"^a: its model joins several nets, as stack and ensemble do"):
         export.Graph(joined, "a")
     trees = ServedModels(TABLE, ((Model(({"trees": torch.zeros(4, dtype=torch.uint8)},)), net),), {"a": 0})
-    with pytest.raises(
-        InputError, match=r"^a: its model is boosted trees, which are no ONNX net; export one of a net$"
-    ):
+    with pytest.raises(InputError, match=r"^a: its model is boosted trees, which are no ONNX net: --to NAME.ubj$"):
         export.Graph(trees, "a")
     with pytest.raises(InputError, match=r"^--device = 'b': no such device; the model knows: a$"):
         export.Graph(joined, "b")
