@@ -88,7 +88,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
         in_field = chosen.tags.get(registry.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen)
-        line = verdict.promoted_as(final) if final else verdict.promoted
+        line = verdict.promoted(final)
         print(f"{line}: models:/{chosen.name}@{registry.CHAMPION}")
 
 

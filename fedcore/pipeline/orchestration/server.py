@@ -263,7 +263,9 @@ def _restart() -> str:
         process = _take_begun() or _launch(log)
     # A flow that is killed meanwhile leaves a server that the next one finds.
     write_atomic(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
-    _write_profile({name: settings[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")})
+    profile = [f"{name} = {json.dumps(settings[name])}" for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")]
+    text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *profile, ""])  # prefect.toml names the file
+    write_atomic(environment.PREFECT / "profiles.toml", text.encode())
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(f"{json.dumps(settings)}\n".encode())
@@ -291,13 +293,6 @@ def _launch(output: int | IO[bytes]) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, cwd=environment.HOME,
         env={**os.environ, **({} if exists else {"PREFECT_HOME": str(environment.STATE)})},
     )  # fmt: skip
-
-
-def _write_profile(settings: dict[str, str]) -> None:
-    """Make the prefect command use this server in the project's folder (prefect.toml names the file)."""
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
-    text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *lines, ""])
-    write_atomic(environment.PREFECT / "profiles.toml", text.encode())
 
 
 def failure(status: int) -> str:

@@ -208,21 +208,15 @@ class Proposal:
             return f"{self}; to promote it: {command} (its devices have trained it)"
         return f"{self}; to promote it: {command} (trains it once more on all rows first)"
 
-    @property
-    def promoted(self) -> str:
-        """What to say after its promotion."""
+    def promoted(self, final: AnyVersion | None = None) -> str:
+        """Return what to say after its promotion, or after that of its final fit."""
+        fit = "" if final is None else f"its final fit, version {final.version}, "
         if self.champion is None:
-            return f"{self._what}: promoted; it is the first champion"
-        return str(self) if self.champion.version == self.version.version else f"{self}; promoted"
-
-    def promoted_as(self, final: AnyVersion) -> str:
-        """What to say after the promotion of its final fit."""
-        if self.champion is None:
-            return f"{self._what}: its final fit, version {final.version}, promoted; it is the first champion"
-        if self.champion.version == final.version:
-            return f"{self._what}: its final fit, version {final.version}, is the champion"
-        how = "promoted" if self.accepted or self.of_champion else "promoted all the same, as asked"
-        return f"{self}; its final fit, version {final.version}, {how}"
+            return f"{self._what}: {fit}promoted; it is the first champion"
+        if self.champion.version == (final or self.version).version:
+            return f"{self._what}: {fit}is the champion" if final else str(self)
+        asked = final is not None and not self.accepted and not self.of_champion
+        return f"{self}; {fit}promoted{' all the same, as asked' * asked}"
 
     @property
     def _what(self) -> str:

@@ -428,10 +428,10 @@ class Record:
                     notices.append(Notice(proposal.advice))
                 elif not final_fit:
                     promotion.promote(self.client, version)
-                    notices.append(Notice(proposal.promoted, "promoted"))
+                    notices.append(Notice(proposal.promoted(), "promoted"))
                 elif final := promotion.final_fit_of(self.client, version):
                     promotion.promote(self.client, final)
-                    notices.append(Notice(proposal.promoted_as(final), "promoted"))
+                    notices.append(Notice(proposal.promoted(final), "promoted"))
                 else:
                     candidates.append(PromotionCandidate(config, str(version.version), version.run_id))
         return notices, candidates
@@ -483,7 +483,7 @@ class Record:
             if proposal is None or run is None:
                 return []
             (final,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
-            line = proposal.promoted_as(final)
+            line = proposal.promoted(final)
             promotion.promote(self.client, final)
             self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
         return [Notice(line, "promoted")]

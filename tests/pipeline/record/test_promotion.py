@@ -155,11 +155,11 @@ def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
 def test_a_final_fit_is_named_when_it_is_promoted(client: Any, make: Make):
     first, second = make([0.5, 0.5]), make([0.7, 0.7])
     finals = [make([0.0, 0.0], of=one) for one in (first, second)]
-    said = promotion.compare(client, first).promoted_as(finals[0])
+    said = promotion.compare(client, first).promoted(finals[0])
     assert said.endswith(f"its final fit, version {finals[0].version}, promoted; it is the first champion")
     promotion.promote(client, finals[0])
-    assert promotion.compare(client, first).promoted_as(finals[0]).endswith(", is the champion")
-    said = promotion.compare(client, second).promoted_as(finals[1])
+    assert promotion.compare(client, first).promoted(finals[0]).endswith(", is the champion")
+    said = promotion.compare(client, second).promoted(finals[1])
     assert "). Reason: +20.0" in said
     assert said.endswith(f"; its final fit, version {finals[1].version}, promoted")
 
