@@ -331,9 +331,10 @@ def open_record() -> Iterator[RecordWriter]:
     with repeat.printed():
         for proposal in writer.proposed:
             print(proposal.line)
-    for proposal in writer.proposed:
-        get_run_logger().info(proposal.line)
-    if proposed := [{"outcome": proposal.line} for proposal in writer.proposed]:
+    proposed = [{"outcome": proposal.line} for proposal in writer.proposed]
+    if proposed and runtime.flow_run.id is not None:  # stage compare of `dvc repro` is no flow run
+        for proposal in writer.proposed:
+            get_run_logger().info(proposal.line)
         outputs.publish("champion", proposed, "which model is in use, or was compared with it")
     tidy_up(settings.keep)
     for proposal in writer.proposed:
