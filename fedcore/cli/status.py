@@ -137,7 +137,7 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     shared = open_store(run_section(change(read(), {} if store is None else {"run.store": store})).store)
     pruned = {"": prune(environment.STEPS, Store(environment.BLOBS), days, dry_run)}
     if isinstance(shared, SharedStore):
-        pruned[f" in {shared.location}"] = shared.prune(journal.blobs(), days, dry_run)
+        pruned[f" in {shared.location}"] = shared.prune({*journal.kinds()}, days, dry_run)
     done = "would prune" if dry_run else "pruned"
     for location, counts in pruned.items():
         print(

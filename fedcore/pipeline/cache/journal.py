@@ -62,11 +62,6 @@ def read() -> list[Line]:
     return lines
 
 
-def blobs() -> set[str]:
-    """Return the digests of the blobs that the journal's steps refer to."""
-    return {digest for line in read() for digest in line.get("blobs", ())}
-
-
 def kinds() -> dict[str, str]:
     """Return the digest of each blob -> the kind of the step that returned it last."""
     return {digest: str(line.get("step", "")) for line in read() for digest in line.get("blobs", ())}

@@ -138,7 +138,9 @@ class Store:
 
     def _read(self, ref: Ref) -> Any:
         if ref.nbytes <= SMALL:
-            tensors, metadata = _load_small(self._content(ref))
+            content = self._content(ref)
+            tensors = {name: tensor.clone() for name, tensor in load(content).items()}
+            metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
         else:
             self.verify(ref)
             with safe_open(self.path(ref), framework="pt") as file:
@@ -201,13 +203,6 @@ def _to_bytes(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> byt
     if any(tensor.dtype == torch.bfloat16 for tensor in tensors.values()):
         return bytes(save(tensors, metadata))
     return save_arrays({name: tensor.numpy(force=True) for name, tensor in tensors.items()}, metadata)
-
-
-def _load_small(content: bytes) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors of a file's bytes, each in memory of its own, and its metadata."""
-    length = int.from_bytes(content[:8], "little")
-    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return {name: tensor.clone() for name, tensor in load(content).items()}, metadata
 
 
 def digest_of(content: bytes) -> str:

@@ -141,11 +141,10 @@ class Record:
             relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
-            self.experiment = experiment.experiment_id if experiment else self._create()
-
-    def _create(self) -> str:
-        uri = environment.ARTIFACTS.as_uri()
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=uri, tags=MODE))
+            self.experiment = str(
+                experiment.experiment_id if experiment
+                else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), MODE)
+            )  # fmt: skip
 
     def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
         """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist.

@@ -89,7 +89,7 @@ class DryRun(Graph):
         self.seconds = typical_seconds()
         self.bounds = False  # whether a cached step counts with the seconds that it took
         self._method: Method | None = None
-        self._model = 0
+        self._model = 0  # bytes of the largest device's, at least 1
         self._sent: Mapping[int, StageBytes] = {}  # of a stage; models where it is not known
         self._inline: dict[str, Any] = {}
         self._sizes: dict[str, dict[int, StageBytes]] = {}
@@ -149,7 +149,7 @@ class DryRun(Graph):
         stage = method.stages[checkpoint[4]]
         number, start, count = checkpoint[4], checkpoint[5], max(1, round(stage.fraction * len(fed.devices)))
         answers = [self._answer(number, start + k, count) for k in range(left)]
-        sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._message(number), *answers)]
+        sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._bytes_of(number).up, *answers)]
         up, *downs = (dict.fromkeys(fed.devices, size) for size in sent)
 
         def body(key: str, *args: Any) -> tuple[Any, float]:
@@ -197,9 +197,9 @@ class DryRun(Graph):
             return server, dict.fromkeys(args[0].nets, own if shared_init else self.store.put(Message({})))
         for stage in self._method.stages:
             if fn == stage.local:
-                return server, Ref(key, self._message(args[3].stage))
+                return server, Ref(key, self._bytes_of(args[3].stage).up)
             if isinstance(stage, Stage) and fn == stage.attach:
-                return Ref(key, self._message(args[2].stage))
+                return Ref(key, self._bytes_of(args[2].stage).up)
         if fn is receive:
             turn = args[3]
             answer = Ref(key, self._answer(turn.stage, turn.round, len(turn.units)))
@@ -213,10 +213,6 @@ class DryRun(Graph):
         if getattr(fn, "func", fn) is corrupt:
             return Ref(key, args[0].nbytes)
         raise TypeError(f"a plan has no stand-in for step {word_of(fn, *args)!r} ({fn})")
-
-    def _message(self, stage: int) -> int:
-        """Return the bytes of an update of a stage."""
-        return self._bytes_of(stage).up
 
     def _answer(self, stage: int, number: int, updates: int) -> int:
         """Return the bytes of the server's answer in a round of a stage. number: of the round. updates: in a round."""
