@@ -231,14 +231,6 @@ def metric_name(run: Run) -> str:
     return "auto" if run.criterion.auto else run.criterion.metric.name
 
 
-def scoring_settings(run: Run) -> dict[str, Any]:
-    """Return the settings of what models are measured by beside what they always are; empty if by nothing."""
-    metric = run.criterion.metric
-    if metric.always:
-        return {}
-    return {"metric": metric.name, "positive": run.positive if metric.of_positive else None, "costs": run.costs}
-
-
 def threshold_label(run: Run) -> str | None:
     """Return the label whose probability is compared with a threshold, if validation rows are to choose one."""
     if run.threshold == "half":
@@ -323,6 +315,8 @@ def grid_points(
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
             merged = change(merged, layer, custom)
         run, by_user = run_section(merged).of(study), by_section(changes)
+        metric, positive = run.criterion.metric, run.positive
+        scoring = {"metric": metric.name, "positive": positive if metric.of_positive else None, "costs": run.costs}
         trained = by_section({**size.set, **at_point}).get("training", {})
         check(shared_settings(), SHARED, merged.get(SHARED, {}))
         configs = tuple(method_config(merged, label, row, trained, by_user) for label, row in rows.items())
@@ -333,7 +327,7 @@ def grid_points(
             Setting(
                 study_name, _name(point), point, data_settings(merged["data"]),
                 complete_federation(merged["federation"]), net_settings(merged["net"]), configs, run.every,
-                scoring_settings(run), metric_name(run), threshold_label(run),
+                {} if metric.always else scoring, metric_name(run), threshold_label(run),
                 learning_rates(configs, run.lr_factors, by_user),
             )
         )  # fmt: skip

@@ -181,7 +181,12 @@ def read_parquet(
     Columns of lists, structs or bytes are left out: they hold neither numbers nor names. So is the index of a frame.
     """
     with ParquetFile(file) as opened:
-        check_declared(opened.metadata)
+        declared = opened.metadata  # a small file may unfold to any size
+        nbytes = sum(declared.row_group(i).total_byte_size for i in range(declared.num_row_groups))
+        if (cells := declared.num_rows * declared.num_columns) > CELLS:
+            raise ValueError(f"it declares {cells:,} cells, at most {CELLS:,} are read")
+        if nbytes > UNFOLDED:
+            raise ValueError(f"it declares {nbytes:,} bytes, at most {UNFOLDED:,} are read")
         rows = opened.read()
     rows.validate(full=True)
     refuse_twice(rows.column_names)
@@ -201,15 +206,6 @@ def _whole(kind: Any) -> Any:
     """Return the type of pandas for whole numbers of which some are missing, which it would round as float64."""
     signed = pd.Int64Dtype() if types.is_signed_integer(kind) else None
     return pd.UInt64Dtype() if types.is_unsigned_integer(kind) else signed
-
-
-def check_declared(metadata: Any) -> None:
-    """Refuse a Parquet file that says it holds more than is read: a small one may unfold to any size."""
-    nbytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    if (cells := metadata.num_rows * metadata.num_columns) > CELLS:
-        raise ValueError(f"it declares {cells:,} cells, at most {CELLS:,} are read")
-    if nbytes > UNFOLDED:
-        raise ValueError(f"it declares {nbytes:,} bytes, at most {UNFOLDED:,} are read")
 
 
 READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | None]], RawTable]] = {

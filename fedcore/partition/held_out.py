@@ -38,8 +38,10 @@ def hold_out_shared(
         for who, index in candidates.items()
     ]
     shared = np.sort(np.concatenate(drawn))
-    if marks is None:
-        shared = _leave_every_class(shared, labels, seed, points)
+    if marks is None:  # give back an example of each class that the shared test set would have in full
+        whole = np.setdiff1d(labels[shared], np.delete(labels, shared))
+        back = [_choose(shared[labels[shared] == label], label, seed, points) for label in whole]
+        shared = np.setdiff1d(shared, np.concatenate([np.array([], dtype=np.int64), *back]))
     marked = sum(map(len, candidates.values()))
     expected = shared_test * marked
     all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
@@ -48,14 +50,6 @@ def hold_out_shared(
         cure = one_each if len(pools) == len(labels) > 1 else "raise it"
         raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; {cure}")
     return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
-
-
-def _leave_every_class(shared: Index, labels: Index, seed: int, points: Points | None) -> Index:
-    """Give back an example of each class that the shared test set would have in full."""
-    left = np.delete(labels, shared)
-    whole = np.setdiff1d(labels[shared], left)
-    back = [_choose(shared[labels[shared] == label], label, seed, points) for label in whole]
-    return np.setdiff1d(shared, np.concatenate([np.array([], dtype=np.int64), *back]))
 
 
 def _choose(candidates: Index, label: int, seed: int, points: Points | None) -> Index:

@@ -34,7 +34,10 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
     of each device that trains alone, by the row `reference`; changes: by how much each method is better.
     """
     controls = frozenset(rows["method"][rows["control"]])
-    records = _records(rows)
+    sent = ((rows["bytes_up"] + rows["bytes_down"]) / rows["n_devices"]).fillna(0.0)
+    fronts = {f"{split}_front": rows["method"].isin(front(rows, split)) for split in SPLITS}
+    each = rows.assign(sent=sent, **fronts).to_dict("records")
+    records = [{str(key): value for key, value in row.items()} | {"sent": round(row["sent"], BYTES)} for row in each]
     alone, changes = device_changes(table, controls, criterion)
     metric = criterion.metric
     return {
@@ -91,13 +94,6 @@ def ticks(sent: list[float]) -> list[tuple[float, str]]:
         return []
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     return [(10.0**power, format_bytes(10.0**power)) for power in range(low, max(high, low + 1) + 1)]
-
-
-def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    sent = ((rows["bytes_up"] + rows["bytes_down"]) / rows["n_devices"]).fillna(0.0)
-    named = {f"{split}_front": rows["method"].isin(front(rows, split)) for split in SPLITS}
-    records = rows.assign(sent=sent, **named).to_dict("records")
-    return [{str(name): value for name, value in row.items()} | {"sent": round(row["sent"], BYTES)} for row in records]
 
 
 def _row(row: dict[str, Any]) -> Numbers:
