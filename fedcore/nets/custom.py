@@ -168,7 +168,7 @@ _LISTENING: dict[int, tuple[list[str], int | None]] = {}
 
 @contextmanager
 def files_read(everywhere: bool = False) -> Iterator[list[str]]:
-    """Collect the paths of the files that this thread opens to read, but for those that a library opens in C.
+    """Collect the paths of what this thread opens to read, or lists, but for files that a library opens in C.
 
     everywhere: those that any thread of this process opens.
     """
@@ -187,7 +187,8 @@ def _listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and isinstance(arguments[0], str | bytes) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+    reads = event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    if (reads or event in ("os.listdir", "os.scandir")) and isinstance(arguments[0], str | bytes):
         for paths, thread in [*_LISTENING.values()]:
             if thread in (None, threading.get_ident()):
                 paths.append(os.fsdecode(arguments[0]))

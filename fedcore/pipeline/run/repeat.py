@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 FOLDER = environment.STATE / "repeats"
 HISTORY = "runs/history.jsonl"
 
-WRITTEN = (".dvc/tmp", "champions", "mlflow.db", "mlruns", "pipeline", "results", "runs")
-"""Beginnings of what runs write to a project, beside hidden folders."""
+WRITTEN = (".dvc/tmp", "champions", "mlruns", "pipeline", "results", "runs")
+"""The folders to which runs write in a project, beside hidden ones."""
 
 OF_A_SHELL = ("_", "OLDPWD", "PWD", "SHLVL")
 """Variables that another shell sets otherwise."""
@@ -52,7 +52,7 @@ def key_of(words: Sequence[str]) -> str:
     """Return the digest of a command, for today."""
     variables = sorted((name, value) for name, value in os.environ.items() if name not in OF_A_SHELL)
     screen = [*os.get_terminal_size(sys.stdout.fileno())] if sys.stdout.isatty() else []
-    machine = environment.processor_name(), sorted(glob("/dev/nvidia*")), sys.version
+    machine = environment.processor_name(), sorted(glob("/dev/nvidia*")), sys.version, sys.flags, sys.warnoptions
     return _digest([*words], os.getcwd(), str(environment.HOME), variables, screen, machine, date.today())
 
 
@@ -76,7 +76,7 @@ class Watch:
     def __init__(self, key: str, opened: Sequence[str]) -> None:
         self.key, self.opened, self.folder = key, opened, Path()
         self.printed: list[tuple[str, str]] = []
-        self.before = {*_walk(os.getcwd())}
+        self.before = {*_status(_walk(os.getcwd()))}
         FOLDER.mkdir(parents=True, exist_ok=True)
         os.utime(FOLDER)
         self.start = os.stat(FOLDER).st_ctime_ns  # by the clock of the disk
@@ -91,6 +91,7 @@ class Watch:
         run, data = run_section(params), [setting.data for job in jobs for setting in job.settings]
         texts = [value for of in data for name, value in of.items() if isinstance(value, str) and name != "root"]
         self.roots = [str(Path(fedcore.__file__).parent), *{text for text in texts if os.path.exists(text)}]
+        self.before |= {*_status(path for root in self.roots for path in _walk(root))}
         self.studies = sorted({job.study for job in jobs})
         more = request.prepared or request.promote or edited() or run.engine != "local" or run.store
         self.may_repeat &= not more and not any(":" in text for text in texts)  # a function, or an address
@@ -103,7 +104,7 @@ class Watch:
         }  # fmt: skip
         with suppress(OSError, sqlite3.Error):
             inputs = _inputs(known)
-            if any(self._changed(*one) for one in inputs["files"]) or self.before - {*_walk(os.getcwd())}:
+            if any(self._changed(*one) for one in inputs["files"]) or self.before - {*inputs["files"]}:
                 return
             content = json.dumps({**known, "state": _digest(inputs, _results(known))})
             for other in FOLDER.iterdir():
@@ -112,14 +113,23 @@ class Watch:
             write_atomic(FOLDER / self.key, f"{_digest(self.key, content)}\n{content}".encode(), durable=False)
 
     def _files(self) -> Iterator[str]:
-        """Yield the files that this command has opened to read, or in vain, but those that it has written itself."""
+        """Yield what this command has opened to read, listed, or not found, but what it has written itself.
+
+        Folders that are walked, or of installed packages, are left out: Python leaves its caches there.
+        """
+        from fedcore.nets.trial import is_installed
+
         looked_up = str(environment.STATE), *map(os.path.abspath, ("mlflow.db", HISTORY)), "/proc/", "/sys/"
-        written = tuple(map(os.path.abspath, WRITTEN))
+        written = tuple(f"{os.path.abspath(name)}/" for name in WRITTEN)
+        walked = tuple(f"{os.path.abspath(root)}/" for root in ("", *self.roots))
         for path in {*map(os.path.abspath, self.opened)}:
             with suppress(ValueError):  # not compiled
                 path = source_from_cache(path)
-            ours = path.startswith(written) and self._changed(*_status([path])[0])
-            if not (ours or path.startswith(looked_up)) and (os.path.isfile(path) or not os.path.exists(path)):
+            if f"{path}/".startswith(written):
+                ours = self._changed(*_status([path])[0])
+            else:
+                ours = os.path.isdir(path) and (f"{path}/".startswith(walked) or is_installed(Path(path)))
+            if not (ours or path.startswith(looked_up)):
                 yield path
 
     def _changed(self, path: str, *status: int) -> bool:
@@ -169,9 +179,10 @@ class _Tee:
         self._name, self._stream = name, stream
 
     def write(self, text: str) -> int:
+        length = self._stream.write(text)  # first: click tries whether it takes bytes
         for watch in _WATCHES:
             watch.printed.append((self._name, text))
-        return self._stream.write(text)
+        return length
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -215,7 +226,7 @@ def _walk(root: str) -> Iterator[str]:
         ]  # fmt: skip
         if not written and any(os.path.islink(f"{place}/{name}") for name in folders):
             raise OSError(f"{place}: has links to folders")
-        yield from (f"{place}/{name}" for name in names if not (outer and name.startswith(written)))
+        yield from (f"{place}/{name}" for name in names if not (outer and written and name.startswith("mlflow.db")))
 
 
 def _digest(*values: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 import fedcore
@@ -33,7 +34,7 @@ insert into model_versions values ('fedcore-digits', 1, '1f', 'here', 'None');
 FILES = (
     "params.yaml", "studies/code.yaml", "claims/code.yaml", "tasks/fuse.py", "flows/federate.py", "data/table.csv",
     "../elsewhere/net.py", "../elsewhere/deeper.py", "../elsewhere/weights.bin", "../lib/fedcore/core/rounds.py",
-    "results/weights.bin",
+    "results/weights.bin", "results.py",
 )  # fmt: skip
 """Each is an input; who imports `net` imports `deeper`, which reads the weights."""
 
@@ -89,11 +90,12 @@ class Project:
         with repeat.watch(key) as watch:
             job: Any = SimpleNamespace(study="code", settings=[SimpleNamespace(data=self.data)])
             watch.plan(self.request, {}, [job])  # type: ignore[arg-type]
-            for name in (FILES[6], cache_from_source(FILES[7]), FILES[8], FILES[10], HISTORY):
+            for name in (FILES[6], cache_from_source(FILES[7]), FILES[8], FILES[10], FILES[11], HISTORY):
                 Path(name).read_bytes()
+            os.listdir("../elsewhere")
             self.changes()
             with repeat.printed("stderr"):
-                sys.stderr.write("a warning\n")
+                click.echo("a warning", err=True)
             repeat.note("steps computed: train 0/2\n", Path("runs/a1b2"))
             with repeat.printed():
                 sys.stdout.write("the answer\n")
@@ -161,6 +163,8 @@ def test_whatever_a_run_rests_on_is_computed_again_once_it_changes(project: Proj
         "another place of modules": lambda: sys.path.append(str(Path("tasks").absolute())),
         "their order": lambda: sys.path.reverse(),
         "the processor": lambda: project.patch.setattr(environment, "processor_name", lambda: "another"),
+        "a file in a folder that a net lists": lambda: project.write(Path("../elsewhere/more.bin"), ""),
+        "warnings that stop": lambda: project.patch.setattr(sys, "warnoptions", ["error"]),
         "another fedcore": lambda: project.write(Path("../lib/fedcore/more.py"), ""),
         "history": lambda: project.write(Path(HISTORY), '{"study": "code"}\n{"study": "code"}\n'),
         "deleted run": lambda: project.sql("update runs set lifecycle_stage = 'deleted' where run_uuid = '1f'"),
@@ -202,13 +206,19 @@ def test_a_run_in_doubt_is_not_repeated(project: Project):
         project.computes()
         return repeat.FOLDER.is_dir() and any(repeat.FOLDER.iterdir())
 
+    def swap() -> None:
+        Path("data").rename("aside")
+        Path("../other").rename("data")
+
     def stop() -> None:
         raise KeyboardInterrupt
 
+    project.write(Path("../other/table.csv"), "older")
     for of, name, value in (
         (project.request, "promote", True), (project.request, "prepared", True), (project.run, "engine", "dask"),
         (project.run, "store", "s3://bucket"), (project, "data", {"name": "my.module:load"}),
         (project, "changes", lambda: touch("data/table.csv")), (project, "changes", Path(FILES[7]).unlink),
+        (project, "changes", lambda: touch("results.py")), (project, "changes", swap),
         (project, "changes", Path("data/table.csv").unlink), (project, "changes", Path("mlflow.db").unlink),
         (work, "edited", lambda: ["tasks.fuse:fuse"]),
     ):  # fmt: skip
