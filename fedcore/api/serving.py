@@ -292,7 +292,9 @@ class _Pyfunc:
     def __init__(self, served: ServedModels) -> None:
         self.served = served
 
-    def predict(self, rows: pd.DataFrame | NDArray[Any], params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        if self.served.schema.columns and isinstance(rows, dict | list):  # MLflow leaves columns to the model
+            rows = pd.DataFrame(rows)
         return self.served.predict(rows, (params or {}).get("device") or None)
 
 
@@ -300,7 +302,19 @@ def _load_pyfunc(folder: str) -> _Pyfunc:
     server: Any = sys.modules.get("mlflow.pyfunc.scoring_server")
     if server is not None:
         server.invocations = _without_rows(server, server.invocations)
+        server._parse_json_data = _with_all_formats(server._parse_json_data)
     return _Pyfunc(load(Path(folder)))
+
+
+def _with_all_formats(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Return MLflow's reader of JSON, which would ask for `inputs` where a signature is said to be from type hints."""
+
+    def parse_one(data: Any, metadata: Any, input_schema: Any) -> Any:
+        flavor = getattr(metadata, "flavors", {}).get("python_function", {})
+        own = flavor.get("loader_module") == __name__ and metadata._is_signature_from_type_hint()
+        return parse(data, None, None) if own else parse(data, metadata, input_schema)
+
+    return parse_one
 
 
 def _without_rows(server: Any, answer: Callable[..., Any]) -> Callable[..., Any]:

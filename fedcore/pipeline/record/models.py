@@ -6,10 +6,11 @@ The folder is that of :mod:`fedcore.api.serving`. Nothing in it is pickled.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -51,6 +53,9 @@ CODE = (
 
 REFERENCE = "reference.json"
 """A file beside them: what new rows are compared with (fedcore.data.drift); models of earlier versions have none."""
+
+MOST_SHOWN = 10_000
+"""The most numbers of an array that is an example of the input."""
 
 MOST_PREDICTED = 2_000
 """About so many training rows are predicted for it, evenly from all devices."""
@@ -154,23 +159,24 @@ def _distributions() -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
 
 
-def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
+def signature(schema: Schema, threshold: bool = False, own_models: bool = False) -> ModelSignature:
     """Return what a model takes and returns: columns by name, or arrays; a label, its probability, and any threshold.
 
-    A label that is a number comes alone; of several labels each has two columns, and so has each step.
+    A label that is a number comes alone; of several labels each has two columns, and so has each step. own_models:
+    whether devices have models of their own, so that a row needs its device.
 
-    The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
+    The model itself checks columns, with the row in its message: MLflow, which refuses a whole number for a fraction,
+    leaves that to models whose signature is said to be from type hints.
     """
     from mlflow.models import ModelSignature  # two seconds, which a prediction does not need
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, TensorSpec
     from mlflow.types import Schema as Columns
-    from mlflow.types.schema import AnyType
 
     if schema.columns:
-        input_columns = [ColSpec(AnyType(), column.name) for column in schema.columns]
-        taken = {column.name for column in schema.columns} | {None}
-        named = [name for name in dict.fromkeys((schema.device, serving.DEVICE)) if name not in taken]
-        inputs = Columns(input_columns + [ColSpec(AnyType(), str(name), required=False) for name in named])
+        types = {"number": DataType.double, "boolean": DataType.boolean, "text": DataType.string}
+        of_columns = {column.name: ColSpec(types[column.kind], column.name) for column in schema.columns}
+        device = serving.DEVICE if schema.device is None else schema.device
+        inputs = Columns([*({device: ColSpec(DataType.string, device, required=own_models)} | of_columns).values()])
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
     outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
@@ -181,7 +187,20 @@ def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
         columns = ((LABEL, label_type), (PROBABILITY, DataType.float))
         outputs = [ColSpec(kind, name) for what, kind in columns for name in serving.several_columns(what, schema)]
     outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
-    return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
+    taken = ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
+    taken._is_signature_from_type_hint = bool(schema.columns)
+    return taken
+
+
+def made_example(schema: Schema, devices: Iterable[str]) -> pd.DataFrame | NDArray[Any] | None:
+    """Return an example of the input that is nobody's row: zeros and first categories; None of a large array."""
+    if not schema.columns:
+        return np.zeros((1, *schema.shape), schema.dtype) if math.prod(schema.shape) <= MOST_SHOWN else None
+    cells = {
+        column.name: {"number": 0.0, "boolean": False}.get(column.kind, next(iter(column.categories), ""))
+        for column in schema.columns
+    }
+    return pd.DataFrame([{schema.device or serving.DEVICE: next(iter(devices), ""), **cells}])
 
 
 LOADER = serving.__name__
@@ -237,14 +256,15 @@ def log_arguments(folder: Path) -> dict[str, Any]:
     needed += ["xgboost-cpu"] if f'"{TREES}": {{"leaf"' in text else []
     return {
         "loader_module": LOADER, "data_path": str(files), "code_paths": paths,
-        "signature": signature(schema, "threshold" in card), "pip_requirements": needed,
+        "signature": signature(schema, "threshold" in card, len(card["models"]) > 1), "pip_requirements": needed,
+        "input_example": made_example(schema, card["devices"]),
         "metadata": {"classes": list(schema.classes)},
     }  # fmt: skip
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide MLflow's advice to give an example of the input, which would be private.
+    """Hide MLflow's advice to give an example of the input, which a large array has not.
 
     MLflow also does not compare what a model needs with what is installed, from which it was taken: it would look for
     every file of every package, a second of a processor in each process.

@@ -120,6 +120,7 @@ force, site, device, *requests = json.loads(sys.argv[3])
 print(model.predict(rows).to_json(orient="split", double_precision=15))
 print(model.predict(rows.drop(columns=site), params={"device": device}).to_json(orient="split", double_precision=15))
 print(model.predict(rows.rename(columns={site: "device"})).to_json(orient="split", double_precision=15))
+print(model.predict(rows.assign(**{force: 7})).to_json(orient="split", double_precision=15))
 server = TestClient(scoring_server.init(model))
 for kind, content in requests:
     answer = server.post("/invocations", content=content.encode(), headers={"Content-Type": kind})
@@ -155,12 +156,12 @@ REFUSED = [
     (JSON, row(**{KIND: float(SECRET)}), WANTED),
     (JSON, row(**{FORCE: "left out", SECRET: SECRET}), WANTED),
     (JSON, f'{{"dataframe_split": {SECRET}', WANTED),
-    (JSON, f'{{"instances": [{SECRET}]}}', WANTED),
+    (JSON, f'{{"instances": [{SECRET}]}}', f"row 1: each device has a model of its own, so name one of: {A}, x\\ny"),
     (JSON, f'{{"dataframe_records": [["{SECRET}"], {SECRET}]}}', WANTED),
     (JSON, json.dumps({**json.loads(row()), "params": {"device": SECRET}}),
      f"device: no such device; the model knows: {A}, x\\ny"),
     (JSON, json.dumps({**json.loads(row()), "params": {"device": [SECRET]}}), WANTED),
-    ("text/csv", f"{KIND},{FORCE},running,{SITE}\nold,{SECRET},True,{A}\n", WANTED),
+    ("text/csv", f"{KIND},{FORCE},running,{SITE}\nold,{SECRET}x,True,{A}\n", WANTED),
     ("application/vnd.apache.parquet", SECRET, WANTED),
 ]  # fmt: skip
 """Requests over HTTP, and how they are refused: the kind of content, the content, the line."""
@@ -177,30 +178,40 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
     places, needed = models.write_code(tmp_path / "code", SECTIONS)
     mlflow.pyfunc.save_model(
         path=str(tmp_path / "model"), loader_module=models.LOADER, data_path=str(tmp_path / "files"),
-        code_paths=places, signature=models.signature(HARD), pip_requirements=needed,
+        code_paths=places, signature=models.signature(HARD, own_models=True), pip_requirements=needed,
     )  # fmt: skip
     assert not [path for path in (tmp_path / "model").rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
     hard = ROWS.rename(columns={"force": FORCE, "kind": KIND, "site": SITE}).assign(**{SITE: [B, A, B, A]})
     hard.astype({KIND: object}).to_json(tmp_path / "rows.json", orient="split")
     split = json.dumps({"dataframe_split": hard.to_dict(orient="split")}).replace("NaN", "null")
-    requests = [(JSON, split), *(request[:2] for request in REFUSED)]
+    csv = hard.to_csv(index=False)
+    requests = [(JSON, split), ("text/csv", csv), *(request[:2] for request in REFUSED)]
     call = [sys.executable, "-W", "ignore", "-c", BARE, str(tmp_path / "model"), str(tmp_path / "rows.json")]
     call.append(json.dumps([FORCE, SITE, B, *requests]))
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    for text, known in zip(lines, (served.predict(hard), served.predict(hard, B), served.predict(hard)), strict=False):
+    whole = hard.assign(**{FORCE: 7})  # which MLflow would refuse as a double
+    predictions = [
+        served.predict(rows, device) for rows, device in ((hard, None), (hard, B), (hard, None), (whole, None))
+    ]
+    for text, known in zip(lines, predictions, strict=False):
         said = json.loads(text)
         assert said["columns"] == ["label", "probability", "unknown"]
         assert [label for label, *_ in said["data"]] == known["label"].tolist()
         assert [np.float32(p) for _, p, _ in said["data"]] == known["probability"].tolist()
         assert [column for *_, column in said["data"]] == ["", "", KIND, ""]
-    (status, answer), *refused = map(json.loads, lines[3 : 3 + len(requests)])
-    assert (status, [row["label"] for row in answer["predictions"]]) == (200, served.predict(hard)["label"].tolist())
+    by_json, by_csv, *refused = map(json.loads, lines[4 : 4 + len(requests)])
+    for status, answer in (by_json, by_csv):
+        assert (status, [row["label"] for row in answer["predictions"]]) == (200, predictions[0]["label"].tolist())
     for (status, answer), (_, _, line) in zip(refused, REFUSED, strict=True):
         assert (status, answer["message"], answer.keys() & {"stack_trace"}) == (400, line, set())
     assert SECRET not in done.stdout + done.stderr
-    assert f"Model is missing inputs ['{FORCE}']" in " ".join(lines[3 + len(requests) :])
+    assert f"column '{FORCE}' is not there" in " ".join(lines[4 + len(requests) :])
+    taken = mlflow.pyfunc.load_model(str(tmp_path / "model")).metadata.signature.inputs.inputs
+    assert [(column.name, column.type.name, column.required) for column in taken] == [
+        (SITE, "string", True), (FORCE, "double", True), ("running", "boolean", True), (KIND, "string", True),
+    ]  # fmt: skip
     assert Path(lines[-1]).is_relative_to(tmp_path / "model")
 
 
@@ -217,6 +228,8 @@ def test_logging_a_model_asks_for_no_installed_packages(tmp_path: Path, monkeypa
         what = models.log_arguments(tmp_path / "files")
         mlflow.pyfunc.save_model(path=str(tmp_path / "model"), **what)
     assert asked == []
+    logged = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert len(logged.predict(logged.input_example)) == 1  # it names a device, which this model needs
     assert f"torch=={torch.__version__.partition('+')[0]}" in (tmp_path / "model" / "requirements.txt").read_text()
 
 
