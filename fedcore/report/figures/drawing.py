@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import Formatter, MaxNLocator
 
@@ -57,13 +58,16 @@ def grid(
 
 
 def show(
-    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None,
-    bar: Axes | None = None,
-) -> None:  # fmt: skip
-    """Show a matrix with a colour bar; cells without a value stay grey. bar: its axes; None: beside the panel."""
+    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
+) -> None:
+    """Show a matrix with a colour bar."""
+    figure.colorbar(shade(panel, values, scale), ax=panel, label=label, format=form)
+
+
+def shade(panel: Axes, values: Array, scale: Normalize | None = None) -> AxesImage:
+    """Show a matrix; cells without a value stay grey."""
     panel.set_facecolor("0.85")
-    image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
-    figure.colorbar(image, bar, panel, label=label, format=form)
+    return panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
 
 
 def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -> None:

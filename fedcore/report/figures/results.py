@@ -25,6 +25,7 @@ from fedcore.report.figures.drawing import (
     name_cells,
     percent,
     plain,
+    shade,
     show,
     write_cells,
 )
@@ -305,13 +306,13 @@ def per_device(table: pd.DataFrame, metric: Metric = ACCURACY, seed: int | None 
     cell = float(np.clip(9 / devices, 0.28, 0.42))  # inches
     left, below = (0.3 + 0.09 * max(map(len, labels(names))) for names in (cells.index, cells.columns))
     wide, high = cell * devices, 0.34 * methods + 0.2  # of the panel, in inches: a layout engine takes most of the time
-    width, height = left + wide + 1.2, below + high + 0.4
+    width, height = left + wide + (1.2 if methods > 1 else 0.2), below + high + 0.4
     figure = Figure(figsize=(width, height))
-    panel, bar = (
-        figure.add_axes((x / width, below / height, size / width, high / height))
-        for x, size in ((left, wide), (left + wide + 0.2, 0.1))
-    )
-    show(figure, panel, values, metric.words, FuncFormatter(_formatter(metric)), bar=bar)
+    panel = figure.add_axes((left / width, below / height, wide / width, high / height))
+    image = shade(panel, values)
+    if methods > 1:
+        bar = figure.add_axes(((left + wide + 0.2) / width, below / height, 0.1 / width, high / height))
+        figure.colorbar(image, bar, label=metric.words, format=FuncFormatter(_formatter(metric)))
     panel.set_aspect("auto")
     name_cells(panel, cells.index, cells.columns)
     panel.tick_params(axis="x", rotation=90)
