@@ -32,8 +32,8 @@ class Repro:
     middle of writing. forced: `dvc repro --force` after that. reg: `dvc exp run -S code_ot.reg=0.1`. edited: the flow
     by hand, after a line of the fusion's code had changed. runs: a copy of the record after the first `dvc repro`.
     reworded: `dvc status` after a claim's words had changed. foreign: the same after `dfl.threshold` had, of which the
-    study has no row, and once more after `dvc repro plan`. resized: the size in the plan, in that of a changed
-    params.yaml, and in that of the first one again. columns: of `dvc exp show --only-changed --md` after `reg`.
+    study has no row, and once more after `dvc repro plan`. planned: the plan, those of PLANNED, and the first again.
+    columns: of `dvc exp show --only-changed --md` after `reg`.
     """
 
     project: Project
@@ -46,7 +46,7 @@ class Repro:
     edited: Seen
     reworded: dict[str, Any]
     foreign: tuple[dict[str, Any], dict[str, Any]]
-    resized: list[str]
+    planned: list[str]
     columns: list[str]
 
 
@@ -62,7 +62,7 @@ def repro(place: Place) -> Repro:
     clone = cloned(place, piped)
     reworded = status(piped, "claims/code.yaml", "The smaller alpha", "The less alpha")
     foreign = status(piped, "params.yaml", "threshold: 0.6", "threshold: 0.5", "repro", "plan")
-    resized = sizes(piped)
+    planned = plans(piped)
     interrupt(piped.folder / "mlflow.db", "lmf")
     spoilt = piped.record()
     forced = piped.look(piped.repro("repro", "--force"))
@@ -76,7 +76,7 @@ def repro(place: Place) -> Repro:
         piped.edit("fedcore/methods/code/fusion.py", function, "len('a line that was not there')")
     edited = piped.look(piped.federate())
     return Repro(
-        piped, runs, clone, first, spoilt, forced, reg, edited, reworded[0], (foreign[0], foreign[-1]), resized, columns
+        piped, runs, clone, first, spoilt, forced, reg, edited, reworded[0], (foreign[0], foreign[-1]), planned, columns
     )
 
 
@@ -93,14 +93,20 @@ def status(project: Project, path: str, old: str, new: str, *command: str) -> li
     return said
 
 
-def sizes(project: Project) -> list[str]:
-    """Return the size that the plan has before, with and after a change of `run.size`; restores the file."""
+PLANNED = (
+    ("size: small", "size: paper"), ("alpha: 1.0", "alpha: 2.0"), ("lr: 0.01", "lr: 0.02"), ("batch: 32", "batch: 64"),
+    ("reg: 0.01", "reg: 0.02"),
+)  # fmt: skip
+
+
+def plans(project: Project) -> list[str]:
+    """Return the plan before, with and after each change of PLANNED; restores the file."""
     params, found = project.folder / "params.yaml", []
     first = params.read_text()
-    for text in (first, first.replace("size: small", "size: paper"), first):
+    for text in (first, *(first.replace(*change) for change in PLANNED), first):
         params.write_text(text)
         project.repro("repro", "plan")
-        found.append(json.loads((project.folder / "pipeline/plan/federate/code.json").read_text())["size"])
+        found.append((project.folder / "pipeline/plan/federate/code.json").read_text())
     project.run("git", "checkout", "--quiet", "--", "dvc.lock")
     return found
 
