@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import fedcore
+from fedcore.errors import is_installed
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import registry
 from fedcore.pipeline.record.database import database_file
@@ -85,15 +86,16 @@ class Watch:
 
     def plan(self, request: Request, params: dict[str, Any], jobs: Sequence[Job]) -> None:
         """Say what is run. What does more than to compute here from files is not repeated."""
+        from fedcore.config.files import template
         from fedcore.config.studies import run_section
-        from fedcore.pipeline.work import edited
 
         run, data = run_section(params), [setting.data for job in jobs for setting in job.settings]
         texts = [value for of in data for name, value in of.items() if isinstance(value, str) and name != "root"]
         self.roots = [str(Path(fedcore.__file__).parent), *{text for text in texts if os.path.exists(text)}]
         self.before |= {*_status(path for root in self.roots for path in _walk(root))}
         self.studies = sorted({job.study for job in jobs})
-        more = request.prepared or request.promote or edited() or run.engine != "local" or run.store
+        edited = _programs(Path()) != _programs(template())  # they may do and print anything
+        more = request.prepared or request.promote or edited or run.engine != "local" or run.store
         self.may_repeat &= not more and not any(":" in text for text in texts)  # a function, or an address
 
     def keep(self) -> None:
@@ -117,8 +119,6 @@ class Watch:
 
         Folders that are walked, or of installed packages, are left out: Python leaves its caches there.
         """
-        from fedcore.nets.trial import is_installed
-
         looked_up = str(environment.STATE), *map(os.path.abspath, ("mlflow.db", HISTORY)), "/proc/", "/sys/"
         written = tuple(f"{os.path.abspath(name)}/" for name in WRITTEN)
         walked = tuple(f"{os.path.abspath(root)}/" for root in ("", *self.roots))
@@ -186,6 +186,11 @@ class _Tee:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _programs(folder: Path) -> dict[Path, bytes]:
+    paths = [path for name in ("flows", "tasks") for path in (folder / name).rglob("*.py")]
+    return {path.relative_to(folder): path.read_bytes() for path in paths}
 
 
 def _inputs(known: Mapping[str, Any]) -> dict[str, Any]:

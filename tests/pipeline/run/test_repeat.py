@@ -16,8 +16,8 @@ import click
 import pytest
 
 import fedcore
-from fedcore.config import studies
-from fedcore.pipeline import environment, work
+from fedcore.config import files, studies
+from fedcore.pipeline import environment
 from fedcore.pipeline.run import repeat
 
 SCHEMA = """
@@ -73,7 +73,7 @@ class Project:
         patch.setattr(fedcore, "__file__", str(folder / "lib/fedcore/__init__.py"))
         patch.setattr(sys, "path", [str(folder / "site")])
         patch.setattr(studies, "run_section", lambda params: self.run)
-        patch.setattr(work, "edited", list)
+        patch.setattr(files, "template", Path)
         patch.setenv("MLFLOW_TRACKING_URI", tracking)
         patch.delenv("PREFECT_API_URL", raising=False)
 
@@ -220,7 +220,7 @@ def test_a_run_in_doubt_is_not_repeated(project: Project):
         (project, "changes", lambda: touch("data/table.csv")), (project, "changes", Path(FILES[7]).unlink),
         (project, "changes", lambda: touch("results.py")), (project, "changes", swap),
         (project, "changes", Path("data/table.csv").unlink), (project, "changes", Path("mlflow.db").unlink),
-        (work, "edited", lambda: ["tasks.fuse:fuse"]),
+        (files, "template", lambda: Path("../lib")),
     ):  # fmt: skip
         before = {path: path.read_bytes() for path in map(Path, (*FILES, "mlflow.db"))}
         with pytest.MonkeyPatch.context() as patch:
