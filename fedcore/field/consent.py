@@ -42,10 +42,10 @@ KINDS = {
     "error": "that classifier's error on its examples",
     "differ": "how often each two of the received models disagree on its examples",
     "trees": "decision trees: the thresholds of its columns, and sums over the examples in each node",
-    "rows": "its training examples: in a simulation alone",
     "features": "features of some of its examples", "attention": "the weights of the models that it received",
+    "rows": "its training examples: in a simulation alone",
 }  # fmt: skip
-"""What can leave a device, by the kind of its tensors, see :func:`kind_of`."""
+"""What can leave a device, by the kind of its tensors, see :func:`kind_of`; the last never leaves a real one."""
 
 _PAIRS = "report classifier buffer noise error model differ"
 _METHODS = {
@@ -198,8 +198,8 @@ def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, l
                     raise InputError(f"--allow {entry}: {key}: no such setting{suggestion(key, settings)}")
                 wanted[key] = match["value"]
     for kind in sends or ():
-        if kind not in KINDS and not modules:  # a method of one's own has its own words
-            raise InputError(f"--sends {kind}: must be one of {', '.join(KINDS)}")
+        if kind not in (known := [*KINDS][:-1]) and not modules:  # a method of one's own has its own words
+            raise InputError(f"--sends {kind}: must be one of {', '.join(known)}")
     return Consent(methods, NUMBERS in allowed, modules, None if sends is None else frozenset(sends), limits)
 
 
