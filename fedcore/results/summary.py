@@ -58,8 +58,8 @@ def summarise(
     *_mean: the metric, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
     *_margin: half of the 95 % interval of the mean over seeds, which ± stands for in every table; nan for one seed.
-    *_worst: mean over seeds of the worst value of a device. *_macro_f1, *_loss: means over all devices and seeds.
-    *_loss_std_devices: as *_std_devices, of the loss.
+    *_worst: mean over seeds of the worst value of a device. *_macro_f1, *_loss: means over these devices, each alike,
+    and seeds. *_loss_std_devices: as *_std_devices, of the loss.
     *_gap: by how much the row is worse than the best of the methods with all seeds, see :func:`gap_to`; its luck with
     fewer seeds is no merit. *_rank: the methods in the order of their gaps, 1 for the best. Neither says whether a
     difference is more than chance: that is :mod:`fedcore.results.answer`.
