@@ -64,7 +64,8 @@ def _run(settings: tuple[str, ...], watch: Watch) -> None:
 
         setting, seed = own
         request.loaded[setting.source], divided = setting.read_data(seed)
-        print_preview(setting, request.loaded[setting.source], divided)
+        least = next(job.criterion.least_test for job in jobs if setting in job.settings)
+        print_preview(setting, request.loaded[setting.source], divided, least=least)
     from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 
@@ -99,7 +100,7 @@ def preview(settings: tuple[str, ...]) -> None:
     job = _plan(settings)[2][0]
     from fedcore.report.preview import preview as show
 
-    show(job.settings[0], job.seed)
+    show(job.settings[0], job.seed, least=job.criterion.least_test)
 
 
 @click.command()

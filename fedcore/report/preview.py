@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
+from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
 from fedcore.data.encoding import typed
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
@@ -65,20 +66,24 @@ PADDING = 2
 """Characters between two columns of a table."""
 
 
-def preview(setting: Setting, seed: int, console: Console | None = None) -> None:
-    """Print what a setting's data are, also data that a run refuses for their missing cells.
+def preview(setting: Setting, seed: int, console: Console | None = None, least: int = LEAST_TEST) -> None:
+    """Print what a setting's data are, also data that a run refuses for their missing cells. least: run.least_test.
 
     Raises InputError for data that cannot be used.
     """
     refusing = setting.data.get("missing") == "refuse"
     read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
-    print_preview(setting, *read.read_data(seed), refusing, console)
+    print_preview(setting, *read.read_data(seed), refusing, console, least)
 
 
 def print_preview(
-    setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None
-) -> None:
-    """Print what a setting's data are. refusing: whether a run refuses them for their missing cells."""
+    setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None,
+    least: int = LEAST_TEST,
+) -> None:  # fmt: skip
+    """Print what a setting's data are.
+
+    refusing: whether a run refuses them for their missing cells. least: fewest test rows of a device in means.
+    """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
     console.print(one_line(shorten_one(where, console.width), style="bold"))
@@ -100,7 +105,7 @@ def print_preview(
     classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
     console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
-    for line in _problems(setting, dataset, divided, gaps, examples_of):
+    for line in _problems(setting, dataset, divided, gaps, examples_of, least):
         console.print(one_line(line))
     if section["drop_small"]:
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
@@ -247,8 +252,9 @@ def _width(names: Sequence[str], rest: int) -> int:
 
 
 def _problems(
-    setting: Setting, dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples_of: Mapping[str, Index]
-) -> list[str]:
+    setting: Setting, dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples_of: Mapping[str, Index],
+    least_test: int = LEAST_TEST,
+) -> list[str]:  # fmt: skip
     """Return a line for each problem of devices: how many and which have it.
 
     Which devices count in means is told as the answer has it: of given devices by what is to be expected.
@@ -264,17 +270,17 @@ def _problems(
     tests, seen = sizes["n_test"], (counts_of(dataset, divided, "test") > 0).sum(axis=1)
     if expected is not None:
         tests, seen = expected["expected_test"], expected["expected_classes"]
-    counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], Criterion(least_test=LEAST_TEST))
+    counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], Criterion(least_test=least_test))
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
     counted = "though all count" if counts_in.everyone else "left out of means (run.least_test)"
     seed = "" if expected is not None else " with this seed"
-    if expected is not None and {*few_tests} != {*sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]}:
+    if expected is not None and {*few_tests} != {*sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < least_test)]}:
         seed = " to expect over seeds (the table is one draw)"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
-        f"fewer than {LEAST_TEST} test examples{seed}, {counted}": few_tests,
+        f"fewer than {least_test} test examples{seed}, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in examples_of if lacks[who]],
     }
@@ -389,7 +395,8 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
             return []
         others = f"balanced_accuracy, macro_f1, or recall (run.positive={rare})"
         return [f"class {rare}: only {least:.1%} of the rows, so accuracy hardly counts it; run.metric={others}"]
-    decided = "the answer is by balanced accuracy" if setting.study == USER_STUDY else "set run.metric=auto"
+    metric = "balanced_accuracy" if setting.metric == "auto" else setting.metric
+    decided = "set run.metric=auto" if metric == "accuracy" else f"the answer is by {METRICS[metric].words}"
     return [
         f"class {rare}: only {least:.1%} of the rows, so accuracy says little: {decided}. Other metrics: "
         f"run.metric=recall with run.positive={rare}, or run.costs (fedcore docs metric)"

@@ -197,6 +197,34 @@ def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every:
     assert ("class r: only 3.3% of the rows, so accuracy hardly counts it" in preview(**given)) == rare
 
 
+@pytest.mark.parametrize(("least", "said"), [(5, None), (20, "fewer than 20"), (24, "though all count: 2 of 2")])
+def test_devices_count_from_the_least_test_rows_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], least: int, said: str | None
+):
+    """Of 130 and 60 rows 20.8 and 9.6 are expected to test; the command tells the preview what run.least_test is."""
+    from fedcore.cli import run
+
+    given = sites(tmp_path, {"a": 130, "b": 60})
+    monkeypatch.setattr(run, "enter_project", lambda: None)
+    run.preview.callback((*(f"data.{key}={value}" for key, value in given.items()), f"run.least_test={least}"))
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("test examples" in text.partition("shared test examples")[2]) == (said is not None)
+    assert (said or "") in text
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({}, "the answer is by balanced accuracy"),
+        ({"run__metric": "accuracy"}, "set run.metric=auto"),
+        ({"run__metric": "f1", "run__positive": "q"}, "the answer is by F1"),
+    ],
+)
+def test_a_preview_names_the_metric_that_decides(tmp_path: Path, chosen: dict[str, Any], said: str):
+    given = sites(tmp_path, dict.fromkeys("ab", 60), y=lambda rows: rows["y"].where(rows.index % 7 == 1, "p"))
+    assert f"so accuracy says little: {said}" in preview(**given, **chosen, width=200)
+
+
 def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     given = sites(
         tmp_path, {"a": 40, "b": 40, "c": 40}, u=lambda rows: rows["u"].mask((rows.index < 45) & (rows.index > 37))
