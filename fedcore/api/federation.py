@@ -322,11 +322,19 @@ def federation_of(fed: DividedDataset | Federation, seed: int) -> Federation:
     """Return the devices with their examples, divided with the seed where they are not yet."""
     if isinstance(fed, DividedDataset):
         return fed.federation(seed)
+    embedding = [*filter(takes_integers, {template(device.net) for device in fed.devices.values()})]
+
+    def ready(data: Data) -> Data:
+        prepared = prepare(unscaled(data) if embedding else data)
+        for module in embedding if len(data) else ():
+            require_integers(module, largest_integer(prepared.x), "none")
+        return prepared
+
     devices = {
-        name: replace(device, data=Splits(*map(prepare, vars(device.data).values())))
+        name: replace(device, data=Splits(*map(ready, vars(device.data).values())))
         for name, device in fed.devices.items()
     }
-    test, server_data = prepare(fed.test), prepare(fed.server_data)
+    test, server_data = ready(fed.test), ready(fed.server_data)
     return replace(fed, devices=devices, test=test, server_data=server_data, task=task_name(fed))
 
 

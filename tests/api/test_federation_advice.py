@@ -1,6 +1,7 @@
 """What somebody who comes from another library types first is refused in one line that says what to write."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,3 +75,33 @@ def test_other_defaults_of_pytorch_are_refused():
 
 def test_numbers_in_an_array_of_objects_are_numbers():
     assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float64
+
+
+class Words(nn.Module):
+    def __init__(self, classes: int):
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+        self.out = nn.Linear(4, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.words(x).mean(1))
+
+
+def test_bytes_of_own_devices_are_looked_up_as_numbers():
+    drawn = fc.federate(fc.from_arrays((X * 9).astype(np.uint8), Y), fc.iid(), devices=2, net=fc.net(Words))
+
+    def own(kind: torch.dtype, more: float = 0.0) -> fc.Federation:
+        whole = drawn.federation(0)
+        devices = {
+            name: replace(of, data=fc.Splits(*(fc.Data((part.x + more).to(kind), part.y)
+                                               for part in vars(of.data).values())))
+            for name, of in whole.devices.items()
+        }  # fmt: skip
+        return fc.Federation(devices, fc.Data((whole.test.x + more).to(kind), whole.test.y), 2)
+
+    feds = drawn, own(torch.uint8), own(torch.int64)
+    models = [fc.run(fc.fedavg(rounds=1), fed, progress=False).models["device-00"].model.params[0] for fed in feds]
+    for model in models[1:]:
+        assert all(torch.equal(tensor, model[name]) for name, tensor in models[0].items())
+    with pytest.raises(InputError, match="its embedding looks up whole numbers from 0"):
+        fc.run(fc.fedavg(rounds=1), own(torch.float32, 0.5))
