@@ -98,7 +98,7 @@ class DeployedModel:
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
                 f"{('N', *self.shape)}".replace("'", "")
             )
-        examples = torch.tensor(values)
+        examples = torch.tensor(values.astype(values.dtype.newbyteorder("="), copy=False))
         if not examples.isfinite().all():
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):

@@ -105,3 +105,9 @@ def test_bytes_of_own_devices_are_looked_up_as_numbers():
         assert all(torch.equal(tensor, model[name]) for name, tensor in models[0].items())
     with pytest.raises(InputError, match="its embedding looks up whole numbers from 0"):
         fc.run(fc.fedavg(rounds=1), own(torch.float32, 0.5))
+
+
+def test_a_model_predicts_numbers_of_another_byte_order():
+    fed = fc.federate(fc.from_arrays(X.astype(">f4"), Y), fc.iid(), devices=2)
+    model = fc.run(fc.fedavg(rounds=1), fed, progress=False).models["device-00"]
+    assert (model.probabilities(X.astype(">f4")) == model.probabilities(X.astype("<f4"))).all()
