@@ -28,13 +28,13 @@ from fedcore.partition import partition
 from fedcore.types.federation import Threats
 
 WRONG: dict[str, list[Any]] = {
-    "run.studies": [[], "code", [1]], "run.size": [3, None], "run.seeds": [[], [-1], ["a"], 3, [0.5]],
+    "run.studies": [[], "code", [None]], "run.size": [True, None], "run.seeds": [[], [-1], ["a"], 3, [0.5]],
     "run.every": [0, "often", 1.5, None], "run.lr_factors": [0.1, [0], [-1], ["all"], None],
     "run.workers": [0, -1, "two"], "run.engine": ["ray", None, True], "run.costs": [3, "a"],
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
-    "run.store": ["", "s3://", "s3://a::b", 3], "run.states": ["none", None, True],
+    "run.store": ["", "s3://", "s3://a::b", True], "run.states": ["none", None, True],
     "run.accelerator": ["cuda", "nane", None, True], "run.together": [0, 1.5, 5000, "all"],
-    "run.min_effect": [0, 1, -0.1, "little", None], "run.metric": ["acuracy", "f1", 1], "run.positive": [1],
+    "run.min_effect": [0, 1, -0.1, "little", None], "run.metric": ["acuracy", "f1", 1], "run.positive": [[1]],
     "run.least_test": [-1, 1.5, "few"], "run.weigh": ["rows", None], "run.new_device": ["leftout", 1],
     "run.stop_rows": ["early", 1], "run.recent": ["late", 0, 1.5, None],
     "run.threshold": [0.4, None, "test"], "data.name": ["minst", 3, None, {}],
