@@ -27,18 +27,20 @@ WIDTH = 80
 def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
-    for (study, size, setting, dataset, metric), lines_of_row in series(lines).items():
+    for (study, size, setting, dataset, metric, label), lines_of_row in series(lines).items():
         where = in_words(study, setting, f"{dataset}, {size}")
-        console.print(one_line(f"{where}, {METRICS[metric].words}", style="bold"))
+        of_label = f" of {label!r}" if label else ""
+        console.print(one_line(f"{where}, {METRICS[metric].words}{of_label}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
         console.print()
 
 
 def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
-    """Return the lines that can be compared: those of one study, size, setting, name of data and metric."""
+    """Return the lines that can be compared: those of one study, size, setting, data, metric and its label."""
     by_row: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         key = tuple(str(line[name]) for name in ("study", "size", "setting", "dataset", "metric"))
+        key += (line.get("positive") or "",)
         by_row.setdefault(key, []).append(line)
     return by_row
 

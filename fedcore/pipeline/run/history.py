@@ -8,7 +8,7 @@ dataset, task                   the data's name, and that of the registered mode
 data, rows                      the digest of what was read, and its number of rows
 partition, devices              the digest of the partitions of all seeds, and the number of devices
 seeds                           of the run
-metric                          that decides
+metric, positive                that decides, and the label that it is of; none in lines of earlier versions
 action, method                  the answer, and the row that it recommends, if any
 value                           of that row, or else of the best one, in the metric's own unit
 gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
@@ -74,8 +74,10 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "rows": len(store.get(first.prepared.dataset).train),
         "partition": _digest({result.prepared.partition.digest for result in results}),
         "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),
-        "metric": answer.criterion.metric.name, "action": str(advice.action), "method": answer.advised,
-        "value": advice.value, "gain": gain and gain.mean, "gain_low": gain and gain.low,
+        "metric": (metric := answer.criterion.metric).name,
+        "positive": answer.criterion.positive if metric.of_positive else None,
+        "action": str(advice.action), "method": answer.advised, "value": advice.value,
+        "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
         "alone_value": advice.alone_value, "sites": sites(results, answer.advised or advice.best, answer),
         "worst": answer.devices and answer.devices.worst,
@@ -85,14 +87,16 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
 
 
 def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[str, float]:
-    """Return device -> the value of a row's models on its own test data, mean over seeds."""
+    """Return device -> the value of a row's models on its own test data, mean over the seeds that have one."""
     from fedcore.results.summary import last_round  # imports pandas, which reading a history does not need
 
     by_device: dict[str, list[float]] = {}
     for result in results:
         if result.row.label == row:
             last = last_round(result.table)
-            own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.name)]
+            own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.column)].dropna(
+                subset="value"
+            )
             for device, value in zip(own["device"], own["value"], strict=True):
                 by_device.setdefault(str(device), []).append(float(value))
     return {device: fmean(values) for device, values in sorted(by_device.items())}
