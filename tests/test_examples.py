@@ -98,7 +98,7 @@ def test_the_answer_that_a_page_begins_with_is_that_of_make_run(page: str):
     rows = rows.assign(study="code", dataset="digits", setting="base", stage=0, round=1)
     (boxes,) = study_answers(answers(rows, CONTROLS, Criterion(least_test=0))).values()
     now = " ".join([f"{boxes[0].title}:", boxes[0].headline, *boxes[0].sentences])
-    (shown, *_) = re.findall(r"```text\n(code: .*?)```", (ROOT / page).read_text(), re.DOTALL)
+    (shown, *_) = re.findall(r"```text\n(code .*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert now.startswith(" ".join(shown.split())), "\n  ".join([boxes[0].title, *boxes[0].sentences])
 
 

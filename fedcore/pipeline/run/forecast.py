@@ -404,7 +404,7 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     combine: Any = stage.combine
     with suppress(InputError):
         for turn in range(min(2, stage.rounds)):
-            info = RoundInfo(0, number, turn, (name,), tuple(fed.devices))
+            info = RoundInfo(0, number, turn, (name,), (name,))
             sent = {name: messages[name]} if takes(combine, "sent") else None
             server, new, _ = Inline().call(receive, combine, server, {name: update}, info, fed.public.nets, sent)
             messages = {**messages, **new}
