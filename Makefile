@@ -61,6 +61,7 @@ style:
 	$(BIN)/lint-imports
 
 quick-learning-tests quick-other-tests: MARK := -m 'not slow'
+quick-learning-tests quick-other-tests: LEARNING := $(filter-out tests/data tests/config,$(LEARNING))
 quick-other-tests: DEVICES :=
 
 learning-tests quick-learning-tests:

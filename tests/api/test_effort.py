@@ -65,6 +65,7 @@ def test_what_cannot_travel_stays():
     assert "cannot" in str(stays([threading.Lock()]))
 
 
+@pytest.mark.slow
 def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Effort, "every", 2)
     fed, method = data(), fc.fedavg(rounds=4, training={"epochs": 1})

@@ -163,6 +163,7 @@ def centred(batch):
     return F.cross_entropy(batch.logits - batch.parts.mean, batch.y)
 
 
+@pytest.mark.slow
 def test_losses_that_the_trial_lets_pass_train_as_they_would_without_it():
     log, teacher = [], chain().requires_grad_(False)
     noise, calls = torch.Generator(), []

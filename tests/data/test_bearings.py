@@ -114,6 +114,7 @@ def test_the_readings_of_a_spectrum_by_hand():
     np.testing.assert_array_equal(spectrum(np.zeros((1, 8)), "normalised"), -np.ones((1, 4)))
 
 
+@pytest.mark.slow
 def test_a_reading_that_scales_all_windows_alike_leaves_rms_as_it_is():
     signal = np.random.default_rng(0).normal(size=(2, 40))
     records = [Record(device, "normal", own, "it") for device, own in zip(("A0", "B1"), signal, strict=True)]

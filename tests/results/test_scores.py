@@ -142,6 +142,7 @@ def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:
     return words[[text.startswith("code (loss") for text in words].index(True) :]
 
 
+@pytest.mark.slow
 def test_where_nothing_learns_a_probe_tells_columns_from_training():
     chance = "code (loss 0.7) and local_only (loss 0.7) are no better than always guessing (loss 0.7)."
     (unknown,) = nothing_learnt(None)
@@ -176,6 +177,7 @@ def probed(label: Any, net: Any = NET) -> set[str]:
     return {name for name, share in found.items() if share < SEEN}
 
 
+@pytest.mark.slow
 def test_a_probe_sees_what_columns_tell_and_no_rates_of_devices():
     assert probed(lambda x, drawn: (x[:, 0] > 0).long()) == {"linear", "nearest-neighbour"}
     assert probed(lambda x, drawn: ((x[:, 0] > 0) ^ (x[:, 1] > 0)).long()) == {"nearest-neighbour"}

@@ -39,6 +39,7 @@ def test_tasks_that_nobody_edited_leave_methods_as_they_are(name: str):
     assert work.with_tasks(method) is method
 
 
+@pytest.mark.slow
 def test_a_worker_that_loads_a_task_loads_no_orchestrator():
     script = "import tasks, sys; print(sorted({'prefect', 'mlflow', 'pandas'} & {*sys.modules}))"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)

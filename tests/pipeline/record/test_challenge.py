@@ -137,6 +137,7 @@ def test_a_month_has_the_right_promotions():
     assert len(missed) <= 2
 
 
+@pytest.mark.slow
 def test_recent_rows_decide_where_there_are_enough_and_say_so():
     """After new sensors these alone tell that the candidate is better; all rows and too few of them do not."""
     champion, last, now = study(0), study(SHIFT - 1), study(SHIFT + 2)
