@@ -45,7 +45,7 @@ KINDS = {
     "features": "features of some of its examples", "attention": "the weights of the models that it received",
     "rows": "its training examples: in a simulation alone",
 }  # fmt: skip
-"""What can leave a device, by the kind of its tensors, see :func:`kind_of`; the last never leaves a real one."""
+"""What can leave a device, by the kind of its tensors, see :func:`kind_of`; `rows` never leave a real one."""
 
 _PAIRS = "report classifier buffer noise error model differ"
 _METHODS = {
@@ -197,8 +197,9 @@ def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, l
                 if key not in settings:
                     raise InputError(f"--allow {entry}: {key}: no such setting{suggestion(key, settings)}")
                 wanted[key] = match["value"]
+    known = [kind for kind in KINDS if kind != "rows"]
     for kind in sends or ():
-        if kind not in (known := [*KINDS][:-1]) and not modules:  # a method of one's own has its own words
+        if kind not in known and not modules:  # a method of one's own has its own words
             raise InputError(f"--sends {kind}: must be one of {', '.join(known)}")
     return Consent(methods, NUMBERS in allowed, modules, None if sends is None else frozenset(sends), limits)
 
