@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from functools import reduce
 from operator import getitem
@@ -112,6 +113,13 @@ def test_the_card_says_what_the_data_are(repro: Repro):
     assert card["classes"] == list("0123456789")
     assert card["shape"] == [1, 8, 8]
     assert card["examples"] == 1797
+
+
+def test_outputs_name_no_folder_and_no_user_of_this_machine(repro: Repro):
+    words = [str(repro.project.folder), sys.prefix, "mlflow.user"]
+    outputs = [path for path in (repro.project.folder / "pipeline").rglob("*.*") if path.is_file()]
+    assert len(outputs) > 8
+    assert [path for path in outputs if any(word.encode() in path.read_bytes() for word in words)] == []
 
 
 def test_the_lock_names_its_processor(repro: Repro):

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from mlflow import data as mlflow_data
+from mlflow.data.code_dataset_source import CodeDatasetSource
 from mlflow.entities import Dataset as MlflowDataset
 from mlflow.entities import Metric, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
@@ -129,14 +130,14 @@ def about_data(
     name: str, digest: str, profile: Mapping[str, Any], dataset: Dataset | None = None, path: str | None = None
 ) -> MlflowDataset:
     """Return what MLflow shows of a dataset: its name, eight digits of its digest, its columns and its file."""
+    code = CodeDatasetSource({"fedcore.dataset": name})  # MLflow's own would name this machine's program and user
     if dataset is None:
-        source = json.dumps({"tags": {"fedcore.dataset": name}})
-        return MlflowDataset(name, digest[:8], "code", source, None, json.dumps(profile))
+        return MlflowDataset(name, digest[:8], "code", code.to_json(), None, json.dumps(profile))
     columns = dataset.schema.columns if dataset.schema else ()
     kinds = pd.DataFrame({column.name: [0.0 if column.kind == "number" else ""] for column in columns})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*can be interpreted in multiple ways", category=UserWarning)
-        named: Any = {"source": path, "name": name, "digest": digest[:8]}
+        named: Any = {"source": path or code, "name": name, "digest": digest[:8]}
         given: Any = (
             mlflow_data.from_pandas(kinds, **named)
             if columns
