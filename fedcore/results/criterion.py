@@ -73,8 +73,8 @@ class Criterion:
 
     def rule(self, costs: Mapping[str, Any]) -> str:
         """Return the settings beside the metric that decide, where they are not the usual ones."""
-        own = ("weigh", self.weigh, "devices"), ("least_test", self.least_test or 20, LEAST_TEST), ("costs", costs, {})
-        return ", ".join(f"{key} = {value}" for key, value, usual in own if value != usual)
+        s: Any = ("weigh", self.weigh, "devices"), ("least_test", self.least_test or 20, LEAST_TEST), ("costs", costs, {})
+        return ", ".join(f"{key} = {value}" for key, value, usual in s if value != usual)
 
     def of_table(self, table: pd.DataFrame) -> Criterion:
         """Return the criterion of one setting's table: its metric, if that depends on the data.
