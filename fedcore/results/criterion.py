@@ -73,7 +73,7 @@ class Criterion:
 
     def rule(self, costs: Mapping[str, Any]) -> str:
         """Return the settings beside the metric that decide, where they are not the usual ones."""
-        s: Any = ("weigh", self.weigh, "devices"), ("least_test", self.least_test or 20, LEAST_TEST), ("costs", costs, {})
+        s: Any = ("weigh", self.weigh, "devices"), ("least_test", self.least_test or 20, 20), ("costs", costs, {})
         return ", ".join(f"{key} = {value}" for key, value, usual in s if value != usual)
 
     def of_table(self, table: pd.DataFrame) -> Criterion:
