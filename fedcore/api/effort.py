@@ -9,6 +9,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import re
 import socket
 import sys
 import threading
@@ -45,6 +46,9 @@ SHARE = 0.25
 
 QUICK = 2.0
 """Evaluations that take fewer seconds in all follow every round."""
+
+TORCH = re.compile(r"torch(\.nn\.(functional|modules\.\w+))?")
+"""The modules in which a function that is replaced is looked for."""
 
 WORTH = 4.0
 """Seconds of work for each process: it starts in two to three."""
@@ -146,10 +150,31 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
 
 
 def users_values(nets: Collection[Net], values: Sequence[Any]) -> dict[str, bytes]:
-    """Return the plain values and the code that users' code reaches, after their constructors, by path."""
+    """Return the plain values and the code that users' code reaches, after their constructors, by path.
+
+    Beside them is what is called by another name than its own in PyTorch, as where a program has replaced a function.
+    """
     for net in nets:
         init(net, torch.Generator())
     plain = bool, int, float, str, bytes, type, type(None), CodeType, torch.Tensor, np.ndarray
     found = [pair for pair in values_of(*(net.build for net in nets), *values) if isinstance(pair[1], plain)]
     users = any(isinstance(value, CodeType) for _, value in found)
-    return {path: blake2b(to_bytes(value)).digest() for path, value in found} if users else {}
+    own = {path: blake2b(to_bytes(value)).digest() for path, value in found} if users else {}
+    return own | replaced()
+
+
+def replaced() -> dict[str, bytes]:
+    """Return what is called by another name than its own, or is not PyTorch's, in PyTorch's functions and layers."""
+    modules: list[Any] = [of for name, of in sys.modules.items() if TORCH.fullmatch(name)]
+    inside = [of for module in modules for of in vars(module).values() if isinstance(of, type)]
+    found = {}
+    for place in [*modules, *(of for of in inside if of.__module__.startswith("torch"))]:
+        prefix = f"{place.__qualname__}." if isinstance(place, type) else ""
+        where = place.__module__ if isinstance(place, type) else place.__name__
+        for name, value in vars(place).items():
+            if callable(value):
+                own, home = getattr(value, "__qualname__", ""), str(getattr(value, "__module__", ""))
+                if own != prefix + name or not home.startswith("torch"):
+                    code = to_bytes(getattr(value, "__code__", None))
+                    found[f"{where}.{prefix}{name}"] = f"{home} {own}".encode() + code
+    return found

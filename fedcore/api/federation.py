@@ -240,14 +240,10 @@ def unscaled(data: Data) -> Data:
 
 
 def federate(
-    dataset: Dataset,
-    partitioner: Partitioner | None = None,
-    *,
-    net: Architecture | Sequence[Architecture] | None = None,
-    scale: Literal["none", "device", "common"] = "none",
-    name: str = "data",
-    **settings: Any,
-) -> DividedDataset:
+    dataset: Dataset, partitioner: Partitioner | None = None, *,
+    net: Architecture | Sequence[Architecture] | None = None, scale: Literal["none", "device", "common"] = "none",
+    name: str = "data", **settings: Any,
+) -> DividedDataset:  # fmt: skip
     """Describe a federation: the dataset is divided when a method runs, with the run's seed.
 
     Args:
@@ -358,12 +354,9 @@ TRAINING_AND_LABEL = {
 
 
 def method(
-    which: str | Callable[..., Method],
-    *,
-    training: Training | Mapping[str, Any] | None = None,
-    label: str | None = None,
-    **settings: Any,
-) -> MethodConfig:
+    which: str | Callable[..., Method], *, training: Training | Mapping[str, Any] | None = None,
+    label: str | None = None, **settings: Any,
+) -> MethodConfig:  # fmt: skip
     """Describe a method with its settings.
 
     Args:

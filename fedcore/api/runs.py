@@ -1,5 +1,6 @@
 """Running and comparing methods from a script; the pipeline does the same with cached and recorded steps."""
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.core.together import Together
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
-from fedcore.data.task import LABEL_KINDS, MULTILABEL, count_different
+from fedcore.data.task import LABEL_KINDS, MULTILABEL, NO_LABEL, SEQUENCES, count_different, label_kind_of
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.workers import Inline, Workers
@@ -65,19 +66,11 @@ Accelerator: TypeAlias = Literal["none", "auto", "cuda"]
 
 
 def run(
-    method: MethodConfig,
-    fed: DividedDataset | Federation,
-    seed: int = 0,
-    *,
-    workers: Count | None = None,
-    every: Count | None = None,
-    progress: bool | None = None,
-    state: State | None = None,
-    accelerator: Accelerator = "none",
-    together: Count = 1,
-    metrics: Mapping[str, OwnMetric] | None = None,
+    method: MethodConfig, fed: DividedDataset | Federation, seed: int = 0, *, workers: Count | None = None,
+    every: Count | None = None, progress: bool | None = None, state: State | None = None,
+    accelerator: Accelerator = "none", together: Count = 1, metrics: Mapping[str, OwnMetric] | None = None,
     score_training: bool = False,
-) -> Result:
+) -> Result:  # fmt: skip
     """Run a method on a federation, which is divided with the same seed.
 
     Args:
@@ -109,13 +102,9 @@ def run(
 
 
 def final_fit(
-    method: MethodConfig,
-    fed: DividedDataset | Federation,
-    seed: int = 0,
-    *,
-    workers: Count | None = None,
+    method: MethodConfig, fed: DividedDataset | Federation, seed: int = 0, *, workers: Count | None = None,
     progress: bool | None = None,
-) -> Result:
+) -> Result:  # fmt: skip
     """Run a method once more for models to deploy: each device trains on all its labelled examples.
 
     Those are its train, val and test examples, and those of the shared test set that come from it, see
@@ -151,30 +140,15 @@ def _whole(fed: Federation, held_out: Collection[str]) -> Federation:
 
 
 def compare(
-    methods: Iterable[MethodConfig],
-    fed: DividedDataset | Federation,
-    seeds: Iterable[int] = (0,),
-    *,
-    claims: Iterable[Claim | str] = (),
-    valid: Iterable[Gate] = (),
-    ceiling: Ceiling = "auto",
-    converged: bool = False,
-    metric: MetricName | Literal["auto"] | None = None,
-    positive: str | None = None,
-    costs: Mapping[str, Mapping[str, float]] | None = None,
-    min_effect: float = MIN_EFFECT,
-    least_test: int = LEAST_TEST,
-    weigh: Weighting = "devices",
-    new_device: Literal["left_out", "shared"] = "shared",
-    left_out_rows: Literal["best", "all"] = "best",
-    workers: Count | None = None,
-    every: Count | None = None,
-    progress: bool | None = None,
-    accelerator: Accelerator = "none",
-    together: Count = 1,
-    metrics: Mapping[str, OwnMetric] | None = None,
-    score_training: bool = False,
-) -> Comparison:
+    methods: Iterable[MethodConfig], fed: DividedDataset | Federation, seeds: Iterable[int] = (0,), *,
+    claims: Iterable[Claim | str] = (), valid: Iterable[Gate] = (), ceiling: Ceiling = "auto", converged: bool = False,
+    metric: MetricName | Literal["auto"] | None = None, positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None, min_effect: float = MIN_EFFECT,
+    least_test: int = LEAST_TEST, weigh: Weighting = "devices", new_device: Literal["left_out", "shared"] = "shared",
+    left_out_rows: Literal["best", "all"] = "best", workers: Count | None = None, every: Count | None = None,
+    progress: bool | None = None, accelerator: Accelerator = "none", together: Count = 1,
+    metrics: Mapping[str, OwnMetric] | None = None, score_training: bool = False,
+) -> Comparison:  # fmt: skip
     """Run several methods with each seed; see :func:`run`.
 
     Args:
@@ -277,25 +251,43 @@ def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:
             )
     if not isinstance(fed, DividedDataset | Federation):
         raise InputError(f"{where}.fed: {describe(fed)} is not a federation; make one with federate(data, ...)")
+    if isinstance(fed, Federation):
+        require_labels(fed)
     for config in methods:
         config.require_task(task_name(fed))
 
 
+def require_labels(fed: Federation) -> None:
+    """Refuse labels of a federation of one's own that its nets cannot learn, or that one part has otherwise."""
+    parts = {f"device {name}, {part}": getattr(of.data, part)
+             for name, of in fed.devices.items() for part in ("train", "val", "test")}  # fmt: skip
+    for where, data in (parts | {"test": fed.test}).items():
+        if not isinstance(y := data.y, torch.Tensor) or not isinstance(data.x, torch.Tensor):
+            raise InputError(f"Federation: x and y of {where}: must be tensors, torch.as_tensor(...)")
+        kind, count = LABEL_KINDS[task_name(fed)], fed.classes
+        wanted, low = f"whole numbers from 0 to {count - 1}", 0.0
+        shape: tuple[int, ...] = ()
+        if kind is SEQUENCES:
+            shape, low = data.x.shape[1:2], NO_LABEL
+            wanted = f"{wanted}, or {NO_LABEL}, for each step"
+        elif kind.standardised:
+            wanted, low = "finite numbers if classes = 1; for classes y.long()", -math.inf
+        elif kind is MULTILABEL:
+            shape, wanted = (count,), f"0 or 1 for each of {count} labels"
+        kinds = (torch.float32, torch.float64) if y.is_floating_point() else (torch.int64,)
+        good = y.dtype in kinds and label_kind_of(y) is kind and y.shape == (len(data.x), *shape)
+        good = good and (count == 1 or not kind.standardised) and bool(((y >= low) & y.isfinite()).all())
+        top = math.inf if kind.standardised else 1 if kind is MULTILABEL else count - 1
+        if len(y) and not (good and bool((y <= top).all()) and (kind is not MULTILABEL or not (y % 1).any())):
+            raise InputError(f"Federation: y {[*y.shape]} {y.dtype} of {where}: must be {wanted}, one for each x")
+
+
 def run_all(
-    methods: Sequence[MethodConfig],
-    fed: DividedDataset | Federation,
-    seeds: Iterable[int],
-    workers: int | None,
-    every: int | None,
-    progress: bool | None,
-    extra: Extra | None = None,
-    left_out: dict[str, str] | None = None,
-    accelerator: Accelerator = "none",
-    together: int = 1,
-    state: State | None = None,
-    where: str = "run",
+    methods: Sequence[MethodConfig], fed: DividedDataset | Federation, seeds: Iterable[int], workers: int | None,
+    every: int | None, progress: bool | None, extra: Extra | None = None, left_out: dict[str, str] | None = None,
+    accelerator: Accelerator = "none", together: int = 1, state: State | None = None, where: str = "run",
     optional: Collection[str] = (),
-) -> tuple[Result, ...]:
+) -> tuple[Result, ...]:  # fmt: skip
     """Run all methods with each seed.
 
     extra: what models are measured by beside what they always are. left_out: gets the labels of the methods that
@@ -358,15 +350,9 @@ def planned(
 
 
 def _run_one(
-    config: MethodConfig,
-    fed: DividedDataset | Federation,
-    seed: int,
-    execute: Execute,
-    every: int,
-    progress: bool,
-    extra: Extra | None = None,
-    state: State | None = None,
-) -> Result:
+    config: MethodConfig, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool,
+    extra: Extra | None = None, state: State | None = None,
+) -> Result:  # fmt: skip
     federation = _measured_by(federation_of(fed, seed), fed, extra)
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes, federation.task)
@@ -397,13 +383,9 @@ def _measured_by(federation: Federation, fed: DividedDataset | Federation, extra
 
 
 def _leave_out(
-    results: Sequence[Result],
-    controls: frozenset[str],
-    decides: Criterion,
-    which: Literal["best", "all"],
-    extra: Extra | None,
-    execute: Execute,
-) -> tuple[Result, ...]:
+    results: Sequence[Result], controls: frozenset[str], decides: Criterion, which: Literal["best", "all"],
+    extra: Extra | None, execute: Execute,
+) -> tuple[Result, ...]:  # fmt: skip
     """Return the results with the scores on each device that some rows reach without it."""
 
     def without(result: Result, device: str) -> tuple[Federation, Data]:

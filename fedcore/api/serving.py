@@ -163,6 +163,8 @@ class ServedModels:
     def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
         """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
         column = self.device_column(rows)
+        if column is not None and [*rows].count(column) > 1:
+            raise InputError(f"column {column!r} is there twice; it names each row's device")
         return None if column is None else column_texts(rows, column, self.schema.spelling)  # type: ignore[arg-type]
 
     def device_column(self, rows: Any) -> str | None:

@@ -122,9 +122,12 @@ def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
         try_metric(name, function, answers, y)
         value = function(*(tensor.to("cpu", copy=True) for tensor in (answers, y)))
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"metrics.{name}: must return a number, returned {type(value).__name__}") from None
+        if "complex" not in str(getattr(value, "dtype", "")):
+            return float(value)
+        why = ""
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        why = ", too large for float64" * isinstance(error, OverflowError)
+    raise InputError(f"metrics.{name}: must return a number, returned {type(value).__name__}{why}")
 
 
 def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -> dict[str, float]:

@@ -12,7 +12,6 @@ chi squared for texts and classes, by Fisher's exact test for missing cells. The
 its mean is then about (bins - 1) / rows.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -264,29 +263,16 @@ def kolmogorov_smirnov(counts: Counts) -> tuple[float, float]:
 
     p above ALPHA, which no test can take for a move, is a lower bound.
     """
+    from scipy import special
+
     rows = counts.new.sum()
     distance = float(np.abs(np.cumsum(counts.old) - np.cumsum(counts.new) / rows).max())
     size = max(round(rows * counts.size / (rows + counts.size)), 1)
-    if (least := one_sided(distance, size)) > ALPHA:
+    if (least := float(special.smirnov(size, distance))) > ALPHA:
         return distance, least
     from scipy import stats  # takes as long as all else that a prediction does with rows in which nothing has moved
 
     return distance, float(stats.kstwo.sf(distance, size))
-
-
-def one_sided(distance: float, size: int) -> float:
-    """Return how often so many rows are, somewhere, so far above their distribution (Birnbaum and Tingey 1951, (3.0)).
-
-    P = d sum_j C(n, j) (d + j / n)^(j - 1) (1 - d - j / n)^(n - j),    j: from 0, while j / n < 1 - d
-    """
-    if distance <= 0:
-        return 1.0
-    j = np.arange(math.ceil(size * (1 - distance)))
-    point = distance + j / size
-    j, point = j[point < 1], point[point < 1]
-    return min(
-        1.0, float((distance * np.exp(_ways(size, j) + (j - 1) * np.log(point) + (size - j) * np.log1p(-point))).sum())
-    )
 
 
 def _ways(of: int, chosen: NDArray[Any]) -> Floats:

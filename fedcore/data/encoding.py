@@ -118,10 +118,9 @@ def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool 
     wanted = {"", *(text.strip().lower() for text in missing_values)}
     if is_bool_dtype(column.dtype):
         return {}
-    if is_numeric_dtype(column.dtype):
-        amounts = [(text, pd.to_numeric(text, errors="coerce")) for text in sorted(wanted)]
-        counts = {text: int((column == number).sum()) for text, number in amounts if pd.notna(number)}
-        return {text: count for text, count in counts.items() if count}
+    by_text = {text: cells for text in sorted(wanted) if (cells := _stands_for(column, [text])) is not None}
+    if by_text:
+        return {text: int(cells.sum()) for text, cells in by_text.items() if cells.any()}
     if not (is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype)):
         return {}
     counts = {text: int(n) for text, n in column.value_counts().items() if isinstance(text, str) and n}
@@ -130,14 +129,25 @@ def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool 
     return {text: n for text, n in markers.items() if not named or text.strip().lower() != "none" or text == "None"}
 
 
+def _stands_for(column: pd.Series, texts: Iterable[str]) -> pd.Series | None:
+    """Tell of each cell of numbers whether a text stands for it, of float32 for the nearest number; None: of texts."""
+    found = {text: number for text in texts if pd.notna(number := pd.to_numeric(text, errors="coerce"))}
+    if column.dtype == object and all(isinstance(cell, Decimal) for cell in column.dropna()):
+        return column.isin([*map(Decimal, found)])
+    if column.dtype in ("float16", "float32"):
+        with np.errstate(over="ignore"):
+            return column.astype("float64").isin([*np.array([*found.values()], column.dtype).astype(float)])
+    return column.isin([*found.values()]) if is_numeric_dtype(column.dtype) else None
+
+
 def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFrame:
     """Return a frame whose markers of missing values are missing cells. markers: by column, from `find_markers`."""
     changed = {}
     for name, texts in markers.items():
         if columns := list(texts):
             column = rows[name]
-            numeric = is_numeric_dtype(column.dtype)
-            changed[name] = column.mask(column.isin(list(map(float, columns)) if numeric else columns))
+            numeric = _stands_for(column, columns)
+            changed[name] = column.mask(column.isin(columns) if numeric is None else numeric)
     return rows.assign(**changed) if changed else rows
 
 
@@ -195,7 +205,7 @@ def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
 
 def numbers(column: pd.Series) -> NDArray[np.float64]:
     """Return a column as numbers, nan for cells that are not numbers, inf for those too large for float32."""
-    if not is_numeric_dtype(column.dtype):
+    if not is_numeric_dtype(column.dtype) or column.dtype.kind == "c":
         column = pd.to_numeric(column.astype("string"), errors="coerce")
     values = column.to_numpy(np.float64, na_value=np.nan)
     return np.where(np.abs(values) > np.finfo(np.float32).max, np.inf, values)
@@ -206,7 +216,8 @@ def column_texts(
 ) -> NDArray[np.str_]:
     """Return a column of names as strings, see :func:`name_of`, "" where a cell is missing."""
     codes, categories = pd.factorize(rows[name])
-    floats = np.asarray(categories)  # of float32 .1, not 0.10000000149
+    half = "float16" if rows[name].dtype == "float16" else None  # which pandas widens
+    floats = np.asarray(categories, half)  # of float32 .1, not 0.10000000149
     values = floats if spelling != "inferred" and floats.dtype.kind == "f" else categories
     return np.array([*(name_of(v, spelling) for v in values), ""], dtype=np.str_)[codes]  # -1 is a missing cell
 
@@ -219,10 +230,11 @@ def name_of(value: Any, spelling: Spelling) -> str:
     cannot be seen does not count;
     "inferred": texts as they are.
     """
-    if isinstance(value, float if spelling == "inferred" else float | np.floating) and value.is_integer():
-        return str(int(value))
+    inferred = spelling == "inferred"
+    if isinstance(value, float if inferred else float | np.floating) and value.is_integer():
+        return str(int(value)) if inferred or abs(value) < 1e16 else str(float(value))  # as in a CSV
     name = str(value)
-    if spelling == "inferred" or not isinstance(value, str | Decimal | datetime):
+    if inferred or not isinstance(value, str | Decimal | datetime):
         return name
     name = name.removesuffix(" 00:00:00")
     if spelling == "joined":
@@ -262,7 +274,7 @@ def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputErr
 
 def row_number(rows: pd.DataFrame, row: int) -> int:
     """Return the number by which messages call a row, from 1: the file's own if rows were left out, see ROW."""
-    return int(rows.index[row]) if rows.index.name == ROW else row + 1
+    return int(rows.index[row]) if rows.index.name == ROW and rows.index.dtype.kind == "i" else row + 1
 
 
 def _check_text(rows: pd.DataFrame, column: Column) -> None:

@@ -9,6 +9,7 @@ An example of Sent140 is a post, [number, date, query, user, text], its label 0,
 """
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
@@ -53,7 +54,7 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
     """
     path = Path(path)
     folders = ("train", "test") if (path / "train").is_dir() else ("all_data",)
-    x, y, users, split = [], [], [], []
+    x, y, users, split, seen = [], [], [], [], dict[tuple[str, str], str]()
     form: Form | None = None
     for folder in folders:
         files = sorted((path / folder).glob("*.json"))
@@ -62,6 +63,9 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
         for file in files:
             of_file, form = read_users(file, form)
             for user, (examples, labels) in of_file.items():
+                if (user, folder) in seen:
+                    raise InputError(f"data.path = {file}: user {user!r} stands in {seen[user, folder]}, too")
+                seen[user, folder] = file.name
                 x.append(examples)
                 y.append(labels)
                 users += [user] * len(labels)
@@ -81,7 +85,9 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
         text, last = letters.train.x, letters.train.y  # each letter's label is the one that follows it
         return replace(letters, train=Data(text, torch.cat([text[:, 1:].long(), last[:, None]], 1)))
     if form.holds == "posts":
-        return _posts(inputs, labels, device, marks)
+        training = inputs if marks is None else inputs[np.array(marks) == "train"]  # words of test posts are unknown
+        words = to_numbers(list(inputs), vocabulary_of(training))
+        return Dataset(Data(words, torch.from_numpy(labels)), None, ("negative", "positive"), device, marks)
     if form.size == SIDE * SIDE:
         images = torch.from_numpy(inputs).reshape(-1, 1, SIDE, SIDE)
         return scale(Dataset(Data(images, torch.from_numpy(labels)), None, CLASSES, device, marks), scaling)
@@ -107,15 +113,6 @@ def _letters(
     return Dataset(data, None, letters, device, marks, may_lack=True)
 
 
-def _posts(
-    texts: NDArray[Any], labels: NDArray[np.int64], device: tuple[str, ...], marks: tuple[str, ...] | None
-) -> Dataset:
-    """Return posts as numbers of words; those of test posts have no part in the vocabulary."""
-    training = texts if marks is None else texts[np.array(marks) == "train"]
-    data = Data(to_numbers(list(texts), vocabulary_of(training)), torch.from_numpy(labels))
-    return Dataset(data, None, ("negative", "positive"), device, marks)
-
-
 class Form(NamedTuple):
     """What all examples are; size: letters, numbers or fields of each."""
 
@@ -135,7 +132,7 @@ def form_of(example: Any) -> Form:
 def read_users(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
     """Return each user's examples in one file, and their form. form: that of other files."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes(), object_pairs_hook=_once)
         users, data_of = content["users"], content["user_data"]
         if sorted(users) != sorted(data_of):
             raise ValueError("its users are not those of user_data")
@@ -149,6 +146,14 @@ def read_users(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else one_line(error)
         raise InputError(f"data.path = {file}: cannot be read ({why}); {READS}, as LEAF writes them") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of JSON's pairs. Raises ValueError for a name that stands twice."""
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"{name!r} stands twice")
+    return dict(pairs)
 
 
 def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -10,6 +10,7 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,9 @@ def read(
     """
     file = Path(file)
     if not file.is_file():
-        raise InputError(f"data.path = {file}: no such file; give a {_suffixes()} file or a folder of them")
+        raise InputError(f"data.path = {file}: no such file; give a {SUFFIXES} file or a folder of them")
     if file.suffix.lower() not in READERS:
-        raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only {_suffixes()}")
+        raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only {SUFFIXES}")
     try:
         rows = READERS[file.suffix.lower()](file, missing_values, label, () if spelling == "inferred" else names)
     except InputError:
@@ -109,13 +110,15 @@ def spell(rows: RawTable, names: Collection[str | None], spelling: Spelling) -> 
 
 
 def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]) -> RawTable:
-    """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
+    """Read a CSV file. Refuses rows of another length than the header; pandas would shift, cut or fill them."""
     options = _options(file)
     encoding, separator = options["encoding"], options["sep"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         refuse_twice(pd.read_csv(file, **options, header=None, nrows=1, dtype="str").iloc[0].tolist())
         frame = pd.read_csv(file, **options)
+        if frame.iloc[:, -1].isin(["", None]).any():
+            refuse_short(file, encoding, separator)
         others = frame.drop(columns=[name for name in frame if name in names and name != label])
         comma = separator != "," and has_decimal_commas(file, others, missing_values)
         markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
@@ -173,6 +176,16 @@ def refuse_twice(header: Sequence[str]) -> None:
         raise ValueError(f"{len(header)} columns, two of them named {min(twice)!r}")
 
 
+def refuse_short(file: Path, encoding: str, separator: str) -> None:
+    """Refuse a row with fewer cells than the header, which may be cut off; pandas would fill it."""
+    with file.open(encoding=encoding, newline="") as opened, suppress(csv.Error):  # a cell may be too long for it
+        rows = csv.reader(opened, delimiter=separator, skipinitialspace=True)
+        width = len(next(filter(None, rows)))
+        for row in rows:
+            if len(row) < width and any(row):
+                raise ValueError(f"line {rows.line_num} has {len(row)} of {width} cells; write empty ones, too")
+
+
 def read_parquet(
     file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]
 ) -> RawTable:
@@ -211,6 +224,7 @@ def _whole(kind: Any) -> Any:
 READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | None]], RawTable]] = {
     ".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet,
 }  # fmt: skip
+SUFFIXES = " or ".join((", ".join([*READERS][:-1]), [*READERS][-1]))
 
 
 def find_encoding(file: Path) -> str:
@@ -304,7 +318,3 @@ def _written(texts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]
     """Return the markers that are written, not the empty cells."""
     written = {name: {text: count for text, count in counts.items() if text.strip()} for name, counts in texts.items()}
     return {name: counts for name, counts in written.items() if counts}
-
-
-def _suffixes() -> str:
-    return " or ".join((", ".join([*READERS][:-1]), [*READERS][-1]))

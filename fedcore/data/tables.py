@@ -130,6 +130,10 @@ def table(
             frames, line = drop_missing(frames, gaps, what, rows, sources, device)
             dropped.append(line)
     special = [name for name in (*targets, device, split, id) if name is not None]
+    unread = {name: why for raw in rows.values() for name, why in raw.unread.items()}
+    for name in [*special, *(features or ())]:
+        if name in unread:
+            raise InputError(f"data.path = {path}: column {name!r} is not read: {unread[name]}")
     asked = names(frames, special, features, ignore, categorical)
 
     def all_rows(name: str) -> NDArray[np.str_]:
@@ -155,7 +159,6 @@ def table(
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
     columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
-    unread = {name: why for raw in rows.values() for name, why in raw.unread.items()}
     left_out |= {name: why for name, why in sorted(unread.items()) if name not in {*special, *ignore}}
     x, keep = learnt_cells(frames, columns, missing)
     labels = labels[keep]
@@ -180,26 +183,17 @@ def table(
         missing_values=markers, task=found_task, spelling=spelling,
     )  # fmt: skip
     in_use = (*of_label, *schema.names)
+    notes = (
+        *form_notes(rows), *describe(sources),
+        *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []), *dropped,
+        *marker_notes(rows, schema), *task_note(targets, labels, found_task),
+        *spelling_notes(rows, sources, in_use, join_names), *number_notes(rows, columns, left_out),
+    )  # fmt: skip
     return Dataset(
-        train=Data(x, torch.from_numpy(y)),
-        test=None,
-        classes=classes,
-        device=None if owners is None else tuple(owners[keep].tolist()),
-        split=None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
-        schema=schema,
-        notes=(
-            *form_notes(rows),
-            *describe(sources),
-            *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []),
-            *dropped,
-            *marker_notes(rows, schema),
-            *task_note(targets, labels, found_task),
-            *spelling_notes(rows, sources, in_use, join_names),
-            *number_notes(rows, columns, left_out),
-        ),
-        ids=named_rows,
-        earlier=earlier_names(rows, frames, in_use, keep),
-    )
+        Data(x, torch.from_numpy(y)), None, classes, None if owners is None else tuple(owners[keep].tolist()),
+        None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
+        schema=schema, notes=notes, ids=named_rows, earlier=earlier_names(rows, frames, in_use, keep),
+    )  # fmt: skip
 
 
 def read_sources(
@@ -208,7 +202,12 @@ def read_sources(
 ) -> tuple[list[Source], dict[Path, RawTable], dict[Path, pd.DataFrame]]:  # fmt: skip
     """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
     sources = find_sources(path, " or ".join(READERS))
-    _check_columns(path, sources, device, split)
+    if device is not None and sources[0].device is not None:
+        raise InputError(
+            f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
+        )
+    if split is not None and sources[0].part is not None:
+        raise InputError(f"data.split = {split!r}: the names of the files in data.path = {path} say it; leave one out")
     if excluded and sources[0].device is not None:
         check_exclude(excluded, in_order({str(source.device) for source in sources}))
         sources = [source for source in sources if source.device not in excluded]
@@ -315,16 +314,6 @@ def label_columns(label: str | Sequence[str], task: str) -> tuple[str, ...]:
     if not isinstance(label, str) and task in ("classification", "regression"):
         raise InputError(f"data.label = {[*columns]}: several labels need data.task = multilabel, not {task}")
     return columns
-
-
-def _check_columns(path: Path, sources: Sequence[Source], device: str | None, split: str | None) -> None:
-    """Refuse a column for what the names of the files say already."""
-    if device is not None and sources[0].device is not None:
-        raise InputError(
-            f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
-        )
-    if split is not None and sources[0].part is not None:
-        raise InputError(f"data.split = {split!r}: the names of the files in data.path = {path} say it; leave one out")
 
 
 def no_column(file: Path, name: str, frame: pd.DataFrame) -> InputError:

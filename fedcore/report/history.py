@@ -27,20 +27,20 @@ WIDTH = 80
 def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
-    for (study, size, setting, dataset, metric, label), lines_of_row in series(lines).items():
+    for (study, size, setting, dataset, metric, label, rule), lines_of_row in series(lines).items():
         where = in_words(study, setting, f"{dataset}, {size}")
-        of_label = f" of {label!r}" if label else ""
+        of_label = (f" of {label!r}" if label else "") + (f", {rule}" if rule else "")
         console.print(one_line(f"{where}, {METRICS[metric].words}{of_label}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
         console.print()
 
 
 def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
-    """Return the lines that can be compared: those of one study, size, setting, data, metric and its label."""
+    """Return the lines that can be compared: those of one study, size, setting, data, metric, its label and rule."""
     by_row: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         key = tuple(str(line[name]) for name in ("study", "size", "setting", "dataset", "metric"))
-        key += (line.get("positive") or "",)
+        key += (line.get("positive") or "", line.get("rule") or "")
         by_row.setdefault(key, []).append(line)
     return by_row
 

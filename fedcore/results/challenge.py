@@ -99,7 +99,7 @@ def difference(rows: Paired, without: int | None, criterion: Criterion, scoring:
         metrics(answers[chosen], rows.y[chosen], scoring)[criterion.metric.column]
         for answers in (rows.challenger, rows.champion)
     )
-    return criterion.metric.sign * (candidate - champion)
+    return 0.0 if math.isclose(candidate, champion) else criterion.metric.sign * (candidate - champion)
 
 
 def verdict(gain: Gain | None, criterion: Criterion) -> tuple[bool, str]:

@@ -71,6 +71,11 @@ class Criterion:
         if not self.min_effect > 0 or (self.metric.per == 100 and self.min_effect >= 1):
             raise InputError(f"run.min_effect = {self.min_effect!r}: must be a fraction, above 0 and below 1")
 
+    def rule(self, costs: Mapping[str, Any]) -> str:
+        """Return the settings beside the metric that decide, where they are not the usual ones."""
+        s: Any = ("weigh", self.weigh, "devices"), ("least_test", self.least_test or 20, 20), ("costs", costs, {})
+        return ", ".join(f"{key} = {value}" for key, value, usual in s if value != usual)
+
     def of_table(self, table: pd.DataFrame) -> Criterion:
         """Return the criterion of one setting's table: its metric, if that depends on the data.
 

@@ -96,6 +96,7 @@ def test_training_examples_are_scored_if_asked_for(fed: Any):
         ({"mine": 3}, "'mine' must be a name with a function"),
         ([len], "must be functions by name"),
         ({"mine": lambda p, y: "much"}, "metrics.mine: must return a number, returned str"),
+        ({"mine": lambda p, y: 10**400}, "metrics.mine: must return a number, returned int, too large for float64"),
     ],
 )
 def test_what_is_no_metric_is_refused(fed: Any, metrics: Any, says: str):

@@ -52,16 +52,8 @@ def read(root: Path, **settings: object) -> Dataset:
 def magnitude(window: np.ndarray) -> list[float]:
     """|X_d| of eq. (7), d = 0..S/2 - 1, term by term."""
     size = len(window)
-    return [
-        abs(
-            sum(
-                x * complex(math.cos(a), -math.sin(a))
-                for s, x in enumerate(window)
-                for a in [2 * math.pi * d * s / size]
-            )
-        )
-        for d in range(size // 2)
-    ]
+    angles = [[2 * math.pi * d * s / size for s in range(size)] for d in range(size // 2)]
+    return [abs(sum(x * complex(math.cos(a), -math.sin(a)) for x, a in zip(window, of, strict=True))) for of in angles]
 
 
 def at(dataset: Dataset, device: str, kind: str) -> torch.Tensor:

@@ -24,13 +24,11 @@ def content(name: str) -> dict[str, tuple[np.ndarray, dict[str, list[int]]]]:
     """What each file of a set holds, 4 images: pixels (4, 3072) and labels."""
     rng = np.random.default_rng(0)
     source, kinds = SETS[name]
-    return {
-        file: (
-            rng.integers(0, 256, (4, 3072), dtype=np.uint8),
-            {kind: rng.integers(0, classes, 4).tolist() for kind, classes in kinds.items()},
-        )
-        for file in source.files
-    }
+
+    def labels() -> dict[str, list[int]]:
+        return {kind: rng.integers(0, classes, 4).tolist() for kind, classes in kinds.items()}
+
+    return {file: (rng.integers(0, 256, (4, 3072), dtype=np.uint8), labels()) for file in source.files}
 
 
 def python2(x: np.ndarray, labels: dict[str, list[int]]) -> bytes:

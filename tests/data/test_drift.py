@@ -70,11 +70,6 @@ def test_the_distance_is_that_of_scipy_on_the_bins(shift: int):
     assert p == pytest.approx(expected.pvalue) if expected.pvalue < drift.ALPHA else drift.ALPHA < p <= expected.pvalue
 
 
-@pytest.mark.parametrize(("distance", "size"), [(0.3, 1), (0.3, 7), (0.1, 50), (0.02, 3_000), (1.0, 4), (0.0, 9)])
-def test_one_side_of_the_distance_is_that_of_scipy(distance: float, size: int):
-    assert drift.one_sided(distance, size) == pytest.approx(stats.ksone.sf(distance, size), rel=1e-6, abs=1e-12)
-
-
 @pytest.mark.slow
 def test_the_tests_of_counts_are_those_of_scipy():
     """Rare and empty cells, and rows of different sizes; fractions of rows for chi squared."""

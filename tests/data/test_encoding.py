@@ -138,6 +138,8 @@ WRONG: dict[str, tuple[Callable[[pd.DataFrame], object], str | None, str]] = {
     "two for a boolean": (lambda f: f.assign(open=2), None, "column 'open', row 1: '2' is not True or False"),
     "a word for a boolean": (lambda f: f.assign(open="maybe"), None, "column 'open', row 1: 'maybe'"),
     "an unknown device": (lambda f: f, "east", "device = 'east': no such device; the model knows: north, south, west"),
+    "an imaginary part": (lambda f: f.assign(flow=2j), None, "column 'flow', row 1: '2j' is not a finite number"),
+    "an index of texts": (lambda f: f.assign(flow="a").rename(str).rename_axis("row"), None, "'flow', row 1: 'a'"),
     "an array": (lambda f: f[["heat"]].to_numpy(), None, "ndarray has no column names"),
 }
 

@@ -43,18 +43,13 @@ LEAF_REFUSED = {
     "other users": ('{"users": ["a"], "user_data": {"b": {"x": [], "y": []}}}', "not those of user_data"),
     "no pixels": ('{"users": ["a"], "user_data": {"a": {"y": [1]}}}', "no 'x'"),
     "a number for images": ('{"users": ["a"], "user_data": {"a": {"x": 1, "y": [1]}}}', "cannot be read"),
-    "a text with a number": (
-        '{"users": ["a"], "user_data": {"a": {"x": ["hello"], "y": [1]}}}',
-        "user 'a' has a label that is not one letter",
-    ),
+    "a text with a number": ('{"users": ["a"], "user_data": {"a": {"x": ["hi"], "y": [1]}}}', "that is not one letter"),
+    "a user twice": ('{"users": ["a"], "user_data": {"a": {"x": [], "y": []}, "a": {}}}', "'a' stands twice"),
     "texts of unequal length": (
         '{"users": ["a"], "user_data": {"a": {"x": ["hello", "you"], "y": ["a", "b"]}}}',
-        "user 'a' has an example that is no text of 5 letters",
+        "no text of 5 letters",
     ),
-    "a text among numbers": (
-        '{"users": ["a"], "user_data": {"a": {"x": [[1, 2], "hi"], "y": [1, 2]}}}',
-        "user 'a' has a text for an example",
-    ),
+    "a text among numbers": ('{"users": ["a"], "user_data": {"a": {"x": [[1], "hi"], "y": [1, 2]}}}', "has a text for"),
     "texts in a list": ('{"users": ["a"], "user_data": {"a": {"x": [["1", "to"]], "y": [1]}}}', "could not convert"),
 }
 
@@ -82,6 +77,12 @@ def test_leaf_refused(tmp_path, case):
 def test_leaf_examples_refused(tmp_path, x, y, why):
     leaf_file(tmp_path / "all_data" / "a.json", {"good": (drawn(0.5), [1]), "u": (x, y)})
     assert why in refusal("leaf", path=tmp_path)
+
+
+def test_a_leaf_user_in_two_files_is_refused(tmp_path):
+    for name in ("a.json", "b.json"):
+        leaf_file(tmp_path / "all_data" / name, {"u": (drawn(0.5), [1])})
+    assert "b.json: user 'u' stands in a.json, too" in refusal("leaf", path=tmp_path)
 
 
 def test_leaf_texts_of_shakespeare(tmp_path):

@@ -221,10 +221,8 @@ def test_emnist_names_of_classes(tmp_path):
         "byclass": "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
         "bymerge": "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt",
         "balanced": "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt",
-        "letters": "abcdefghijklmnopqrstuvwxyz",
-        "digits": "0123456789",
-        "mnist": "0123456789",
-    }
+        "letters": "abcdefghijklmnopqrstuvwxyz", "digits": "0123456789", "mnist": "0123456789",
+    }  # fmt: skip
     assert {name: "".join(classes) for name, classes in SUBSETS.items()} == torchvision
     assert load("emnist", root=emnist(tmp_path, "byclass", 62), download=False).classes[10] == "A"
 

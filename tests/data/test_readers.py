@@ -1,5 +1,6 @@
 """Files of rows as people have them: separators, encodings, decimal commas."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -139,3 +140,10 @@ def test_a_number_that_is_a_marker_is_missing_in_any_column(tmp_path, other, mar
     rows = readers.read(file, ["?", "NA", "-999"], "b", names)
     assert rows.frame["a"].isna().tolist() == [True, True, other != "5", False]
     assert rows.markers["a"]["-999"] == 2
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "decimal"])
+def test_a_number_that_is_a_marker_is_missing_in_parquet(tmp_path: Path, kind: str):
+    cells = [Decimal("-99.9"), Decimal("1.5")] if kind == "decimal" else np.array([-99.9, 1.5], kind)
+    pd.DataFrame({"a": cells}).to_parquet(tmp_path / "t.parquet")
+    assert read(tmp_path / "t.parquet", ["-99.9"]).frame["a"].isna().tolist() == [True, False]

@@ -86,6 +86,7 @@ REFUSED = {
     # name: (content of t.csv, settings, what the line must say)
     "missing label column": ("a,y\n1,0\n2,1\n", {"label": "z"}, ["no column 'z'", "a, y"]),
     "a misspelt label": ("a,state\n1,0\n2,1\n", {"label": "stat"}, ["no column 'stat'", "did you mean", "state"]),
+    "a row that is cut off": ("y,a\n0,1\n1,\n1\n", {"missing": "median"}, ["line 4 has 1 of 2 cells"]),
     "missing feature column": ("a,y\n1,0\n2,1\n", {"features": ["a", "c"]}, ["no column 'c'"]),
     "missing device column": ("a,y\n1,0\n2,1\n", {"device": "d"}, ["no column 'd'"]),
     "nan in a feature": (

@@ -48,6 +48,8 @@ def test_devices_with_zeros_in_front_stay_apart(tmp_path: Path):
         (pd.to_datetime(["2024-01-01", "2024-01-02"]), {"2024-01-01", "2024-01-02"}),
         (pd.to_datetime(["2024-01-01 00:00", "2024-01-02 03:00"]), {"2024-01-01", "2024-01-02 03:00:00"}),
         ([Decimal("1.00"), Decimal("2.50")], {"1", "2.50"}),
+        (np.array([0.1, 0.2], "float16"), {"0.1", "0.2"}),
+        ([1e16, 2.0], {"1e+16", "2"}),
     ],
 )
 def test_dates_and_decimals_are_one_name_in_every_file(tmp_path: Path, cells: Any, names: set[str]):

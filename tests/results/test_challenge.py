@@ -68,12 +68,16 @@ def test_the_gain_changes_its_sign_with_the_models(name: str):
     criterion, scoring = Criterion(METRICS[name]), Scoring("roc_auc" if name == "roc_auc" else None)
     rng = np.random.default_rng(0)
     one, other = rng.random(100) < 0.9, rng.random(100) < 0.6
-    there = challenge({"a": paired(one, other)}, criterion, scoring)
-    back = challenge({"a": paired(other, one)}, criterion, scoring)
-    assert there is not None
-    assert back is not None
+    there, back = (challenge({"a": paired(*two)}, criterion, scoring) for two in ((one, other), (other, one)))
+    assert there is not None and back is not None  # noqa: PT018
     assert there.low > 0
     assert (there.mean, there.low, there.high) == pytest.approx((-back.mean, -back.high, -back.low))
+
+
+def test_a_difference_by_rounding_is_none():
+    one, other = (torch.full((20, 1), number, dtype=torch.float64) for number in (0.3, 0.1 + 0.2))
+    rows = Paired(one, other, one[:, 0] * 0, np.arange(20))
+    assert difference(rows, None, Criterion(METRICS["rmse"]), Scoring()) == 0
 
 
 def test_devices_with_few_rows_have_no_part():
@@ -102,6 +106,6 @@ def test_it_is_better_by_the_rule_of_the_answer(one: range, other: range, better
 
 
 def test_a_few_rows_say_nothing():
-    few = paired(np.full(19, True), np.full(19, False))
-    assert verdict(challenge({"a": few}, CRITERION), CRITERION) == (False, "too few test rows, fewer than 20")
+    few = {"a": paired(np.full(19, True), np.full(19, False))}
+    assert verdict(challenge(few, CRITERION), CRITERION) == (False, "too few test rows, fewer than 20")
     assert challenge({}, CRITERION) is None

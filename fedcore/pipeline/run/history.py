@@ -8,7 +8,8 @@ dataset, task                   the data's name, and that of the registered mode
 data, rows                      the digest of what was read, and its number of rows
 partition, devices              the digest of the partitions of all seeds, and the number of devices
 seeds                           of the run
-metric, positive                that decides, and the label that it is of; none in lines of earlier versions
+metric, positive, rule          that decides, and the label that it is of; weights, least_test and costs, if not the
+                                usual ones; none in lines of earlier versions
 action, method                  the answer, and the row that it recommends, if any
 value                           of that row, or else of the best one, in the metric's own unit
 gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
@@ -76,6 +77,7 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),
         "metric": (metric := answer.criterion.metric).name,
         "positive": answer.criterion.positive if metric.of_positive else None,
+        "rule": answer.criterion.rule(first.setting.scoring.get("costs") or {}),
         "action": str(advice.action), "method": answer.advised, "value": advice.value,
         "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,

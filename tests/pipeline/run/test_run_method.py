@@ -301,7 +301,7 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     steps = (SimpleNamespace(key="train", cached=False, wall=2.0), SimpleNamespace(key="read", cached=True, wall=50.0))
     made: Any = [
         SimpleNamespace(
-            setting=SimpleNamespace(study=study, name=setting, data_name="m", model_name="m-y"),
+            setting=SimpleNamespace(study=study, name=setting, data_name="m", model_name="m-y", scoring={}),
             size="small", seed=seed,
             prepared=SimpleNamespace(dataset=ref, partition=SimpleNamespace(digest=f"p{seed}")),
             fed=SimpleNamespace(devices={"a": 0, "b": 0}), steps=steps, config=f"c{seed}", digest=f"r{seed}",
