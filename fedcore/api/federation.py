@@ -240,10 +240,14 @@ def unscaled(data: Data) -> Data:
 
 
 def federate(
-    dataset: Dataset, partitioner: Partitioner | None = None, *,
-    net: Architecture | Sequence[Architecture] | None = None, scale: Literal["none", "device", "common"] = "none",
-    name: str = "data", **settings: Any,
-) -> DividedDataset:  # fmt: skip
+    dataset: Dataset,
+    partitioner: Partitioner | None = None,
+    *,
+    net: Architecture | Sequence[Architecture] | None = None,
+    scale: Literal["none", "device", "common"] = "none",
+    name: str = "data",
+    **settings: Any,
+) -> DividedDataset:
     """Describe a federation: the dataset is divided when a method runs, with the run's seed.
 
     Args:
@@ -354,9 +358,12 @@ TRAINING_AND_LABEL = {
 
 
 def method(
-    which: str | Callable[..., Method], *, training: Training | Mapping[str, Any] | None = None,
-    label: str | None = None, **settings: Any,
-) -> MethodConfig:  # fmt: skip
+    which: str | Callable[..., Method],
+    *,
+    training: Training | Mapping[str, Any] | None = None,
+    label: str | None = None,
+    **settings: Any,
+) -> MethodConfig:
     """Describe a method with its settings.
 
     Args:

@@ -66,11 +66,19 @@ Accelerator: TypeAlias = Literal["none", "auto", "cuda"]
 
 
 def run(
-    method: MethodConfig, fed: DividedDataset | Federation, seed: int = 0, *, workers: Count | None = None,
-    every: Count | None = None, progress: bool | None = None, state: State | None = None,
-    accelerator: Accelerator = "none", together: Count = 1, metrics: Mapping[str, OwnMetric] | None = None,
+    method: MethodConfig,
+    fed: DividedDataset | Federation,
+    seed: int = 0,
+    *,
+    workers: Count | None = None,
+    every: Count | None = None,
+    progress: bool | None = None,
+    state: State | None = None,
+    accelerator: Accelerator = "none",
+    together: Count = 1,
+    metrics: Mapping[str, OwnMetric] | None = None,
     score_training: bool = False,
-) -> Result:  # fmt: skip
+) -> Result:
     """Run a method on a federation, which is divided with the same seed.
 
     Args:
@@ -102,9 +110,13 @@ def run(
 
 
 def final_fit(
-    method: MethodConfig, fed: DividedDataset | Federation, seed: int = 0, *, workers: Count | None = None,
+    method: MethodConfig,
+    fed: DividedDataset | Federation,
+    seed: int = 0,
+    *,
+    workers: Count | None = None,
     progress: bool | None = None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Run a method once more for models to deploy: each device trains on all its labelled examples.
 
     Those are its train, val and test examples, and those of the shared test set that come from it, see
@@ -140,15 +152,30 @@ def _whole(fed: Federation, held_out: Collection[str]) -> Federation:
 
 
 def compare(
-    methods: Iterable[MethodConfig], fed: DividedDataset | Federation, seeds: Iterable[int] = (0,), *,
-    claims: Iterable[Claim | str] = (), valid: Iterable[Gate] = (), ceiling: Ceiling = "auto", converged: bool = False,
-    metric: MetricName | Literal["auto"] | None = None, positive: str | None = None,
-    costs: Mapping[str, Mapping[str, float]] | None = None, min_effect: float = MIN_EFFECT,
-    least_test: int = LEAST_TEST, weigh: Weighting = "devices", new_device: Literal["left_out", "shared"] = "shared",
-    left_out_rows: Literal["best", "all"] = "best", workers: Count | None = None, every: Count | None = None,
-    progress: bool | None = None, accelerator: Accelerator = "none", together: Count = 1,
-    metrics: Mapping[str, OwnMetric] | None = None, score_training: bool = False,
-) -> Comparison:  # fmt: skip
+    methods: Iterable[MethodConfig],
+    fed: DividedDataset | Federation,
+    seeds: Iterable[int] = (0,),
+    *,
+    claims: Iterable[Claim | str] = (),
+    valid: Iterable[Gate] = (),
+    ceiling: Ceiling = "auto",
+    converged: bool = False,
+    metric: MetricName | Literal["auto"] | None = None,
+    positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
+    min_effect: float = MIN_EFFECT,
+    least_test: int = LEAST_TEST,
+    weigh: Weighting = "devices",
+    new_device: Literal["left_out", "shared"] = "shared",
+    left_out_rows: Literal["best", "all"] = "best",
+    workers: Count | None = None,
+    every: Count | None = None,
+    progress: bool | None = None,
+    accelerator: Accelerator = "none",
+    together: Count = 1,
+    metrics: Mapping[str, OwnMetric] | None = None,
+    score_training: bool = False,
+) -> Comparison:
     """Run several methods with each seed; see :func:`run`.
 
     Args:

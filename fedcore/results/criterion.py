@@ -73,8 +73,9 @@ class Criterion:
 
     def rule(self, costs: Mapping[str, Any]) -> str:
         """Return the settings beside the metric that decide, where they are not the usual ones."""
-        s: Any = ("weigh", self.weigh, "devices"), ("least_test", self.least_test or 20, 20), ("costs", costs, {})
-        return ", ".join(f"{key} = {value}" for key, value, usual in s if value != usual)
+        said = {"weigh": self.weigh, "least_test": self.least_test or LEAST_TEST, "costs": dict(costs)}
+        usual = {"weigh": "devices", "least_test": LEAST_TEST, "costs": {}}
+        return ", ".join(f"{key} = {value}" for key, value in said.items() if value != usual[key])
 
     def of_table(self, table: pd.DataFrame) -> Criterion:
         """Return the criterion of one setting's table: its metric, if that depends on the data.
