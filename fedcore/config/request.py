@@ -1,7 +1,5 @@
 """A run's request: which studies, methods and seeds, with which settings; from the command line or a deployment."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -42,55 +40,6 @@ StudyName = Annotated[str, _Choices(lambda studies: studies)]
 SizeName = Annotated[str, _Choices(lambda studies: (size for study in studies.values() for size in study["sizes"]))]
 
 
-class Request(BaseModel):
-    """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
-
-    Args:
-        studies, size, seeds: those of section run.
-        methods: labels of the study, or names of methods; all of the study's rows if empty.
-        changes: dotted keys of params.yaml and their values.
-        prepared: take data and partition from the pipeline's earlier stages, and write to its outputs, for `dvc repro`.
-        promote: make the model that the run proposes the champion, if it is better than the present one or there is
-            none (fedcore/pipeline/record/promotion.py).
-        final_fit: before its promotion, train that model's method once more on all labelled rows of the devices.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    studies: list[str] | None = None
-    size: str | None = None
-    seeds: Seeds | None = None
-    methods: list[str] = []
-    changes: dict[str, Any] = {}
-    prepared: bool = False
-    promote: bool = False
-    final_fit: bool = True
-    _loaded: dict[str, Dataset] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def of_flow(cls, **parameters: Any) -> Request:
-        """Return the request of a flow's parameters, with what only the command that calls the flow knows."""
-        return _COMMAND.get(cls()).model_copy(update=parameters)
-
-    def to_flow(self) -> dict[str, Any]:
-        """Return the parameters of a flow that this command calls next."""
-        _COMMAND.set(self)
-        return self.model_dump(exclude={"prepared"})
-
-    def words(self, job: Job, seeds: Iterable[int], row: str) -> tuple[str, ...]:
-        """Return the words of `fedcore run` that run a row of a job alone, with its seed and those that it needs."""
-        typed = {"study": job.study, "size": job.size, "seeds": sorted(seeds), "methods": [row], **self.changes}
-        return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
-
-    @property
-    def loaded(self) -> dict[str, Dataset]:
-        """What this command has read, by `Setting.source`; a run takes it out. Empty in a deployment."""
-        return self._loaded
-
-
-_COMMAND: ContextVar[Request] = ContextVar("_COMMAND")
-
-
 class Job(BaseModel):
     """One study and seed, on all of the study's settings.
 
@@ -118,6 +67,55 @@ class Job(BaseModel):
     @property
     def name(self) -> str:
         return f"{self.study}-{self.seed}"
+
+
+class Request(BaseModel):
+    """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
+
+    Args:
+        studies, size, seeds: those of section run.
+        methods: labels of the study, or names of methods; all of the study's rows if empty.
+        changes: dotted keys of params.yaml and their values.
+        prepared: take data and partition from the pipeline's earlier stages, and write to its outputs, for `dvc repro`.
+        promote: make the model that the run proposes the champion, if it is better than the present one or there is
+            none (fedcore/pipeline/record/promotion.py).
+        final_fit: before its promotion, train that model's method once more on all labelled rows of the devices.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    studies: list[str] | None = None
+    size: str | None = None
+    seeds: Seeds | None = None
+    methods: list[str] = []
+    changes: dict[str, Any] = {}
+    prepared: bool = False
+    promote: bool = False
+    final_fit: bool = True
+    _loaded: dict[str, Dataset] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of_flow(cls, **parameters: Any) -> "Request":
+        """Return the request of a flow's parameters, with what only the command that calls the flow knows."""
+        return _COMMAND.get(cls()).model_copy(update=parameters)
+
+    def to_flow(self) -> dict[str, Any]:
+        """Return the parameters of a flow that this command calls next."""
+        _COMMAND.set(self)
+        return self.model_dump(exclude={"prepared"})
+
+    def words(self, job: Job, seeds: Iterable[int], row: str) -> tuple[str, ...]:
+        """Return the words of `fedcore run` that run a row of a job alone, with its seed and those that it needs."""
+        typed = {"study": job.study, "size": job.size, "seeds": sorted(seeds), "methods": [row], **self.changes}
+        return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
+
+    @property
+    def loaded(self) -> dict[str, Dataset]:
+        """What this command has read, by `Setting.source`; a run takes it out. Empty in a deployment."""
+        return self._loaded
+
+
+_COMMAND: ContextVar[Request] = ContextVar("_COMMAND")
 
 
 def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:

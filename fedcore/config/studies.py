@@ -1,13 +1,11 @@
 """Studies: questions as data, each with a grid of settings."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
@@ -98,6 +96,16 @@ class Deciding(Section):
     stop_rows: Literal["auto", "none"] | None = None
 
 
+class Size(Section):
+    """set: the study's settings in this size. grid: settings of which every combination is run.
+
+    The values of a grid are settings of its key, or names or numbers that each stand for several settings.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
+
+
 class Study(Deciding):
     """A question as data: which settings, methods and seeds answer it.
 
@@ -131,16 +139,6 @@ class Study(Deciding):
     figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
-
-
-class Size(Section):
-    """set: the study's settings in this size. grid: settings of which every combination is run.
-
-    The values of a grid are settings of its key, or names or numbers that each stand for several settings.
-    """
-
-    set: dict[str, Any] = Field(default_factory=dict)
-    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
 
 
 class Run(Deciding):
@@ -191,7 +189,7 @@ class Run(Deciding):
     threshold: Literal["half", "validation"] = "half"
     recent: Recent = "auto"
 
-    def of(self, study: Study) -> Run:
+    def of(self, study: Study) -> Self:
         """Return the section for a study, which says what the section leaves open; costs say what decides."""
         silent = {key: getattr(study, key) for key in Deciding.model_fields if getattr(self, key) is None}
         if self.costs:
@@ -203,9 +201,6 @@ class Run(Deciding):
         """What decides; raises InputError for settings that do not go together."""
         least = LEAST_TEST if self.least_test is None else self.least_test
         return criterion(self.metric, self.positive, self.costs, self.min_effect, least, self.weigh)
-
-
-Study.model_rebuild()
 
 
 def title_for(title: str, devices: Iterable[int]) -> str:

@@ -1,7 +1,5 @@
 """Run each step of the loop by its key: what the cache has is taken, the rest is computed in Prefect's task runs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
