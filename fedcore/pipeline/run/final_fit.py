@@ -14,7 +14,6 @@ from fedcore.config.studies import run_section
 from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
-from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.result import FinalFit, PreparedData, PromotionCandidate, Result
@@ -51,7 +50,8 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
         )
     study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
     method = require_same(session, origin, study, f"version {source.version}", advice)
-    final = PreparedData(dataset, divide(session.steps, study, method))
+    divided = partial(divide_finally, held_out=method.held_out)  # what tested the method trains it, too
+    final = PreparedData(dataset, session.steps.run_inline(divided, dataset, study.partition))
     fed = partitions.build_federation(session.steps, setting, final, final_fit=method.held_out)
     before, rows = (count_examples(session.store, job) for job in (study, final))
     session.print_line(announce(session, params, origin, source, fed, before, rows))
@@ -80,12 +80,6 @@ def require_same(session: Session, origin: Origin, study: PreparedData, name: st
             f"{name}: code, packages or hardware have changed since its run; run its study again, or {advice}"
         )
     return method
-
-
-def divide(steps: Any, study: PreparedData, method: Method) -> Ref:
-    """Divide the examples anew, as a cached step: what tested the method trains it, too."""
-    partition: Ref = steps.run_inline(partial(divide_finally, held_out=method.held_out), study.dataset, study.partition)
-    return partition
 
 
 def announce(

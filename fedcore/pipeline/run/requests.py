@@ -53,13 +53,9 @@ class ReadySetting:
     federation: Federation
     leave_out: bool = False
 
-
-@dataclass(frozen=True)
-class TunedResult:
-    """The result of a method with the best of its learning rates, with the first seed of a run."""
-
-    seed: int
-    result: Result
+    def local_steps(self, row: MethodConfig) -> int:
+        """Return the number of local steps of a method."""
+        return count_local_steps(build(row, self.federation.public.nets), len(self.federation.devices))
 
 
 class Run:
@@ -82,7 +78,7 @@ class Run:
         self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
         self.refusals: dict[tuple[str, str], str] = {}
-        self._tuned: dict[tuple[str, str, str], TunedResult] = {}
+        self._tuned: dict[tuple[str, str, str], Result] = {}  # with the best learning rate, of the first seed
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: dict[tuple[str, str], SoFar] = {}
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
@@ -93,12 +89,12 @@ class Run:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
         self._ready = ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
         first = {job.study: job.seed for job in reversed(self.jobs)}
-        self.session.expect_steps(
-            sum(
-                run_method.count_all_steps(ready.setting, ready.federation, ready.job.seed == first[ready.job.study])
-                for ready in ready
-            )
-        )
+        count = 0
+        for of in ready:
+            for row in of.setting.methods:
+                tries = len(run_method.rates_of(of.setting, row)) if of.job.seed == first[of.job.study] else 1
+                count += tries * of.local_steps(row)
+        self.session.expect_steps(count)
         return ready
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
@@ -138,8 +134,7 @@ class Run:
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
         if method.label in self._stop_rows(ready):
-            local = count_local_steps(build(method, ready.federation.public.nets), len(ready.federation.devices))
-            self.session.advance_to(self.session.done + local)
+            self.session.advance_to(self.session.done + ready.local_steps(method))
             return None
         row_key = ready.job.study, ready.setting.name, method.label
         self._begin(ready)
@@ -147,7 +142,7 @@ class Run:
             if row_key not in self._tuned:
                 self._tuned[row_key] = self._tune(ready, method)
             tuned = self._tuned[row_key]
-            return tuned.result if tuned.seed == ready.job.seed else self._run(ready, tuned.result.row)
+            return tuned if tuned.seed == ready.job.seed else self._run(ready, tuned.row)
         except InputError as refused:
             self.leave_out(ready.job, method, refused)
             return None
@@ -195,7 +190,7 @@ class Run:
             label, setting.name, job.seed, method.flat(), data, ready.federation, run_and_publish
         )
 
-    def _tune(self, ready: ReadySetting, method: MethodConfig) -> TunedResult:
+    def _tune(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""
         rates = run_method.rates_of(ready.setting, method)
         results, diverged = {}, None
@@ -211,11 +206,11 @@ class Run:
             raise diverged
         rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
         if len(rates) == 1:
-            return TunedResult(ready.job.seed, results[rate])
+            return results[rate]
         listing = ", ".join(f"{rate:g}" for rate in rates)
         self.session.print_line(f"  {method.label}: learning rate {rate:g}, best of {listing} on validation rows")
         tried = {rate: results[rate].table if rate in results else None for rate in rates}
-        return TunedResult(ready.job.seed, replace(results[rate], tried=tried))
+        return replace(results[rate], tried=tried)
 
     def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:
         """Return the labels of rows that cannot win, once the first seeds have run, and print them once."""
@@ -379,15 +374,9 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
         session.print_line(run_method.tally(session.steps.done))
         repeat.note(run_method.tally(replace(step, cached=True) for step in session.steps.done) + "\n\n")
-        names = [name for name, cached in run._cached.items() if cached]
-        known = "\n".join(
-            [
-                f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods",
-                "",
-                *(f"* {n}" for n in names),
-            ]
-        )
-        outputs.publish("from the cache", known, "which methods computed nothing")
+        names = [f"* {name}" for name, cached in run._cached.items() if cached]
+        title = f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods"
+        outputs.publish("from the cache", "\n".join([title, "", *names]), "which methods computed nothing")
 
 
 def name_run() -> str:

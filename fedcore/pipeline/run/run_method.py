@@ -44,7 +44,7 @@ from fedcore.results.stopping import Leader
 from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
 from fedcore.types.federation import Federation, Params
-from fedcore.types.method import Method, Report, Threshold
+from fedcore.types.method import Method, Threshold
 
 if TYPE_CHECKING:
     from fedcore.pipeline.orchestration.session import Session  # which imports Prefect
@@ -66,10 +66,9 @@ def run_method(
     with naming(f"in method {row.label}, seed {seed}"):
         played = list(rounds(method, fed, seed, session.steps, every))
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
-    loaded_reports: list[Report] = session.store.get([result.report for result in played])
-    turn_reports = name_classes(session.store, prepared, loaded_reports)
+    classes = read_prepared(session.store, prepared)[0].classes
+    turn_reports = reports.name_classes(session.store.get([result.report for result in played]), classes)
     models, counted = deploy_models(session.steps, method, fed, played[-1].state)
-    classes = session.store.get(prepared.dataset).classes
     validated = None
     if setting.threshold is not None:
         positive = classes.index(setting.threshold)
@@ -141,13 +140,6 @@ def embed_features(
     return embedded
 
 
-def name_classes(store: Store, prepared: PreparedData, loaded: list[Report]) -> list[Report]:
-    """Return reports whose warnings name the data's classes; reads the data only if there are warnings."""
-    if not reports.words(loaded, reports.WARNING):
-        return loaded
-    return reports.name_classes(loaded, store.get(prepared.dataset).classes)
-
-
 def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str, float]:
     """Return the bytes of each device before a method's first round, see `preparation_bytes`."""
     return preparation_bytes(schema_of(read_prepared(store, prepared)[0]), scale)
@@ -157,17 +149,6 @@ def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
     """Return device -> its labelled training examples."""
     parts = read_prepared(store, prepared)[1]
     return dict(zip(parts.names, parts.sizes[:, 0].tolist(), strict=True))
-
-
-def count_all_steps(setting: Setting, fed: Federation, tuned: bool) -> int:
-    """Return the number of local steps of a setting's methods on a federation.
-
-    tuned: whether the methods are run with each of their learning rates.
-    """
-    return sum(
-        count_local_steps(build(row, fed.public.nets), len(fed.devices)) * (len(rates_of(setting, row)) if tuned else 1)
-        for row in setting.methods
-    )
 
 
 def rates_of(setting: Setting, row: MethodConfig) -> list[float]:
@@ -312,13 +293,6 @@ def tally(steps: Iterable[Step]) -> str:
 
 def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
     """Return the seconds of a method's steps by kind, as measured when they were computed."""
-    spent: dict[str, list[float]] = {}
-    for step in steps:
-        total = spent.setdefault(step.kind, [0.0, 0.0])
-        total[0] += step.wall
-        total[1] += step.cpu
-    row = (setting.study, setting.name, label, seed)
-    return pd.DataFrame(
-        [(*row, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
-        columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
-    )
+    of_steps = [(setting.study, setting.name, label, seed, step.kind, step.wall, step.cpu) for step in steps]
+    keys = ["study", "setting", "method", "seed", "kind"]
+    return pd.DataFrame(of_steps, columns=[*keys, "wall", "cpu"]).groupby(keys, sort=False, as_index=False).sum()
