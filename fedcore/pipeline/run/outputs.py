@@ -200,14 +200,9 @@ def publish_result(result: Result) -> None:
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
     """Return the folders of results and of seconds, and the pictures of partitions, for the studies of the run."""
-    params = read()
-    run = run_section(params)
+    run, points = plan_settings()
     names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
-    pictures = [
-        partition_folder(point, run.seeds[0]) / "who.png"
-        for study in run.studies
-        for point in grid_points(params, study, run.size, {})
-    ]
+    pictures = [partition_folder(point, run.seeds[0]) / "who.png" for point in points]
     return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], pictures
 
 
