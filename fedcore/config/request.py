@@ -6,7 +6,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from fedcore.config.files import read_mapping, template
 from fedcore.config.params import change, read
@@ -24,20 +24,18 @@ USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
 
 
-class _Choices:
-    """The names that Prefect's form offers for a parameter: those that the project has when it is deployed."""
+def _choices(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Any:
+    """Return what offers names in Prefect's form for a parameter: those that the project has when it is deployed."""
 
-    def __init__(self, names: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
-        self.names = names
-
-    def __get_pydantic_json_schema__(self, core: Any, schema: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def offer(schema: dict[str, Any]) -> None:
         with suppress(InputError):  # a run says what is wrong with the settings
-            return {**schema(core), "enum": sorted({*self.names(read()["studies"])})}
-        return schema(core)
+            schema["enum"] = sorted({*names(read()["studies"])})
+
+    return Field(json_schema_extra=offer)
 
 
-StudyName = Annotated[str, _Choices(lambda studies: studies)]
-SizeName = Annotated[str, _Choices(lambda studies: (size for study in studies.values() for size in study["sizes"]))]
+StudyName = Annotated[str, _choices(lambda studies: studies)]
+SizeName = Annotated[str, _choices(lambda studies: (size for study in studies.values() for size in study["sizes"]))]
 
 
 class Job(BaseModel):

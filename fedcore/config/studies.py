@@ -257,17 +257,14 @@ def find_study(params: Mapping[str, Any], name: str, key: str = "study") -> Stud
         for row in rows:
             if row not in study.methods:
                 raise InputError(f"studies.{name}.tuned.{label}: {row!r} is not a row in methods")
-    for claim in study.claims:
-        for label in claim.labels - set(study.methods) - set(study.tuned):
+    named = [("claims", claim.rule, claim.labels - {*study.tuned}) for claim in study.claims]
+    for where, rule, labels in [*named, *(("valid", gate.require, gate.labels) for gate in study.valid)]:
+        for label in labels - {*study.methods}:
             raise InputError(
-                f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
+                f"studies.{name}.{where}: {rule!r} names {label!r}, but the study has no such row in methods"
             )
     keys = {key for size in study.sizes.values() for key in size.grid} | {*DEVICES}
     for gate in study.valid:
-        for label in gate.labels - set(study.methods):
-            raise InputError(
-                f"studies.{name}.valid: {gate.require!r} names {label!r}, but the study has no such row in methods"
-            )
         for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
             raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")
     return study
