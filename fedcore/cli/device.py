@@ -1,5 +1,9 @@
 """A device's side of the field."""
 
+import logging
+import os
+import sys
+import threading
 from pathlib import Path
 
 import click
@@ -60,10 +64,6 @@ def start(
     from fedcore.field.rows import DeviceRows
 
     rows = DeviceRows(data, opened.name)
-    import logging
-    import sys
-    import threading
-
     from fedcore.field.cells import DeviceCell
     from fedcore.field.device import FieldDevice
     from fedcore.field.keys import Keys
@@ -104,8 +104,6 @@ def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, ou
     \b
     fedcore device predict a.zip new.csv --data a.csv --run first
     """
-    import sys
-
     from fedcore.field.kits import read_kit, unpack_kit
     from fedcore.field.rows import DeviceRows
 
@@ -132,7 +130,5 @@ def limit_memory(gigabytes: float) -> None:
 
 def give_up() -> None:
     """End this process, whose step takes too long; no thread can be stopped. All that it knows is on disk."""
-    import os
-
     print("a step takes longer than --max-minutes: this device ends", flush=True)
     os._exit(1)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +45,6 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     Each process reads the file of its own examples alone. At the end the command says whether the bits are those of a
     simulation, and leaves with 1 if they are not.
     """
-    import tempfile
-
     require_extra("field")
     import fedcore.field.cells  # noqa: F401  # once for all processes, which are forks
 
@@ -85,7 +87,6 @@ def init(
     fedcore field init my-field --address 10.0.0.5:8002
     fedcore field init my-field --address 127.0.0.1:8002 --device a --device b --shape 12 --classes 3
     """
-
     require_extra("field")
     require_extra("study")
     from fedcore.field.kits import SERVER, archive, make_kits
@@ -154,7 +155,6 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
     fedcore field start my-field/server
     fedcore field start my-field/server --listen 0.0.0.0:8002
     """
-
     require_extra("field")
     from fedcore.field import station
     from fedcore.field.kits import read_kit, set_address
@@ -175,9 +175,6 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
         finally:
             link.close()
         return
-    import subprocess
-    import time
-
     log = kit / "server.log"
     with log.open("ab") as out:
         child = subprocess.Popen(
@@ -213,8 +210,6 @@ def stop(kit: Path) -> None:
 @click.argument("kit", type=click.Path(path_type=Path))
 def status(kit: Path) -> None:
     """Show which devices are connected, and how far each run is."""
-    from datetime import UTC, datetime
-
     require_extra("field")
     from fedcore.field import station
     from fedcore.field.kits import check_kit, read_kit
@@ -311,7 +306,6 @@ def run(
     \b
     fedcore field run my-field/server --method fedavg --set rounds=10 --deadline 10m --least 3
     """
-
     require_extra("field")
     if not name.isalnum() or len(name) > LONGEST_NAME:
         raise InputError(f"--name {name}: must be letters and digits, at most {LONGEST_NAME}")
@@ -350,7 +344,6 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     \b
     fedcore field study my-field/server --method local_only --method fedavg --seeds 0,1,2
     """
-
     require_extra("field")
     if not all(seed.isdecimal() for seed in seeds.split(",")):
         raise InputError(f"--seeds {seeds}: must be whole numbers, such as 0,1,2")

@@ -53,28 +53,6 @@ LARGE = 100 * 2**20
 LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
 """A run of a few methods and seeds."""
 
-README = """# {name}
-
-Which way of combining the models of many devices serves every device best? This project asks it of its own data.
-
-```
-fedcore preview                       # the data: columns, missing cells, who holds what
-{look}
-                                      # a first look; a longer run uses its steps again
-fedcore run                           # all methods and seeds: prints the answer and the page's place
-fedcore plan                          # what a run would compute, and how long it takes
-fedcore run 'methods=[local_only,lmf]'
-                                      # some methods; any setting can be typed: section.key=value
-{promote:<37} # train the recommended method on all rows: the champion
-fedcore predict new.csv               # label new rows with it
-fedcore ui                            # the record: Prefect's and MLflow's pages
-dvc repro                             # the same study in stages, with versioned data and results
-```
-
-`params.yaml` has the settings, `studies/` the methods that are compared, `flows/` and `tasks/` the pipeline, which is
-yours to change. `requirements.txt` says which version of fedcore the results are of, and how to install it.
-"""
-
 REQUIREMENTS = """# No package index has fedcore. Once, in a clone of it at this version (PROJECT is this folder):
 #   pip wheel --no-deps --wheel-dir PROJECT/wheels .
 # Then here: pip install -r requirements.txt
@@ -132,9 +110,9 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     from fedcore.config.settings import model_name_of
 
     model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
-    (folder / "README.md").write_text(
-        README.format(name=folder.resolve().name, promote=f"fedcore promote {model}", look=LOOK)
-    )
+    readme = (source / "ops" / "PROJECT.md").read_text()
+    words = {"name": folder.resolve().name, "promote": f"fedcore promote {model}", "look": LOOK}
+    (folder / "README.md").write_text(readme.format(**words))
     kind = "a project and git repository" if start_git(folder, data_path) else "a project"
     print(f"{folder}: {kind}; next: cd {folder} && fedcore preview")
     for key, value, why in changes:

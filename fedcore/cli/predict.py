@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from fedcore.api.serving import ServedModels
     from fedcore.data.drift import Reference
     from fedcore.data.schema import Schema
-    from fedcore.pipeline.record.registry import Version
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
@@ -74,13 +74,13 @@ def predict(
 
     examples, index, owners = read_rows(rows, served, model_name, device)
     predicted, examples, lines = label(rows, examples, index, served, owners, keep)
-    drift = compare(examples, predicted, served, reference, owners)
-    for line in lines + drift.lines:
+    moved, drift = compare(examples, predicted, served, reference, owners)
+    for line in lines + drift:
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
     if out:
         print(f"{plural(len(predicted), 'row')}: {out}")
-    if fail_on_drift and drift.moved:
+    if fail_on_drift and moved:
         raise click.exceptions.Exit(DRIFTED)
 
 
@@ -144,7 +144,12 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
                 raise
             model_name, folder = kept
         else:
-            folder = own_files(catalogue[model_name].find(word))
+            from fedcore.pipeline.record import models  # takes PyTorch
+
+            version = catalogue[model_name].find(word)
+            if version is not None and version.location is not None:
+                with suppress(InputError):  # of a project that has moved; otherwise MLflow says it again
+                    folder = models.folder_of(version.name, version.version, version.location)
     if folder is None:
         from fedcore.pipeline.record import promotion
         from fedcore.pipeline.record.runs import Record
@@ -153,18 +158,6 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     from fedcore.pipeline.record import models
 
     return model_name, models.load(folder), models.load_reference(folder)
-
-
-def own_files(version: Version | None) -> Path | None:
-    """Return the folder of a version's files; None if there is none that this project registered."""
-    from fedcore.pipeline.record import models
-
-    try:
-        if version is None or version.location is None:
-            return None
-        return models.folder_of(version.name, version.version, version.location)
-    except InputError:  # of a project that has moved; otherwise MLflow says it again
-        return None
 
 
 def label(
@@ -186,17 +179,10 @@ def label(
     return columns.join(served.predict(rows, whose, every_class=True).set_index(columns.index)), rows, lines
 
 
-class Drift(NamedTuple):
-    """Whether anything has moved, and lines about it."""
-
-    moved: bool
-    lines: list[str]
-
-
 def compare(
     rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, owners: pd.Series | None
-) -> Drift:
-    """Compare rows and their predictions with those of training."""
+) -> tuple[bool, list[str]]:
+    """Return whether rows and their predictions have moved from those of training, and lines about it."""
     import numpy as np
     import pandas as pd
 
@@ -206,9 +192,9 @@ def compare(
 
     schema = served.schema
     if reference is None:
-        return Drift(False, ["drift not checked: this version kept nothing of its training rows"])
+        return False, ["drift not checked: this version kept nothing of its training rows"]
     if len(rows) < drift.LEAST:
-        return Drift(False, [f"drift not checked: {plural(len(rows), 'row')}, {drift.LEAST} needed"])
+        return False, [f"drift not checked: {plural(len(rows), 'row')}, {drift.LEAST} needed"]
     x = np.empty((len(rows), 0))
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns, schema.spelling).numpy()
@@ -219,7 +205,7 @@ def compare(
     elif served.task.standardised:
         answers = predicted[LABEL].to_numpy(np.float32)
     changes = drift.compare(reference, schema, x, whose, answers)
-    return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
+    return bool(changes), [f"drift: {line}" for line in drift.lines(changes)]
 
 
 def kept_columns(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -40,11 +44,6 @@ def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
 def status() -> None:
     """Say how large the project's state is, when it ran last and will run, and which models are champions."""
     home = enter_project()
-    import shutil
-    from collections import Counter
-    from datetime import datetime
-    from pathlib import Path
-
     from fedcore import __version__
     from fedcore.pipeline import environment
     from fedcore.pipeline.cache import journal
