@@ -155,7 +155,8 @@ def ui() -> None:
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=mlflow_page.settings(port, password), stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/"
-        secret = f"   its one field takes: {password}" if server.running() == url else ""
+        ours = server.process() if server.running() == url else None
+        secret = f"   its one field takes: {password}" if ours else ""
         links = [("Prefect", url.removesuffix("/api") + secret)]
         links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
         links += [
@@ -163,7 +164,7 @@ def ui() -> None:
         ]
         end = "MLflow asks for user {}, password {}; Ctrl-C ends it".format(*password.split(":"))
         end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
-        end += f", or by: kill {server.process_id()}" * bool(secret)
+        end += f", or by: kill {ours.pid}" if ours else ""
         width = max(len(title) for title, _ in links)
         print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
         try:

@@ -4,8 +4,8 @@ It repeats the configuration of a study's run with the same seed, and refuses if
 no longer those of that run. Killed and repeated it finds its steps in the cache and its run in the record.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,12 +30,10 @@ from fedcore.types.method import Method
 ADVICE = "promote it as it is with: fedcore promote {name} --version {version} --no-final-fit"
 
 
-@contextmanager
-def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> Iterator[Session]:
+def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> AbstractContextManager[Session]:
     """Open the session of a final fit: its store, and the engine that computes its steps."""
     setting = replace(origin.setting, methods=(origin.row,))
-    with open_run_session("final fit", run_section(params), [setting], writer.warm_up) as session:
-        yield session
+    return open_run_session("final fit", run_section(params), [setting], writer.warm_up)
 
 
 def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: PromotionCandidate) -> Result:
