@@ -150,10 +150,8 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
     run = run_section(params)
     if USER_STUDY not in (request.studies or run.studies):
         return
-    shipped, study = (
-        dict(_entries(read_mapping(template() / "params.yaml", "sections"))),
-        find_study(params, USER_STUDY),
-    )
+    study = find_study(params, USER_STUDY)
+    shipped = dict(_entries(read_mapping(template() / "params.yaml", "sections")))
     size, labels = study.sizes[request.size or run.size], request.methods or study.methods
     for key, value in _entries(params):
         if value == shipped.get(key) or key in request.changes:
@@ -166,10 +164,8 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
             others |= {row: own[name]} if name in own else {}
         sets = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
         if sets:
-            first = (
-                f"not used, since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
-            )
-            yield f"params.yaml: {key} = {value!r}: {first}; type it after the command, or change studies/"
+            why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
+            yield f"params.yaml: {key} = {value!r}: not used, {why}; type it after the command, or change studies/"
 
 
 def _plan_jobs(request: Request, params: dict[str, Any]) -> tuple[dict[str, Any], list[Job]]:

@@ -12,17 +12,9 @@ from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.builders import parameters, suggestion, unknown_value
+from fedcore.config import sections
 from fedcore.config.methods import MethodConfig
 from fedcore.config.params import change
-from fedcore.config.sections import (
-    SHARED,
-    by_section,
-    complete_federation,
-    data_settings,
-    method_config,
-    net_settings,
-    shared_settings,
-)
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import Section, check
 from fedcore.core.metrics import MetricName
@@ -306,20 +298,20 @@ def grid_points(
         merged = params
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
             merged = change(merged, layer, custom)
-        run, by_user = run_section(merged).of(study), by_section(changes)
+        run, by_user = run_section(merged).of(study), sections.by_section(changes)
         metric, positive = run.criterion.metric, run.positive
         scoring = {"metric": metric.name, "positive": positive if metric.of_positive else None, "costs": run.costs}
-        trained = by_section({**size.set, **at_point}).get("training", {})
-        check(shared_settings(), SHARED, merged.get(SHARED, {}))
-        configs = tuple(method_config(merged, label, row, trained, by_user) for label, row in rows.items())
+        trained = sections.by_section({**size.set, **at_point}).get("training", {})
+        check(sections.shared_settings(), sections.SHARED, merged.get(sections.SHARED, {}))
+        configs = tuple(sections.method_config(merged, label, row, trained, by_user) for label, row in rows.items())
         labels = [config.label for config in configs]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise InputError(f"methods: there are two rows {twice[0]!r}; give one another label in a study")
         points.append(
             Setting(
-                study_name, _name(point), point, data_settings(merged["data"]),
-                complete_federation(merged["federation"]), net_settings(merged["net"]), configs, run.every,
-                {} if metric.always else scoring, metric_name(run), threshold_label(run),
+                study_name, _name(point), point, sections.data_settings(merged["data"]),
+                sections.complete_federation(merged["federation"]), sections.net_settings(merged["net"]), configs,
+                run.every, {} if metric.always else scoring, metric_name(run), threshold_label(run),
                 learning_rates(configs, run.lr_factors, by_user),
             )
         )  # fmt: skip

@@ -106,16 +106,15 @@ class Store:
     def import_blob(self, path: Path) -> Ref:
         """Copy a blob from another folder into the store. Raises OSError, or DamagedBlob if the file is not a blob."""
         content = path.read_bytes()
-        ref = Ref(digest_of(content), len(content))
-        self._keep(ref, content)
         try:
-            with safe_open(self.path(ref), framework="pt") as file:
+            with safe_open(path, framework="pt") as file:
                 whole = HEADER in (file.metadata() or {})
         except SafetensorError:
             whole = False
         if not whole:
-            self.drop(ref)
             raise DamagedBlob(f"{path} is not a stored value")
+        ref = Ref(digest_of(content), len(content))
+        self._keep(ref, content)
         return ref
 
     def _keep(self, ref: Ref, content: bytes) -> None:
