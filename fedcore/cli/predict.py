@@ -254,11 +254,8 @@ def leave_out_unknown(
         if len(served.models) > 1 or not names_devices(served.schema):
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
-        return (
-            rows,
-            columns,
-            [f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"],
-        )
+        line = f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"
+        return rows, columns, [line]
     is_known = owners.isin([*served.devices]).to_numpy()
     if is_known.all():
         return rows, columns, []

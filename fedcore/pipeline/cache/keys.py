@@ -85,9 +85,10 @@ class Digest:
         elif isinstance(value, frozenset | set):
             yield from sorted(self.of(part) for part in value)
         elif is_dataclass(value) and not isinstance(value, type):
-            for name in _digested_fields(type(value)):
-                yield name
-                yield self.of(getattr(value, name))
+            for of in fields(value):
+                if of.metadata.get("digest", True):
+                    yield of.name
+                    yield self.of(getattr(value, of.name))
         elif callable(value) and getattr(value, "__qualname__", "<").isidentifier():
             yield source(value.__module__, value.__qualname__)
         elif callable(value) and hasattr(value, "__qualname__"):
@@ -101,11 +102,6 @@ class Digest:
 def _of_plain(kind: type, value: Any) -> str:
     """Return the digest of a text, a whole number or a reference, given by its digest: devices' names, rounds, data."""
     return _blake(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
-
-
-@cache
-def _digested_fields(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind) if f.metadata.get("digest", True))
 
 
 def _blake(text: str | bytes) -> str:
@@ -297,10 +293,8 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
     bound: dict[str, tuple[str, str]] = {}
     if isinstance(node, ast.Import):
         for alias in node.names:
-            bound[alias.asname or alias.name.split(".")[0]] = (
-                alias.name if alias.asname else alias.name.split(".")[0],
-                "",
-            )
+            module = alias.name if alias.asname else alias.name.split(".")[0]
+            bound[alias.asname or module] = (module, "")
     elif isinstance(node, ast.ImportFrom):
         base = package.rsplit(".", node.level - 1)[0] if node.level else ""
         origin = ".".join(part for part in (base, node.module) if part)

@@ -25,7 +25,6 @@ from fedcore.pipeline.run.step_functions import divide_finally
 from fedcore.pipeline.work import build
 from fedcore.results import tidy
 from fedcore.types.federation import Federation
-from fedcore.types.method import Method
 
 ADVICE = "promote it as it is with: fedcore promote {name} --version {version} --no-final-fit"
 
@@ -47,7 +46,14 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
             f"again, or {advice}"
         )
     study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
-    method = require_same(session, origin, study, f"version {source.version}", advice)
+    fed = partitions.build_federation(session.steps, setting, study)
+    method = build(row, fed.public.nets, count_examples(session.store, study))
+    hardware = session.steps.hardware
+    if origin.config != config_digest(setting, study, fed, row, method, seed, origin.size, setting.every, hardware):
+        raise InputError(
+            f"version {source.version}: code, packages or hardware have changed since its run; run its study again, "
+            f"or {advice}"
+        )
     divided = partial(divide_finally, held_out=method.held_out)  # what tested the method trains it, too
     final = PreparedData(dataset, session.steps.run_inline(divided, dataset, study.partition))
     fed = partitions.build_federation(session.steps, setting, final, final_fit=method.held_out)
@@ -63,21 +69,6 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
         result, config=Digest().of(("final fit", result.config)), table=tidy.without_scores(result.table), final=about,
         threshold=origin.threshold,
     )  # fmt: skip
-
-
-def require_same(session: Session, origin: Origin, study: PreparedData, name: str, advice: str) -> Method:
-    """Return the method of a run; raises InputError if its configuration has another digest by now."""
-    setting, row = origin.setting, origin.row
-    fed = partitions.build_federation(session.steps, setting, study)
-    method = build(row, fed.public.nets, count_examples(session.store, study))
-    digest_now = config_digest(
-        setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.hardware
-    )
-    if digest_now != origin.config:
-        raise InputError(
-            f"{name}: code, packages or hardware have changed since its run; run its study again, or {advice}"
-        )
-    return method
 
 
 def announce(
