@@ -327,21 +327,13 @@ def answers(url: str) -> bool:
 def _serve(arguments: list[str]) -> None:
     """Run Prefect's command in this process, with an address, until the lease has not been touched for IDLE seconds."""
     environment.prepare()
-    settings: dict[str, str] = {}
-
-    def wait() -> None:
-        if not (line := sys.stdin.readline()):
-            os._exit(0)  # the command that began this process has ended, and needed no server
-        settings.update(json.loads(line))
-
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
     for module in IMPORTS:
         import_module(module)
-    waiting.join()
+    if not (line := sys.stdin.readline()):
+        return  # the command that began this process has ended, and needed no server
     with LOG.open("ab") as log:
         os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
-    os.environ |= settings
+    os.environ |= json.loads(line)
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()

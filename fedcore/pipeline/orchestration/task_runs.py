@@ -44,24 +44,16 @@ class Outcome(NamedTuple):
     cached: bool
 
 
-class Call:
-    """A call as the function of a task: without arguments, which Prefect would copy and search for tasks' results."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self.run = run
-
-    def __call__(self) -> Any:
-        return self.run()
-
-
 def task_of(run: Callable[[], T], task: str, name: str, **options: Any) -> Task[[], T]:
-    """Return a Prefect task that makes a call. task: its name on the page; name: of its run, whatever is in it."""
+    """Return a Prefect task that makes a call, without arguments, which Prefect would copy and search for results.
+
+    task: its name on the page. name: of its run, whatever is in it.
+    """
     from prefect import Task
     from prefect.cache_policies import NO_CACHE
 
-    return Task(
-        Call(run), name=task, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False, **options
-    )
+    call = partial(run)  # a function's source would be part of the task's key, which takes time
+    return Task(call, name=task, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False, **options)
 
 
 def task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

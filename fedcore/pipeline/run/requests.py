@@ -134,7 +134,7 @@ class Run:
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
         if method.label in self._stop_rows(ready):
-            self.session.advance_to(self.session.done + ready.local_steps(method))
+            self.session.advance(ready.local_steps(method))
             return None
         row_key = ready.job.study, ready.setting.name, method.label
         self._begin(ready)

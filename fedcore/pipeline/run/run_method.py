@@ -34,7 +34,7 @@ from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
-from fedcore.pipeline.work import build, edited, word_of
+from fedcore.pipeline.work import build, edited
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.criterion import Criterion, measured
@@ -55,17 +55,14 @@ def run_method(
     size: str, every: int, extra_figures: Collection[str] = (),
 ) -> Result:  # fmt: skip
     """Run a method to its end; every step is cached."""
-    steps_before, local_before = len(session.steps.done), session.done
+    steps_before = len(session.steps.done)
     method = build(row, fed.public.nets)
     labels = [one.label for one in setting.methods]  # a final fit's row is not among them
     number = f", method {labels.index(row.label) + 1} of {len(labels)}" if row.label in labels else ""
-    session.start_method(
-        f"{setting.study} {setting.name} seed {seed}{number}: {row.label}",
-        frozenset(word_of(s.local) for s in method.stages),
-    )
-    with naming(f"in method {row.label}, seed {seed}"):
+    description = f"{setting.study} {setting.name} seed {seed}{number}: {row.label}"
+    counting = session.counting(description, method, count_local_steps(method, len(fed.devices)))
+    with naming(f"in method {row.label}, seed {seed}"), counting:
         played = list(rounds(method, fed, seed, session.steps, every))
-    session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
     classes = read_prepared(session.store, prepared)[0].classes
     turn_reports = reports.name_classes(session.store.get([result.report for result in played]), classes)
     models, counted = deploy_models(session.steps, method, fed, played[-1].state)
