@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -268,15 +269,10 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
-        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-        text = str(value)
-        number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-        try:
-            seconds = float(number) * unit
-        except ValueError:
-            seconds = 0.0
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value), re.ASCII)
+        seconds = float(found[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[found[2]] if found else 0.0
         if not 1 <= seconds <= 1e6:
-            self.fail(f"{text!r} must be at least 1 second, such as 90, 90s, 10m or 1h", param, ctx)
+            self.fail(f"{str(value)!r} must be at least 1 second, such as 90, 90s, 10m or 1h", param, ctx)
         return seconds
 
 

@@ -53,13 +53,6 @@ LARGE = 100 * 2**20
 LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
 """A run of a few methods and seeds."""
 
-REQUIREMENTS = """# No package index has fedcore. Once, in a clone of it at this version (PROJECT is this folder):
-#   pip wheel --no-deps --wheel-dir PROJECT/wheels .
-# Then here: pip install -r requirements.txt
---find-links wheels
-fedcore[pipeline]=={version}
-"""
-
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
@@ -104,7 +97,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty, changes)
     (folder / "params.yaml").write_text(settings)
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
-    (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
+    requirements = (source / "ops" / "PROJECT.txt").read_text()
+    (folder / "requirements.txt").write_text(requirements.format(version=fedcore.__version__))
     if nightly:
         write_ops(source / "ops", folder)
     from fedcore.config.settings import model_name_of

@@ -105,11 +105,9 @@ def write_run(
     with repeat.printed():
         print_summary(inputs.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
-    folders = []
+    folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
-        job_folder = folder / job.name
-        folders.append(job_folder)
-        run_method.save(store, results[job.name], job_folder, job_folder)
+        run_method.save(store, results[job.name], folder / job.name, folder / job.name)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
