@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.cli.project import enter_project, find_modules_here, open_template
+from fedcore.cli.project import PATH, enter_project, find_modules_here, open_template
 from fedcore.errors import InputError, TooFew, printable, require_extra
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
 
 
 @field.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--address", required=True, help="Where devices reach the server, host:port.")
 @click.option(
@@ -143,7 +143,7 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option("--foreground", is_flag=True, help="Stay in this terminal, or under a service manager, until Ctrl-C.")
 @click.option("--listen", metavar="HOST:PORT", help="Where it listens from now on; else at --address.")
 def start(kit: Path, foreground: bool, listen: str | None) -> None:
@@ -192,7 +192,7 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 def stop(kit: Path) -> None:
     """Stop the server that stays. A run that uses it loses its devices, and goes on when it is started again."""
     from fedcore.field import station
@@ -208,7 +208,7 @@ def stop(kit: Path) -> None:
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 def status(kit: Path) -> None:
     """Show which devices are connected, and how far each run is."""
     require_extra("field")
@@ -243,7 +243,7 @@ def status(kit: Path) -> None:
 
 
 @field.command("revoke")
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.argument("device")
 def revoke_(kit: Path, device: str) -> None:
     """Refuse a device's certificate from now on, such as one that was stolen, also while a server runs.
@@ -283,7 +283,7 @@ LEAST = click.option("--least", type=click.IntRange(1), help="How many devices m
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option("--method", "name_of_method", help="A method or a row of the study; by default the study's answer.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the method, e.g. rounds=10.")
 @click.option("--name", default="first", show_default=True, help="The run's name; the same name goes on with it.")
@@ -324,7 +324,7 @@ def run(
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option(
     "--method", "labels", multiple=True, help="A row of the study; may be given several times. All by default."
 )

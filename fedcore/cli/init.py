@@ -17,6 +17,7 @@ import click
 
 import fedcore
 from fedcore.builders import suggestion
+from fedcore.cli.project import PATH
 from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A CSV or Parquet file, or a folder with a file per device; or a folder of pictures, with a folder per class.",
 )
 @click.option(

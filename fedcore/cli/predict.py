@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedcore.cli.project import PATH, enter_project
 from fedcore.errors import InputError, plural
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ NO_NAME = r"[^\w.-]+"
 
 
 @click.command()
-@click.argument("rows", type=click.Path(path_type=Path))
+@click.argument("rows", type=PATH)
 @click.option("--device", help="Whose rows they all are; by default those of their column, or of their file's name.")
-@click.option("--out", type=click.Path(path_type=Path), help="A CSV file to write; the terminal by default.")
+@click.option("--out", type=PATH, help="A CSV file to write; the terminal by default.")
 @click.option(
     "--model",
     help="A dataset's name as `fedcore promote` shows it, for its champion; with @ALIAS or /NUMBER another version. It "
@@ -63,8 +64,6 @@ def predict(
     (or a picture's file), its device, label, and the probability of each class; `predicted_as` says whose rows were
     taken for a new device's. A line tells each column that is no longer as in training.
     """
-    from fedcore.cli.project import enter_project
-
     if not rows.exists():  # this and a wrong model are refused before imports that take seconds
         raise InputError(f"{rows}: no such file or folder")
     require_writable(out)
@@ -88,9 +87,7 @@ def predict(
 @click.argument("model")
 @click.option("--device", help="Whose model and scales.")
 @click.option("--all-devices", is_flag=True, help="A file for each device: NAME-DEVICE.onnx.")
-@click.option(
-    "--to", type=click.Path(path_type=Path), required=True, help="The file to write, NAME.onnx; of trees NAME.ubj."
-)
+@click.option("--to", type=PATH, required=True, help="The file to write, NAME.onnx; of trees NAME.ubj.")
 def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
     """Write a device's model as ONNX, which onnxruntime alone runs, and a JSON file that names its inputs.
 
@@ -101,8 +98,6 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
 
     Its labels are first compared with those of `fedcore predict` on 1,000 made rows.
     """
-    from fedcore.cli.project import enter_project
-
     if (device is None) != all_devices:
         raise InputError("--device: give the name of a device, or --all-devices")
     if to.suffix not in (".onnx", ".ubj"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from fedcore.cli.project import enter_project, flow, load, open_template
+from fedcore.cli.project import PATH, enter_project, flow, load, open_template
 
 SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
@@ -97,7 +97,7 @@ def preview(settings: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("run")
 @click.option("--run", "now", is_flag=True, help="Type these commands, and compare the digests of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Make it here; by default beside the project.")
+@click.option("--folder", type=PATH, help="Make it here; by default beside the project.")
 def reproduce(run: str, now: bool, folder: Path | None) -> None:
     """Print the commands that make a run again: commit, changes, data and settings as they were.
 

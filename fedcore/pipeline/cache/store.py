@@ -240,25 +240,23 @@ def rebuild(value: Any, change: Any) -> Any:
 def refs(value: Any) -> list[Ref]:
     """Return every reference in a value."""
     references: list[Ref] = []
-    _collect(value, references)
+
+    def collect(parts: Iterable[Any]) -> None:
+        for part in parts:
+            kind = type(part)
+            if kind is Ref:
+                references.append(part)
+            elif kind in PLAIN:
+                continue
+            elif isinstance(part, dict):
+                collect(part.values())
+            elif isinstance(part, tuple | list):
+                collect(part)
+            else:
+                collect([getattr(part, name) for name in _part_names(kind)])  # type: ignore[arg-type]
+
+    collect([value])
     return references
-
-
-def _collect(value: Any, references: list[Ref]) -> None:
-    kind = type(value)
-    if kind is Ref:
-        references.append(value)
-    elif kind in PLAIN:
-        return
-    elif isinstance(value, dict):
-        for part in value.values():
-            _collect(part, references)
-    elif isinstance(value, tuple | list):
-        for part in value:
-            _collect(part, references)
-    else:
-        for name in _part_names(kind):  # type: ignore[arg-type]
-            _collect(getattr(value, name), references)
 
 
 def put_in(values: Mapping[Ref, Any], value: Any) -> Any:

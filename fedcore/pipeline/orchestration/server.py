@@ -73,7 +73,7 @@ def ensure() -> str:
         if os.environ["PREFECT_PROFILES_PATH"] == environment.DEFAULTS["PREFECT_PROFILES_PATH"]:
             os.environ.setdefault("PREFECT_API_AUTH_STRING", "")  # the profile's password is for another server
         return url
-    touch()
+    LEASE.touch()
     with FileLock(LOCK):
         url = running() or _restart()
     _end_begun()  # another command was faster
@@ -165,7 +165,7 @@ def lease() -> Iterator[str]:
     def beat() -> None:
         left = RESTARTS
         while not done.wait(BEAT):
-            touch()
+            LEASE.touch()
             if ours and not listens(url):
                 left -= 1
                 reason = "is gone again and again" if left < 0 else _revive(url)
@@ -180,7 +180,7 @@ def lease() -> Iterator[str]:
     finally:
         done.set()
         thread.join()
-        touch()
+        LEASE.touch()
 
 
 def listens(url: str) -> bool:
@@ -213,10 +213,6 @@ def _leave(reason: str) -> None:
     sys.stderr.write(f"{show_cursor}fedcore: the Prefect server {reason}; {CONTINUE}\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-def touch() -> None:
-    LEASE.touch()
 
 
 def stop() -> None:

@@ -26,8 +26,6 @@ from fedcore.pipeline.work import build
 from fedcore.results import tidy
 from fedcore.types.federation import Federation
 
-ADVICE = "promote it as it is with: fedcore promote {name} --version {version} --no-final-fit"
-
 
 def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> AbstractContextManager[Session]:
     """Open the session of a final fit: its store, and the engine that computes its steps."""
@@ -39,7 +37,7 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
     """Fit the method of a version's run on all rows. Raises InputError if it is no longer that run's."""
     setting, row, seed = origin.setting, origin.row, origin.seed
     dataset = partitions.read_dataset(session.store, setting.data)
-    advice = ADVICE.format(name=setting.model_name, version=source.version)
+    advice = f"promote it as it is with: fedcore promote {setting.model_name} --version {source.version} --no-final-fit"
     if dataset.digest != origin.data:
         raise InputError(
             f"version {source.version}: the data, or how they are read, have changed since its run; run its study "

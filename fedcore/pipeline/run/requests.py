@@ -1,5 +1,6 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -80,7 +81,7 @@ class Run:
         self.refusals: dict[tuple[str, str], str] = {}
         self._tuned: dict[tuple[str, str, str], Result] = {}  # with the best learning rate, of the first seed
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
-        self._so_far: dict[tuple[str, str], SoFar] = {}
+        self._so_far: defaultdict[tuple[str, str], SoFar] = defaultdict(SoFar)
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
         self._flow_run: str | None = runtime.flow_run.id
         self._cached: dict[str, bool] = {}  # for each method that was run, whether all of its steps were cached
@@ -161,10 +162,7 @@ class Run:
                 self._first[setting_key][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
-            leader = run_method.leader_of(result, ready.job.criterion)
-            if leader and (line := provisional.add(leader, run_method.combines(result))):
-                line = f"{line}, and learning rates are still to be tried"
-                self.session.print_line(line, terminal=not self.request.prepared)
+            self._say_leader(ready, result, provisional, ", and learning rates are still to be tried")
 
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with one learning rate: in a flow run of its own, unless all is cached or it is a control."""
@@ -283,16 +281,14 @@ class Run:
         # `dvc repro` ends each study with its answer; the page has every row.
         line = run_method.summary_line(result, ready.job.criterion, seeds, self.session.left)
         self.session.print_line(line, terminal=not self.request.prepared)
-        if leading := self._say_so_far(ready, result):
-            self.session.print_line(leading, terminal=not self.request.prepared)
+        if not result.control and self._says_so_far(ready):
+            self._say_leader(ready, result, self._so_far[ready.job.study, ready.setting.name])
 
-    def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
-        """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
-        leader = None if result.control else run_method.leader_of(result, ready.job.criterion)
-        if leader is None or not self._says_so_far(ready):
-            return None
-        setting_key = ready.job.study, ready.setting.name
-        return self._so_far.setdefault(setting_key, SoFar()).add(leader, run_method.combines(result))
+    def _say_leader(self, ready: ReadySetting, result: Result, so_far: SoFar, more: str = "") -> None:
+        """Print which rows lead with the first of several seeds, if this row has come to lead."""
+        leader = run_method.leader_of(result, ready.job.criterion)
+        if leader and (line := so_far.add(leader, run_method.combines(result))):
+            self.session.print_line(f"{line}{more}", terminal=not self.request.prepared)
 
     def _says_so_far(self, ready: ReadySetting) -> bool:
         """Tell whether this is the first of several seeds."""
