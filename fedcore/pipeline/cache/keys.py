@@ -345,16 +345,9 @@ def _within(statement: ast.stmt) -> list[ast.AST]:
 def _strip(statement: ast.stmt) -> ast.stmt:
     """Return a statement without docstrings and words for steps; a syntax tree has no comments and no layout."""
     for node in _within(statement):
-        if isinstance(node, ast.FunctionDef):
-            node.decorator_list = [decorator for decorator in node.decorator_list if not _gives_a_word(decorator)]
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            and ast.get_docstring(node, False) is not None
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            marks = node.decorator_list
+            node.decorator_list = [mark for mark in marks if not ast.unparse(mark).startswith("step_word(")]
+            if ast.get_docstring(node, False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
     return statement
-
-
-def _gives_a_word(decorator: ast.expr) -> bool:
-    """Tell whether a decorator is fedcore.types.method.step_word."""
-    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "step_word"

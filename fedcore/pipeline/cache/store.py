@@ -321,10 +321,9 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         index_of = {word: index for index, word in enumerate(dict.fromkeys(value))}
         tensors[name] = torch.tensor([index_of[word] for word in value], dtype=torch.int32)
         return {"words": [[*index_of], name]}
-    if isinstance(value, tuple):
-        return {"tuple": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
-    if isinstance(value, list):
-        return {"list": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
+    if isinstance(value, tuple | list):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return {"plain": value}
     raise TypeError(f"a step cannot return {type(value).__name__}")

@@ -44,7 +44,6 @@ class Graph:
     """
 
     in_parts = True  # methods with one training share it, whatever their devices attach
-    offers = True  # what is cached here, to the other machines of a shared store
 
     def __init__(
         self, store: Store, workers: Engine, on_step: Callable[[Step], None] = lambda step: None,
@@ -254,8 +253,7 @@ class Graph:
         blobs = dict.fromkeys(refs(needed(outcome.value)))
         if [ref for ref in blobs if not self.store.holds(ref)]:
             return None
-        if self.offers:
-            self.store.offer(blobs)
+        self.store.offer(blobs)
         self._known[key] = outcome
         return outcome
 

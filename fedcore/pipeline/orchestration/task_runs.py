@@ -151,7 +151,8 @@ class Nodes:
                 count = sum(len(due[unit]) for unit in units) if sharded else len(units)
                 title = f"{kind}: {count} {'pairs' if pairs else 'devices'}"
             run = partial(_run, units, ends, compute, name, self.ends)
-            node = self.submit(run, kind, title, [due[unit] for unit in units], **RETRIED)
+            reads, again = [due[unit] for unit in units], {"retries": RETRIES, "retry_condition_fn": _should_retry}
+            node = self.submit(run, kind, title, reads, **again)
             node.add_done_callback(partial(_end, [ends[unit] for unit in units]))
             nodes |= dict.fromkeys(units, node)
         for unit in in_order_of_completion(ends):
@@ -231,6 +232,3 @@ def _should_retry(task: Any, run: Any, state: State[Any]) -> bool:
     """
     error = state.result(raise_on_failure=False)
     return isinstance(error, WorkerDied) and error.times == 1
-
-
-RETRIED: dict[str, Any] = {"retries": RETRIES, "retry_condition_fn": _should_retry}
