@@ -8,6 +8,7 @@ operating system releases it when the process that holds it ends in any way.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -53,9 +54,11 @@ def look_up(key: str) -> dict[str, Any] | None:
 
 
 def write(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a step's record, and return it with its seal."""
-    sealed = with_checksum(key, record)
-    write_atomic(environment.STEPS / key, json.dumps(sealed).encode(), durable=False)
+    """Write a step's record, in place of whatever lies there, and return it with its seal."""
+    path, sealed = environment.STEPS / key, with_checksum(key, record)
+    if path.is_dir():
+        shutil.rmtree(path)
+    write_atomic(path, json.dumps(sealed).encode(), durable=False)
     return sealed
 
 
