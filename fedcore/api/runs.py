@@ -36,8 +36,8 @@ from fedcore.partition import final_splits
 from fedcore.partition.tables import shares_of, training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import tidy
-from fedcore.results.answer import GUESSES, answer, nothing_learns, rows_to_leave_out
-from fedcore.results.chance import with_probe
+from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
+from fedcore.results.chance import PROBE, with_found
 from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import (
     LEAST_TEST,
@@ -251,12 +251,12 @@ def compare(
         with executor(workers, accelerator, together) as execute:
             results = _leave_out(results, controls, decides, left_out_rows, extra, execute)
     table = pd.concat([result.table for result in results], ignore_index=True)
-    if nothing_learns(table, controls, decides):
+    if answer(table, controls, decides).nothing_learns:
         first, *others = results
         whole = federation_of(first.fed, first.seed)
         with executor(workers, accelerator, together) as execute:
-            first = replace(first, table=with_probe(first.table, probe(whole.devices, whole.classes, execute)))
-        results = first, *others
+            found = probe(whole.devices, whole.classes, execute)
+        results = replace(first, table=with_found(first.table, PROBE, found)), *others
         table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))

@@ -158,15 +158,15 @@ def check(
 def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) -> list[tuple[str, Any, str]]:
     """Return what training rows ask for: a setting, its value and why.
 
-    Columns of numbers are scaled where their spans differ much. Where one class has most of the rows, rare ones count
-    more in training, and of two classes a threshold is chosen; columns of few values, of which one has rows of a rare
-    class alone, more than by chance, are left out, as they may be known only with the label.
+    Columns of numbers are scaled where their spans differ much. Sites of unlike sizes ask how they count. Where one
+    class has most of the rows, rare ones count more in training, and of two classes a threshold is chosen; columns of
+    few values, of which one has rows of a rare class alone, more than by chance, are left out: the label may tell them.
     """
     import pandas as pd
 
     from fedcore.data.encoding import column_texts
     from fedcore.data.overview import SPREAD
-    from fedcore.results.criterion import LARGEST
+    from fedcore.results.criterion import LARGEST, UNEQUAL
 
     rows = pd.concat(training).reset_index(drop=True)
     inputs = rows.drop(columns=[name for name in (label, device) if name is not None])
@@ -176,6 +176,10 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     if len(spans) > 1 and spans.max() > SPREAD * spans.min():
         why = f"{spans.idxmin()!r} spans {spans.min():.4g}, {spans.idxmax()!r} {spans.max():,.0f}"
         changes.append(("federation.scale", "common", why))
+    sizes = rows[device].value_counts() if device else pd.Series([*map(len, training)] if len(training) > 2 else [])
+    if len(sizes) and sizes.max() >= UNEQUAL * sizes.min():  # two files may be train and val
+        why = f"sites have {sizes.min():,} to {sizes.max():,} rows; examples, if rows matter and not sites"
+        changes.append(("run.weigh", "devices", why))
     y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
     shares = y.value_counts(normalize=True)
     if not (1 < len(shares) <= FEW_VALUES and shares.iloc[0] > LARGEST):

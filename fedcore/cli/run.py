@@ -55,8 +55,8 @@ def run(settings: tuple[str, ...]) -> None:
 
                 setting, seed = own
                 request.loaded[setting.source], divided = setting.read_data(seed)
-                least = next(job.criterion.least_test for job in jobs if setting in job.settings)
-                print_preview(setting, request.loaded[setting.source], divided, least=least)
+                criterion = next(job.criterion for job in jobs if setting in job.settings)
+                print_preview(setting, request.loaded[setting.source], divided, criterion=criterion)
             from fedcore.pipeline import alerts
             from fedcore.pipeline.orchestration.session import prefect_server
 
@@ -91,7 +91,7 @@ def preview(settings: tuple[str, ...]) -> None:
     job = _plan(settings)[2][0]
     from fedcore.report.preview import preview as show
 
-    show(job.settings[0], job.seed, least=job.criterion.least_test)
+    show(job.settings[0], job.seed, criterion=job.criterion)
 
 
 @click.command()

@@ -74,7 +74,7 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
                 split: None if advice is None or advice.action is Action.UNSURE else advice.method
                 for split, advice in (("test", answer.own), ("shared", answer.new))
             },
-            "shown": answer.advice.method if answer.advice.action is Action.USE else answer.advice.best,
+            "shown": answer.advice.judged,
         }
         if steps and steps[-1]["said"] == texts:
             continue

@@ -147,13 +147,13 @@ def _sentences(answer: Answer) -> Iterator[str]:
             offer = f"If rows count, not devices, {answer.by_rows} is best: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
-        row = str(first.method if first.action is Action.USE else first.best)
-        done = row in answer.weighing, answer.threshold
-        helps = (text for text, is_set in zip(RARE_CLASS, done, strict=True) if not is_set)
-        yield " ".join([f"{row} mostly predicts the common class.", *helps])
+        yield f"{first.judged} mostly predicts the common class: fedcore docs metric."
+    for what, gained in answer.remedies.items():
+        more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip()
+        yield f"Tried with one seed: {what} gains {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
+        whom = _whom(first.judged, several, criterion)
         yield whom if first.action is Action.USE else f"In these runs {whom} This may be chance."
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
@@ -184,10 +184,10 @@ def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
     where = f"{_count(names)}, left out of training in turn" if new.in_turn else f"{_count(names)}, not in training"
     decision = _decision(new.advice, criterion, ANOTHER, "left-out devices", "More devices would tell.")
     yield f"For a new device ({where}): {decision[0].lower()}{decision[1:]}"
-    row = new.advice.method if new.advice.action is Action.USE else new.advice.best
     if new.worst_value is not None:
         alone = "" if new.worst_alone is None else f"; with {ANOTHER} {metric.value(new.worst_alone)}"
-        yield f"Among left-out devices {row} does worst on {new.worst}: {_named(criterion, new.worst_value)}{alone}."
+        worst = f"{new.worst}: {_named(criterion, new.worst_value)}{alone}"
+        yield f"Among left-out devices {new.advice.judged} does worst on {worst}."
     if new.advice.action is not Action.UNSURE:
         yield "This holds for new devices like these. A device unlike them may do worse."
     uncounted = (*counted.few, *counted.one_class)
@@ -292,9 +292,9 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
     """Name the rows that are as good or not significantly different, and controls that are better. stopped: rows."""
     use = advice.action is Action.USE
     if advice.ahead is not None:
-        name, value = advice.ahead
+        name, value, taken = advice.ahead
         yield (
-            f"{name} is ahead on the test rows ({_named(criterion, value)}), {advice.best} on validation rows. "
+            f"{name} is ahead on the test rows ({_named(criterion, value)}), {taken} on validation rows. "
             f"Validation rows choose: the first of many on test rows is partly luck."
         )
     rest = [name for name in advice.equal if name != advice.best]
@@ -309,25 +309,19 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "It trains no net, so no learning rate is to blame. Its own settings do not fit{or_columns}.",
-    Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils "
-    "(training.shared_init).",
-    Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_columns}.",
+    Cause.NO_TRAINING: "It trains no net, so no learning rate is to blame. Its own settings do not fit{or_else}.",
+    Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils. Not tried: "
+    "training.shared_init=true.",
+    Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_else}.",
     Cause.COMMONEST: "The probabilities tell something, but the commonest class is mostly the most probable. Another "
-    "run.metric or training.class_weights=balanced may show it.",
-    Cause.TOO_LITTLE: "The predictions hardly depend on the features: the learning rate is too low (or so high that "
-    "units die), steps are too few, or the net does not fit{or_columns}.",
+    "run.metric may show it.",
+    Cause.TOO_LITTLE: "The predictions hardly depend on the features. Likely causes: the learning rate is too low (or "
+    "so high that units die), steps are too few, or the net does not fit{or_else}.",
 }
-"""The likely cause why a row is no better than guessing, and what to do."""
+"""The likely cause why a row is no better than guessing."""
 
-OR_COLUMNS = ", or the columns tell nothing of the label"
-"""The cause beside these, unless a row or a simple model is better than guessing."""
-
-RARE_CLASS = (
-    "training.class_weights=balanced weighs the rare one.",
-    "With two classes run.threshold=validation also moves the threshold of promoted models.",
-)
-"""What helps a row that misses a rare class: weights and a threshold."""
+OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devices are too unlike for one model"
+"""The cause beside these: unless a row or a simple model is better than guessing; and where training alone is."""
 
 RARE = (
     "The probabilities tell something, but those of rare labels stay below 1/2. "
@@ -342,16 +336,16 @@ def _at_chance(answer: Answer) -> Iterator[str]:
     for cause, sentence in (CAUSES | several).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
         if of_cause:
-            if of_cause.keys() <= answer.weighing:
-                sentence = sentence.replace(" or training.class_weights=balanced", "")
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
             named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
             doubt = "" if answer.learns or answer.probed else OR_COLUMNS
-            why = "" if answer.probed == () else f" {sentence.format(or_columns=doubt)}"
+            doubt = OR_UNLIKE if answer.learns and answer.advice.alone not in answer.causes else doubt
+            why = "" if answer.probed == () else f" {sentence.format(or_else=doubt)}"
             yield f"{named} {be} no better than always guessing (loss {guess:.3g}).{why}"
-    if answer.causes and not answer.learns and answer.probed is not None:
+    if answer.nothing_learns and answer.probed is not None:
         own = "model on each device's own rows"
         if answer.probed:
-            yield f"A {' and a '.join(answer.probed)} {own} sees the label in the columns: training fails."
+            fails = ": training fails" if answer.advice.alone in answer.causes else ""
+            yield f"A {' and a '.join(answer.probed)} {own} sees the label in the columns{fails}."
         else:
             yield f"A linear and a nearest-neighbour {own} see nothing of the label either: the columns do not tell it."

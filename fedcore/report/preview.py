@@ -29,7 +29,7 @@ from fedcore.partition.stable import row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import one_line, standard
-from fedcore.results.criterion import LARGEST, LEAST_TEST, Criterion, measured_by
+from fedcore.results.criterion import LARGEST, LEAST_TEST, UNEQUAL, Criterion, measured_by
 
 WIDTH = 80
 """Characters in a line where there is no terminal and COLUMNS does not say it."""
@@ -55,6 +55,9 @@ GROUPS, EACH = 10, 12
 FEW = 10
 """A device with fewer training examples is pointed out."""
 
+COUNTED = Criterion(least_test=LEAST_TEST)
+"""By which devices count where nothing is set."""
+
 NAMED = 6
 """The most devices with a problem that are named, of more than DEVICES."""
 
@@ -66,23 +69,23 @@ PADDING = 2
 """Characters between two columns of a table."""
 
 
-def preview(setting: Setting, seed: int, console: Console | None = None, least: int = LEAST_TEST) -> None:
-    """Print what a setting's data are, also data that a run refuses for their missing cells. least: run.least_test.
+def preview(setting: Setting, seed: int, console: Console | None = None, criterion: Criterion = COUNTED) -> None:
+    """Print what a setting's data are, also data that a run refuses for their missing cells.
 
     Raises InputError for data that cannot be used.
     """
     refusing = setting.data.get("missing") == "refuse"
     read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
-    print_preview(setting, *read.read_data(seed), refusing, console, least)
+    print_preview(setting, *read.read_data(seed), refusing, console, criterion)
 
 
 def print_preview(
     setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None,
-    least: int = LEAST_TEST,
+    criterion: Criterion = COUNTED,
 ) -> None:  # fmt: skip
     """Print what a setting's data are.
 
-    refusing: whether a run refuses them for their missing cells. least: fewest test rows of a device in means.
+    refusing: whether a run refuses them for their missing cells. criterion: by which devices count in means.
     """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
@@ -105,7 +108,7 @@ def print_preview(
     classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
     console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
-    for line in _problems(setting, dataset, divided, gaps, examples_of, least):
+    for line in _problems(setting, dataset, divided, gaps, examples_of, criterion):
         console.print(one_line(line))
     if section["drop_small"]:
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
@@ -253,11 +256,12 @@ def _width(names: Sequence[str], rest: int) -> int:
 
 def _problems(
     setting: Setting, dataset: Dataset, divided: Partition, gaps: pd.DataFrame, examples_of: Mapping[str, Index],
-    least_test: int = LEAST_TEST,
+    criterion: Criterion = COUNTED,
 ) -> list[str]:  # fmt: skip
     """Return a line for each problem of devices: how many and which have it.
 
-    Which devices count in means is told as the answer has it: of given devices by what is to be expected.
+    Which devices count in means is told as the answer has it: of given devices by what is to be expected. Where these
+    differ much in size it is asked how they should count.
     """
     sizes = counts(dataset, divided)
     labelled = (sizes[list(dataset.classes)] > 0).sum(axis=1)
@@ -270,7 +274,8 @@ def _problems(
     tests, seen = sizes["n_test"], (counts_of(dataset, divided, "test") > 0).sum(axis=1)
     if expected is not None:
         tests, seen = expected["expected_test"], expected["expected_classes"]
-    counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], Criterion(least_test=least_test))
+    least_test = criterion.least_test
+    counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], criterion)
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
     counted = "though all count" if counts_in.everyone else "left out of means (run.least_test)"
     seed = "" if expected is not None else " with this seed"
@@ -294,6 +299,10 @@ def _problems(
         if names:
             more = f" and {len(names) - len(few):,} more" if len(names) > len(few) else ""
             lines.append(f"{what}: {len(names):,} of {len(sizes):,} devices: {', '.join(few)}{more}")
+    rows = sizes["n_train"][sizes.index.isin(counts_in.weights)]
+    if criterion.weigh == "devices" and len(rows) and rows.max() >= UNEQUAL * rows.min():
+        span = f"{rows.min():,} to {rows.max():,} training examples"
+        lines.append(f"each device counts alike, with {span}; if rows matter, not devices: run.weigh=examples")
     return lines
 
 

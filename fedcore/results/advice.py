@@ -23,14 +23,14 @@ class Advice:
     """The answer on one test set.
 
     method: the recommended row; where nothing can be said, the best one if there is any. value: its mean over devices
-    and seeds; best_value, alone_value: those of the best row that combines and of the best that trains alone. gain: of
-    the best combining row (with USE: of the recommended one) on training alone; over_guess: of the recommended row on
-    always guessing; None: unknown. guess: the stronger of the rows that guess. equal: rows that are as good as the
-    recommended one; indistinguishable: those that may differ by what matters, though the interval includes 0.
+    and seeds; best_value, alone_value: those of the best row that combines and of `alone`, the best other. gain: of the
+    best combining row (with USE: of the recommended one) on training alone; over_guess: of that to use on always
+    guessing; None: unknown. guess: the stronger of the rows that guess. equal: rows that are as good as the recommended
+    one; indistinguishable: those that may differ by what matters, though the interval includes 0.
     at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
     row was chosen on validation data. reason: why nothing can be said. best_by_seed: the best row's mean over devices,
-    the greater the better. ratio: test examples for each training example. ahead: a combining row that is ahead of the
-    best one on the test data by more than what matters, and its value there; None without.
+    the greater the better. ratio: test examples for each training example. ahead: a row that is ahead on the test data
+    by more than what matters, its value there, and the one of its kind that is taken; None without.
     """
 
     action: Action
@@ -46,11 +46,17 @@ class Advice:
     better_controls: tuple[str, ...] = ()
     validated: bool = False
     best_value: float | None = None
+    alone: str | None = None
     alone_value: float | None = None
     reason: str = ""
     best_by_seed: Mapping[object, float] = field(default_factory=dict)
     ratio: float = RATIO
-    ahead: tuple[str, float] | None = None
+    ahead: tuple[str, float, str] | None = None
+
+    @property
+    def judged(self) -> str | None:
+        """The row to use; where none that combines is recommended, the best of these."""
+        return self.method if self.action is Action.USE else self.best
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,9 @@ class Answer:
     over these, its `seeds`. tasks: the project's edited ones, which took part.
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
     misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
-    weighing, threshold: what is set already: the rows with class weights, and whether validation rows choose a
-    threshold. refused: rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the
-    best row if each device weighs as much as its test rows; None: the same.
+    remedies: what has gained on validation data in a run of one seed, a row with a setting -> by how much. refused:
+    rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the row to use if each
+    weighs as much as its test rows; None: the same, or none. simple: see :func:`fedcore.results.answer.simplest`.
     """
 
     criterion: Criterion
@@ -124,12 +130,12 @@ class Answer:
     pooled: Gain | None = None
     tasks: tuple[str, ...] = ()
     misses_rare: bool = False
-    weighing: frozenset[str] = frozenset()
-    threshold: bool = False
+    remedies: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     learns: bool = True
     probed: tuple[str, ...] | None = None
     by_rows: str | None = None
+    simple: str | None = None
 
     @property
     def min_effect(self) -> float:
@@ -145,6 +151,11 @@ class Answer:
             or self.new
             or Advice(Action.UNSURE, reason="there is no test data")
         )
+
+    @property
+    def nothing_learns(self) -> bool:
+        """Whether rows are at chance, and none is above guessing for sure: then a probe decides why."""
+        return bool(self.causes) and not self.learns
 
     @property
     def advised(self) -> str | None:

@@ -1,41 +1,13 @@
 """The answer to a comparison: what to do, by how much it pays, for whom, at what cost, and how sure that is.
 
-The rule, for the devices on their own test data and for a new device on the shared test set. Values are those of the
-criterion's metric after the last round, the greater the better (of a loss or a cost: the negative).
+docs/answer.md states the rule and its interval, :mod:`fedcore.report.phrases` puts answers into words, and
+benchmarks/false_recommendations.py counts how often they err. A row that is no control and whose devices send nothing
+trains alone; other rows that are no controls combine.
 
-1. A row that is no control and whose devices send nothing trains alone; the other rows that are no controls combine.
-   Controls are never recommended. Means over devices are over those that can be measured (:func:`measured`).
-2. The gain of a row is its value minus that of another, paired within device and seed, mean over devices, seed by seed.
-   Its interval is mean ± t s sqrt(1 / S + q / 5) with the standard deviation s over S seeds, the .975 quantile t of
-   Student's distribution with S - 1 degrees of freedom, and q test examples for each training example, at most 1 / 3.
-   It assumes that seeds draw new test examples, so that s counts these as well as the training; q corrects for what
-   seeds have in common, as all divide the same data (after Nadeau and Bengio 2003, whose correction is all of q and
-   covers 98 % of made tables; a fifth, SHARED_DATA, covers 95 to 96 %). With fewer than two common seeds the answer is
-   "cannot say". Where every seed tests the same examples (the data mark them, or a script divided them), s misses the
-   luck of these; half of the interval is then at least t s sqrt(1 / D), with s over the D devices of their gains, mean
-   over seeds, and D - 1 degrees of freedom.
-3. The best row that combines has the highest mean on the devices' validation data, which the interval does not use.
-   Without validation data, and for a new device, it is the one with the highest mean on the test data, and t is the
-   quantile 1 - .025 / M, for M rows that combine (Bonferroni). With its gain [low, high] on the best row that trains
-   alone and the difference m that matters:  low > 0 and mean >= m: use it.  -m <= low and high <= m: no difference that
-   matters.  high < m: train alone.  Otherwise: cannot say.
-4. Another row is as good as the best if the interval of their difference lies within ± m. Of those that rule 3 would
-   also recommend, the one with the least traffic is recommended. Rows whose interval includes 0 are "not told apart".
-5. The row that would be used must exceed always guessing, the stronger of one class for all and one for each device; if
-   the interval does not, the answer is "cannot say". If a control exceeds that row, the answer says it, and by how much
-   `pooled` does, a model of all devices' rows.
-6. For a new device, where some devices took no part in training (left out one by one, or sites that are all test
-   rows), the values are those on all of their labelled rows, and the same rule holds with devices in the place of
-   seeds: a gain is paired within device and seed, mean over seeds, device by device, and its interval is mean ± t s
-   sqrt(1 / D + q / 5) with s over D devices and q = 1 / (devices that are trained on). It assumes that these devices
-   are a random draw of those to come, and says nothing of one that is unlike them. A row that trains alone stands for
-   one device's model: the mean over the models of the other devices. Rows without a model for a new device have no
-   part.
-7. A device is helped or hurt if its value, mean over seeds, differs from training alone by at least m.
-8. A budget leaves out the rows that combine and whose devices send and receive more in total. If none is left, the
-   devices train alone.
-
-benchmarks/false_recommendations.py counts how often the rule errs. :mod:`fedcore.report.phrases` puts it into words.
+Values are those of the criterion's metric after the last round, the greater the better (of a loss or a cost: the
+negative). A gain is paired within device and seed: mean over the devices that can be measured, seed by seed; for a new
+device mean over seeds, device by device, so that devices stand in the place of seeds. There a row that trains alone
+stands for one device's model, the mean over the models of the other devices.
 """
 
 import math
@@ -45,8 +17,8 @@ from dataclasses import replace
 import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
-from fedcore.results.chance import AtChance, Cause, likely_causes, seen_by_probes
-from fedcore.results.criterion import Criterion, SettingKey, largest_class, measured
+from fedcore.results.chance import AtChance, Cause, likely_causes, remedies, seen_by_probes
+from fedcore.results.criterion import UNEQUAL, Criterion, SettingKey, largest_class, measured
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
 from fedcore.results.summary import SETTING_KEY, last_round, mean_over_devices
@@ -62,9 +34,6 @@ FEW_SEEDS = "at least two seeds are needed"
 MISSES = 0.05
 """A row whose accuracy is at most so much below the commonest class's share, and whose balanced accuracy is at least so
 much below its accuracy, misses a rare class."""
-
-UNEQUAL = 10
-"""The largest device has at least so many times the test rows of the smallest that counts: devices differ in size."""
 
 STOPPED_AFTER = 3
 """The seeds that every row is run with, see :mod:`fedcore.results.stopping`."""
@@ -130,7 +99,7 @@ def gains_of_settings(answers: Mapping[str, Answer]) -> tuple[str, dict[str, Gai
     """Return the setting whose best row that combines is best, and its gain on that of each other setting.
 
     The settings must have the same devices and test examples, such as two ways to scale these. Gains are paired by
-    seed, with the interval of rule 2; None without two common seeds. Returns None if a setting has no such row.
+    seed, with the answer's interval; None without two common seeds. Returns None if a setting has no such row.
     """
     advices = {name: answer.advice for name, answer in answers.items()}
     if not all(advice.best_by_seed for advice in advices.values()):
@@ -167,7 +136,7 @@ def _answer(scores: Scores, budget: float) -> Answer:
     own, new = (_advise(sets, scores, budget) if sets.tested else None for sets in (scores.own, scores.new))
     left_out = _advise_new(scores, budget)
     chosen = own or (left_out and left_out.advice) or new
-    row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
+    row = chosen.judged if chosen else None
     tested, changes = scores.own.tested, None
     alone = scores.alone & {*tested}
     if own is not None and row is not None and alone:
@@ -177,6 +146,7 @@ def _answer(scores: Scores, budget: float) -> Answer:
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
         over_all=_over_all(scores, row) if own is not None and alone and row is not None else None,
         misses_rare=row is not None and _misses_rare(scores, row, "test" if own else "shared"),
+        remedies=remedies(scores.table), simple=simplest(scores),
         learns=_learns(scores, own or new), probed=seen_by_probes(scores.table),
         pooled=_pooled(scores, own or (None if left_out else new)),
     )  # fmt: skip
@@ -196,6 +166,15 @@ def _over_all(scores: Scores, row: str) -> Gain | None:
     alone = scores.own.best(scores.alone & {*scores.own.tested})
     gains = (scores.all_tested[row] - scores.all_tested[alone]).mean().dropna()
     return gain_over_devices(gains) if len(gains) > max(2, len(scores.own.weights)) else None
+
+
+def simplest(scores: Scores) -> str | None:
+    """Return the best row that trains alone, if it serves every device: each has labelled rows, and no site is new."""
+    alone = scores.alone & {*scores.own.tested}
+    rows = scores.table[(scores.table["split"] == "data") & (scores.table["metric"] == "examples")]["value"]
+    if not alone or not (rows > 0).all() or not (scores.left_out is None or scores.in_turn):
+        return None
+    return scores.own.best(alone)
 
 
 def _misses_rare(scores: Scores, row: str, split: str) -> bool:
@@ -218,12 +197,6 @@ def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
     return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns, sets.weights)
 
 
-def nothing_learns(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion = Criterion()) -> bool:
-    """Tell whether rows of one setting are at chance, and none is above guessing for sure: then a probe decides why."""
-    found = answer(table, controls, criterion)
-    return bool(found.causes) and not found.learns
-
-
 def _learns(scores: Scores, advice: Advice | None) -> bool:
     """Return whether the best row of a kind is above guessing for sure, or a loss tells that some row has learnt."""
     if advice is None or advice.guess is None:
@@ -236,14 +209,14 @@ def _learns(scores: Scores, advice: Advice | None) -> bool:
 
 
 def _best_by_rows(scores: Scores, found: Answer) -> str | None:
-    """Return the best row if devices weigh as much as their test rows, where these differ much and it is another."""
+    """Return the row to use if devices weigh as much as their test rows, where these differ much and it is another."""
     by_rows = replace(scores.criterion, weigh="examples")
     weights = measured(scores.table, by_rows).weights.values()
     if found.own is None or scores.criterion == by_rows or max(weights) < UNEQUAL * min(weights):
         return None
     others = read_scores(scores.table, scores.controls, by_rows)
-    best = _advise(others.own, others, math.inf).method
-    return best if best != found.own.method else None
+    by = replace(found, own=_advise(others.own, others, math.inf)).advised
+    return by if by != found.advised else None
 
 
 def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:
@@ -262,7 +235,7 @@ def _advise_new(scores: Scores, budget: float) -> NewDevice | None:
     if advice.gain is None and advice.reason == FEW_SEEDS:
         advice = replace(advice, reason="at least two left-out devices that can be measured are needed")
     new_device = NewDevice(advice, scores.new_devices, scores.in_turn, without=scores.without)
-    row = advice.method if advice.action is Action.USE else advice.best
+    row = advice.judged
     if row is None:
         return new_device
     sign, values = scores.criterion.metric.sign, sets.tested[row]["all"]
@@ -290,13 +263,12 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     by_seed = dict(zip(means.index, map(float, means), strict=True))
     advice = Advice(
         Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value, best_by_seed=by_seed,
-        ratio=sets.ratio, ahead=_ahead(sets, combining, best, scores.criterion) if validated else None,
+        ratio=sets.ratio, ahead=_ahead(sets, (combining, alone), scores.criterion),
     )  # fmt: skip
     if not alone:
         return replace(advice, reason="no method trains alone; add one, such as local_only")
     reference = sets.best(alone)
-    alone_value = sign * sets.mean(reference)
-    advice = replace(advice, alone_value=alone_value)
+    advice = replace(advice, alone=reference, alone_value=sign * sets.mean(reference))
     among = 1 if validated else len(combining)
     gain = sets.gain(best, reference, among)
     if gain is None:
@@ -328,16 +300,19 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
             name for name in sets.tested
             if name in scores.controls - {POOLED} and (above := sets.gain(name, method)) is not None and above.sure
         ),
-        validated, best_value, alone_value, reason, by_seed, sets.ratio, advice.ahead,
+        validated, best_value, reference, advice.alone_value, reason, by_seed, sets.ratio, advice.ahead,
     )  # fmt: skip
 
 
-def _ahead(sets: SetScores, names: Iterable[str], best: str, criterion: Criterion) -> tuple[str, float] | None:
-    """Return the row with the highest mean on the test data, if it is above the best by more than what matters."""
-    full = [name for name in names if len(sets.tested[name]) == len(sets.tested[best])]
-    first = max(full, key=lambda name: (sets.mean(name), name))
-    value = sets.mean(first)
-    return (first, criterion.metric.sign * value) if value > sets.mean(best) + criterion.min_effect else None
+def _ahead(sets: SetScores, kinds: Iterable[Iterable[str]], criterion: Criterion) -> tuple[str, float, str] | None:
+    """Return the first row on test data that is above that taken of its kind by more than what matters, and that."""
+    for names in ([*kind] for kind in kinds if kind):
+        best = sets.best(names)
+        full = (name for name in names if len(sets.tested[name]) == len(sets.tested[best]))
+        value, first = max((sets.mean(name), name) for name in full)
+        if value > sets.mean(best) + criterion.min_effect:
+            return first, criterion.metric.sign * value, best
+    return None
 
 
 def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
@@ -378,7 +353,7 @@ def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -
 
 
 def decide(gain: Gain | None, min_effect: float) -> Action:
-    """Return what the gain of combining on training alone calls for: the module's rule 3."""
+    """Return what the gain of combining on training alone calls for (docs/answer.md)."""
     if gain is None:
         return Action.UNSURE
     if gain.sure and gain.mean >= min_effect - 1e-12:

@@ -1,17 +1,8 @@
-"""Why a row is no better than always guessing: the likely cause, by a rule on what every comparison stores.
+"""Why a row is no better than always guessing: the likely cause, by the rule of docs/answer.md.
 
-L is the loss of the row and G that of the guess, in nats, after the last round, means over the devices that count and
-over seeds; with K classes the loss of an untrained net is about ln K, with several labels ln 2 (of a number, whose loss
-is the squared error, G alone tells). The first that applies is the likely cause:
-
-0. NO_TRAINING: the row trains no net: it is solved in closed form, or boosts trees (UNTRAINED).
-1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
-   trains alone, is better than guessing: averages of models that start from different values are spoilt.
-2. TOO_FAR: L > 1.5 max(G, ln K), or L is not finite: the learning rate is too high, or the rows are so few that they
-   are learnt by heart.
-3. COMMONEST: L < .9 G: the probabilities tell something, but the most probable class is mostly the commonest one.
-4. TOO_LITTLE: L is about that of the guess, or of an untrained net, so that predictions hardly depend on the features:
-   the learning rate is too low (or so high that all units die), the steps are too few, or the net does not fit.
+Losses are those after the last round, in nats, means over the devices that count and over seeds. With K classes that of
+an untrained net is about ln K, with several labels ln 2; of a number, whose loss is the squared error, only that of the
+guess tells. A row that trains no net (UNTRAINED) has no such cause.
 
 Where no row is above the guess, :func:`fedcore.results.left_out.probe` decides whether the columns tell nothing of the
 label or training fails.
@@ -29,8 +20,9 @@ from fedcore.results.summary import last_round, mean_over_devices, runs_of
 
 FAR, CLOSE = 1.5, 0.9
 
-PROBE = "probe"
-"""The split of the rows that a probe adds: the share of permutations that are as good as the labels."""
+PROBE, TRIED = "probe", "tried"
+"""The splits of the rows that a probe adds, the share of permutations that are as good as the labels, and a run with a
+remedy: its gain on validation data."""
 
 SEEN = 0.01
 """The share of permutations below which a probe's model sees the label."""
@@ -109,12 +101,18 @@ def starts_apart(table: pd.DataFrame, name: str) -> bool:
     return bool(first.get("bytes_up", 0.0) >= whole and before == 0)
 
 
-def with_probe(table: pd.DataFrame, found: Mapping[str, float]) -> pd.DataFrame:
-    """Return a table with what a probe found as rows of the split PROBE."""
+def with_found(table: pd.DataFrame, split: str, found: Mapping[str, float]) -> pd.DataFrame:
+    """Return a table with what a probe, or a run with a remedy, has found as rows of its split."""
     row = table.iloc[[-1]]
     return pd.concat(
-        [table, *(row.assign(split=PROBE, metric=k, value=v) for k, v in found.items())], ignore_index=True
+        [table, *(row.assign(split=split, metric=k, value=v) for k, v in found.items())], ignore_index=True
     )
+
+
+def remedies(table: pd.DataFrame) -> dict[str, float]:
+    """Return what has gained on validation data in a run of one seed, a row with a setting, and by how much."""
+    rows = table[(table["split"] == TRIED) & (table["value"] > 0)]
+    return dict(zip(rows["metric"], rows["value"], strict=True))
 
 
 def seen_by_probes(table: pd.DataFrame) -> tuple[str, ...] | None:

@@ -28,6 +28,9 @@ LEFT_OUT = "left_out"
 LARGEST = 0.8
 """Where the largest class has more than this share, a study whose metric is auto takes balanced accuracy."""
 
+UNEQUAL = 10
+"""The largest device has at least so many times the rows of the smallest that counts: devices differ in size."""
+
 MIN_EFFECT = 0.01
 """The least difference that matters, unless a user sets another."""
 

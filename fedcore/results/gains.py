@@ -1,4 +1,4 @@
-"""The gain of one row on another: paired within device and seed, with the interval of rule 2 of the answer."""
+"""The gain of one row on another: paired within device and seed, with the answer's interval (docs/answer.md)."""
 
 import math
 from dataclasses import dataclass

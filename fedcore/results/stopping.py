@@ -1,8 +1,8 @@
 """What validation data say while seeds run: the best candidate, rows that cannot win, and which row leads so far.
 
 The rule by which a row is not run with further seeds, once three seeds have run all rows, on the devices' validation
-data, by which the answer chooses the best row: a row stops if the best of its kind is better, interval included (rule 2
-of :mod:`fedcore.results.answer`), by more than the least difference that matters. Kinds are rows that train alone; rows
+data, by which the answer chooses the best row: a row stops if the best of its kind is better, interval
+included (docs/answer.md), by more than the least difference that matters. Kinds are rows that train alone; rows
 that combine; of these, where devices are left out in turn, those with a model for a new device and those without; and
 controls, which the best of all rows stops. The controls that always guess go on. Nothing stops without validation data.
 It depends on the data alone, so that a resumed or repeated run stops the same rows.

@@ -171,10 +171,11 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     assert "params.yaml: training.class_weights = balanced, since 'yes' has 5.0% of the rows" in capsys.readouterr().out
     even = tmp_path / "even.csv"
     rows.assign(fault=[*["yes", "no"] * 100], heat=0.0).to_csv(even, index=False)
-    main(["init", str(tmp_path / "other"), "--data", str(even), "--label", "fault"])
+    main(["init", str(tmp_path / "other"), "--data", str(even), "--label", "fault", "--device", "odd"])
     params = YAML(typ="safe").load(tmp_path / "other" / "params.yaml")
     assert (params["federation"]["scale"], params["run"]["threshold"]) == ("none", "half")
-    assert "another value in each row" not in capsys.readouterr().out
+    assert "another value in each row" not in (said := capsys.readouterr().out)
+    assert "params.yaml: run.weigh = devices, since sites have 1 to 199 rows; examples, if rows matter" in said
     rows.assign(row=rows.index, name=rows.index.astype(str) + "x").to_csv(even, index=False)
     main(["init", str(tmp_path / "ids"), "--data", str(even), "--label", "row", "--device", "name"])
     said = capsys.readouterr().out

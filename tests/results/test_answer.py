@@ -1,13 +1,12 @@
 """The rule that says what to do, on tables made so that the answer is known."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from tables import frame, rows
@@ -16,7 +15,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.report.phrases import sentences
 from fedcore.results.advice import Action
 from fedcore.results.answer import answer, answers, answers_by_budget, decide, device_changes
-from fedcore.results.chance import Cause
+from fedcore.results.chance import TRIED, Cause, with_found
 from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.gains import Gain
 
@@ -48,7 +47,7 @@ def test_the_row_that_is_ahead_on_test_data_alone_is_named_with_the_reason():
     made = table({"local_only": ALONE, "lucky": plus(0.2), "chosen": plus(0.1)})
     on = (made["method"] == "lucky") & (made["split"] == "val")
     found = answer(made.assign(value=made["value"].where(~on, made["value"] - 0.3)), CONTROLS)
-    assert found.advice.ahead == ("lucky", pytest.approx(0.85))
+    assert found.advice.ahead == ("lucky", pytest.approx(0.85), "chosen")
     assert "lucky is ahead on the test rows (85.0% right), chosen on validation rows." in str(sentences(found))
     assert answer(made, CONTROLS).advice.ahead is None
 
@@ -159,12 +158,6 @@ def test_the_stronger_guess_counts():
     assert found.over_guess.mean == pytest.approx(0.03)
 
 
-def test_a_row_at_chance_is_named_and_never_advised():
-    made = {"local_only": [[0.05, 0.05]] * 3, "fednova": [[0.134, 0.134]] * 3, "majority": [[0.15, 0.15]] * 3}
-    found = answer(table(made), CONTROLS).advice
-    assert (found.action, found.at_chance) == (Action.UNSURE, ("fednova", "local_only"))
-
-
 # which devices count, and by what
 
 
@@ -194,9 +187,10 @@ def test_a_tiny_device_does_not_outvote_the_others():
     assert found.devices.count == 1
     assert found.by_rows is None
     tiny = answer(made, CONTROLS, Criterion(least_test=0))
-    assert tiny.by_rows == "code"
+    assert tiny.by_rows is None  # nor can anything be said by rows
+    surer = with_sizes(table({"local_only": ALONE, "code": [[0.85, 0.1]] * 3}), {"d00": 400, "d01": 2})
     offer = "Devices differ much in size. If rows count, not devices, code is best: run.weigh=examples."
-    assert offer in sentences(tiny)
+    assert offer in sentences(answer(surer, CONTROLS, Criterion(least_test=0)))
     close = with_sizes(table({"local_only": ALONE, "code": [[0.75, 0.1]] * 3}), {"d00": 400, "d01": 41})
     assert answer(close, CONTROLS).by_rows is None
     assert answer(made, CONTROLS, Criterion(least_test=0, weigh="examples")).by_rows is None
@@ -284,18 +278,21 @@ def test_balanced_accuracy_decides_where_one_class_is_rare():
     assert answer(made, CONTROLS).criterion.metric.name == "accuracy"
 
 
-def test_a_row_that_misses_a_rare_class_is_told_what_weighs_it():
+def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     """Right in 94 of 100 rows, of which 94 are of one class, and in half of each class on average."""
     guess = [[0.94, 0.94]] * 3
     made = table({"local_only": guess, "code": guess})
     rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
     balanced = made[made["metric"] == "accuracy"].assign(metric="balanced_accuracy", value=0.5)
-    found = answer(pd.concat([made, rare, balanced], ignore_index=True), CONTROLS, Criterion(auto=True))
+    missed = pd.concat([made, rare, balanced], ignore_index=True)
+    found = answer(missed, CONTROLS, Criterion(auto=True))
     assert found.misses_rare
-    assert "training.class_weights=balanced" in str(sentences(found))
+    assert "code mostly predicts the common class: fedcore docs metric." in sentences(found)
     assert "More seeds" not in str(sentences(found))
-    done = str(sentences(replace(found, weighing=frozenset(["local_only", "code"]), threshold=True)))
-    assert "mostly predicts the common class.'" in done
+    for gain, said in ((0.21, True), (0.0, False), (-0.1, False), (math.nan, False)):
+        tried = answer(with_found(missed, TRIED, {"code with w=1": gain}), CONTROLS, Criterion(auto=True))
+        sentence = "Tried with one seed: code with w=1 gains +21.0 points on validation rows."
+        assert (sentence in sentences(tried)) == said == ("w=1" in str(sentences(tried)))
     seen = pd.concat([made, rare, balanced.assign(value=0.93)], ignore_index=True)
     assert not answer(seen, CONTROLS, Criterion(auto=True)).misses_rare
 
@@ -379,17 +376,6 @@ def test_the_decision_is_the_rule(mean: float, spread: float, min_effect: float)
         assert low <= slack or mean <= min_effect + slack
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(FRACTIONS, FRACTIONS), min_size=2, max_size=4), st.floats(0.001, 0.5))
-def test_as_good_is_never_said_where_the_spread_is_wider(pairs: list[tuple[float, float]], min_effect: float):
-    made = {"local_only": [[0.0]] * len(pairs), "a": [[a] for a, _ in pairs], "b": [[b] for _, b in pairs]}
-    found = answer(table(made), CONTROLS, Criterion(min_effect=min_effect)).advice
-    for name in found.equal:
-        differences = pd.Series([one[0] - of[0] for one, of in zip(made[name], made[str(found.method)], strict=True)])
-        assert abs(differences.mean()) + 1.9 * differences.std() / len(pairs) ** 0.5 <= min_effect + 1e-9
-
-
 # budgets, and single devices
 
 
@@ -412,22 +398,6 @@ def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():
     guessing = answer(table({"local_only": GUESS, "majority": GUESS, "code": ALONE}), CONTROLS, budget=0)
     assert guessing.advice.action is Action.UNSURE
     assert "learnt nothing" in guessing.advice.reason
-
-
-@pytest.mark.slow
-@settings(max_examples=10, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 4), st.floats(0, 0.2)), min_size=1, max_size=4), st.integers(0, 4))
-def test_a_budget_is_a_table_without_the_dearer_rows(made_of: list[tuple[int, float]], limit: int):
-    methods = {f"m{i}": plus(gain) for i, (_, gain) in enumerate(made_of)}
-    sent = {f"m{i}": 1_000.0 * cost for i, (cost, _) in enumerate(made_of)}
-    made = table({"local_only": ALONE, "majority": GUESS} | methods, up=sent)
-    dearer = [name for name, up in sent.items() if 3 * up > 3_000 * limit]
-    left = answer(made[~made["method"].isin(dearer)], CONTROLS)
-    found = answer(made, CONTROLS, budget=3_000 * limit)
-    if len(dearer) < len(sent):
-        assert found == left
-    else:
-        assert found.advice.action is Action.ALONE
 
 
 def test_changes_of_devices_are_those_that_the_answer_counts():

@@ -20,8 +20,8 @@ from fedcore.execute.workers import Inline
 from fedcore.report.phrases import sentences
 from fedcore.results import tidy
 from fedcore.results.advice import Action
-from fedcore.results.answer import STOPPED_AFTER, answer, nothing_learns
-from fedcore.results.chance import SEEN, Cause, with_probe
+from fedcore.results.answer import STOPPED_AFTER, answer
+from fedcore.results.chance import PROBE, SEEN, Cause, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import gain_of
 from fedcore.results.left_out import probe
@@ -137,8 +137,8 @@ def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:
     made = with_losses(
         table({"local_only": CHANCE, "code": CHANCE, "majority": CHANCE}), {"code": 0.7, "majority": 0.7}
     )
-    assert nothing_learns(made, CONTROLS)
-    words = sentences(answer(made if found is None else with_probe(made, found), CONTROLS))
+    assert answer(made, CONTROLS).nothing_learns
+    words = sentences(answer(made if found is None else with_found(made, PROBE, found), CONTROLS))
     return words[[text.startswith("code (loss") for text in words].index(True) :]
 
 
@@ -160,7 +160,7 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
         "A nearest-neighbour model on each device's own rows sees the label in the columns: training fails."
     )
     learns = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE})
-    assert not nothing_learns(learns, CONTROLS)
+    assert not answer(learns, CONTROLS).nothing_learns
     assert "columns" not in " ".join(sentences(answer(learns, CONTROLS)))
 
 

@@ -6,67 +6,14 @@ from typing import Any
 import pandas as pd
 import pytest
 from federations import federation as plainly
-from signals import ADAM, WHOLE, federation
+from signals import ADAM
 
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.report.tables import notes
-from fedcore.results import reports, tidy
+from fedcore.results import tidy
 from fedcore.results.summary import NO_SECONDS, summarise
-
-STEM, CELL, WHOLE_NET, BASE = 10_464, 12_352, 323_434, 322_144
-"""Parameters of the stem, of a cell, of the whole and of all but the last layer (FedASA, Table VI)."""
-
-FEDASA = {
-    "rounds": 3, "alignment_rounds": 1, "auxiliary": None, "steps": 4, "cell": None, "distance": "printed",
-    "budget": None, "personal_lr": None,
-}  # fmt: skip
-
-
-def table(name: str, **settings: Any) -> pd.DataFrame:
-    fed = federation("ab", WHOLE, (1, 512))
-    made = method(name, nets=fed.public.nets, training=ADAM, shared_init=True, **settings)
-    played = list(run(made, fed, 0, Inline()))
-    told = [one.report for one in played]
-    return tidy.rows(tidy.Row("s", "d", "base", name, 0), played, told, reports.devices(told))
-
-
-def sent(rows: pd.DataFrame) -> pd.Series:
-    """Bytes up by stage, round and device."""
-    up = rows[(rows["split"] == "traffic") & (rows["metric"] == "bytes_up")]
-    return up.set_index(["stage", "round", "device"])["value"]
-
-
-@pytest.mark.slow
-def test_fedasa_sends_four_bytes_for_each_parameter_that_it_shares():
-    rows = table("fedasa", **FEDASA)
-    up = sent(rows)
-    aligned = rows[rows["split"] == "alignment"].set_index(["device", "metric"])["value"]
-    assert len(up) == 3 * 2
-    for (stage, _, device), count in up.items():
-        depth = aligned[device, "depth"] if stage else 4  # in the alignment round all cells are compared
-        assert count == 4 * (STEM + CELL * depth)
-    for device in "ab":
-        distances = [aligned[device, f"distance_{m}"] for m in range(5)]
-        assert distances.index(min(distances)) == aligned[device, "depth"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "settings", "shared"),
-    [
-        ("fixed_depth", {"rounds": 2, "depth": 0, "personal_lr": None}, STEM),
-        ("fixed_depth", {"rounds": 2, "depth": 3, "personal_lr": None}, STEM + 3 * CELL),
-        ("fixed_depth", {"rounds": 2, "depth": None, "personal_lr": None}, 0),
-        ("fedper", {"rounds": 2, "personal_lr": None}, BASE),
-        ("fedavg", {"rounds": 2, "fraction": 1.0, "weights": "size"}, WHOLE_NET),
-    ],
-)
-def test_so_do_the_others_and_nothing_is_said_of_their_alignment(name: str, settings: dict[str, Any], shared: int):
-    rows = table(name, **settings)
-    assert set(sent(rows)) == {4.0 * shared}
-    assert "alignment" not in set(rows["split"])
 
 
 def test_bytes_are_listed_of_the_devices_that_took_part():

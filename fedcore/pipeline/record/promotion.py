@@ -129,9 +129,9 @@ def mark_candidate(
     return proposal
 
 
-def last_comparison(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
+def last_comparison(client: MlflowClient, version: ModelVersion) -> Proposal:
     """Return a candidate's comparison with the champion as its tags keep it; anew if the champion is another now."""
-    return standing_proposal(version, alias(client, version.name, CHAMPION)) or compare(client, version, rule)
+    return standing_proposal(version, alias(client, version.name, CHAMPION)) or compare(client, version)
 
 
 def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:

@@ -227,7 +227,7 @@ def describe(version: AnyVersion) -> str:
     """Return where a version comes from."""
     of = version.tags.get(FINAL_FIT_OF)
     final = "" if of is None else f", final fit of version {of}"
-    shown = ", no gain over local training shown" if version.tags.get(SHOWN) == "no" else ""
+    shown = ", not shown to be better" if version.tags.get(SHOWN) == "no" else ""
     return printable(f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}")
 
 

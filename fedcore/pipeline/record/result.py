@@ -110,10 +110,11 @@ class PromotionCandidate:
 
 
 class Evidence(NamedTuple):
-    """Why a model is proposed: over how many seeds its study ran, and whether the answer recommends it."""
+    """Why a model is proposed: its seeds, whether the answer recommends it, and whether as a first champion only."""
 
     seeds: int = 0
     shown: bool = True
+    first: bool = False
 
 
 CERTAIN = Evidence()

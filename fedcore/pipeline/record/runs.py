@@ -423,16 +423,14 @@ class Record:
         with self.lock:
             for version, config in self._versions(configs):
                 proposal = promotion.mark_candidate(self.client, version, rule, configs[config])
+                final = promotion.final_fit_of(self.client, version) if final_fit else None
                 if not (promote and proposal.accepted):
                     notices.append(Notice(proposal.advice))
-                elif not final_fit:
-                    promotion.promote(self.client, version)
-                    notices.append(Notice(proposal.promoted(), "promoted"))
-                elif final := promotion.final_fit_of(self.client, version):
-                    promotion.promote(self.client, final)
-                    notices.append(Notice(proposal.promoted(final), "promoted"))
-                else:
+                elif final_fit and final is None:
                     candidates.append(PromotionCandidate(config, str(version.version), version.run_id))
+                else:
+                    promotion.promote(self.client, final or version)
+                    notices.append(Notice(proposal.promoted(final), "promoted"))
         return notices, candidates
 
     def check_drift(self, store: Store, result: Result) -> list[Notice]:
@@ -487,13 +485,15 @@ class Record:
             self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
         return [Notice(line, "promoted")]
 
-    def _versions(self, configs: Iterable[str]) -> list[tuple[ModelVersion, str]]:
+    def _versions(self, configs: Mapping[str, Evidence]) -> list[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
-        for config in configs:
+        for config, evidence in configs.items():
             run = self.find(config)
-            if run and run.data.tags.get(promotion.MODEL) not in first and (version := self.version_of(run)):
-                first.setdefault(version.name, (version, config))
+            name = str(run and run.data.tags.get(promotion.MODEL))
+            late = name in first or (evidence.first and promotion.alias(self.client, name, CHAMPION))
+            if run and not late and (version := self.version_of(run)):
+                first[version.name] = version, config
         return [*first.values()]
 
     def _of_request(self, of: StudyOnData, compared: ComparedRequest, study: str) -> str:

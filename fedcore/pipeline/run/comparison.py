@@ -30,7 +30,7 @@ from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
 from fedcore.results.judging import judge_all
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import values_of_new
-from fedcore.results.summary import NO_SECONDS, SPLITS, by_group, summarise
+from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.results.verdicts import verdict_table
 
@@ -147,13 +147,9 @@ def answer_results(
     never = frozenset(result.row.label for result in listed if result.control)
     tasks = {task for result in listed for task in result.tasks}
     found = answer(params, [result.table for result in listed], [result.seconds for result in listed], never, tasks)
-    for (study, kind, name), of in found.answers.items():
-        own = [result for result in listed if (result.setting.study, result.setting.name) == (study, name)]
-        found.answers[study, kind, name] = replace(
-            of, refused={label: why for (other, label), why in refused.items() if why and other == study},
-            weighing=frozenset(one.row.label for one in own if one.row.training.class_weights != "none"),
-            threshold=any(one.setting.threshold is not None for one in own),
-        )  # fmt: skip
+    for key, of in found.answers.items():
+        typed = {label: why for (study, label), why in refused.items() if why and study == key[0]}
+        found.answers[key] = replace(of, refused=typed)
     return found
 
 
@@ -278,7 +274,7 @@ def describe(
         )
         request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)).encode())
         asked = ComparedRequest(
-            request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(rows, answered),
+            request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(answered),
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
         )  # fmt: skip
         writer.describe(of, asked)
@@ -315,17 +311,13 @@ def numbers_of_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, float]
     return numbers
 
 
-def pair_of(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> tuple[str, ...]:
+def pair_of(answers: Mapping[SettingKey, Answer]) -> tuple[str, ...]:
     """Return the rows that a study's answer compares, the best one that combines and the best that trains alone.
 
     None for a study of several settings, and where there are not both.
     """
-    advice = next(iter(answers.values())).advice if len(answers) == 1 else None
-    if advice is None or advice.best is None or advice.alone_value is None:
-        return ()
-    alone = summary[~summary["control"] & summary["bytes_up"].eq(0) & summary["method"].ne(advice.best)]
-    apart = (alone[[f"{split}_mean" for split in SPLITS]] - advice.alone_value).abs().min(axis=1)
-    return () if apart.isna().all() else (advice.best, str(alone.loc[apart == apart.min(), "method"].iloc[0]))
+    pairs = [(answer.advice.best, answer.advice.alone) for answer in answers.values()]
+    return tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
 
 
 def new_device_numbers(
@@ -345,23 +337,27 @@ def new_device_numbers(
 
 
 def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> dict[str, Evidence]:
-    """Return the configurations of the runs to propose as champions, one for each study and setting, and why.
+    """Return the configurations of the runs to propose as champions, for each study and setting, and why.
 
-    It is the row that the answer recommends, or if nothing can be said the one with the best mean over seeds on
-    the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
+    It is the row that the answer recommends, with the first seed. If nothing can be said, it is the best on validation
+    data; but as a first champion the simplest that serves every device: the best that trains alone, or else of those
+    with one model for all. Controls are never proposed, and nothing is without a score.
     """
     by_setting: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for run in read_runs(results):
         if not run["control"]:
             by_method = by_setting.setdefault((run["study"], run["setting"]), {})
             by_method.setdefault(run["method"], []).append(run)
-    advised = {(study, setting): answer.advised for (study, _, setting), answer in answers.items()}
+    said = {(study, setting): (answer.advised, answer.simple) for (study, _, setting), answer in answers.items()}
     chosen = {}
     for setting_key, rows in by_setting.items():
         values = {name: [run["validation"] for run in runs] for name, runs in rows.items()}
         scores = {name: sum(of) / len(of) for name, of in values.items() if None not in of}
-        name = advised.get(setting_key) or max(scores, key=scores.__getitem__, default=None)
-        if name in rows:
-            config = min(rows[name], key=lambda run: run["seed"])["config"]
-            chosen[config] = Evidence(len(rows[name]), advised.get(setting_key) is not None)
+        best = sorted(scores, key=lambda name: (-scores[name], name))
+        advised, simple = said.get(setting_key, (None, None))
+        serving = [simple] if simple in best else [name for name in best if rows[name][0]["candidate"]] or best
+        for name in [advised] if advised else dict.fromkeys([*serving[:1], *best[:1]]):
+            if name in rows:
+                config = min(rows[name], key=lambda run: run["seed"])["config"]
+                chosen[config] = Evidence(len(rows[name]), advised is not None, name not in (advised, *best[:1]))
     return chosen

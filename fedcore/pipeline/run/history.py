@@ -30,7 +30,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from filelock import FileLock
@@ -90,18 +89,15 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
 
 def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[str, float]:
     """Return device -> the value of a row's models on its own test data, mean over the seeds that have one."""
-    from fedcore.results.summary import last_round  # imports pandas, which reading a history does not need
+    import pandas as pd  # which reading a history does not need
 
-    by_device: dict[str, list[float]] = {}
-    for result in results:
-        if result.row.label == row:
-            last = last_round(result.table)
-            own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.column)].dropna(
-                subset="value"
-            )
-            for device, value in zip(own["device"], own["value"], strict=True):
-                by_device.setdefault(str(device), []).append(float(value))
-    return {device: fmean(values) for device, values in sorted(by_device.items())}
+    from fedcore.results.summary import last_round
+
+    if not (tables := [result.table for result in results if result.row.label == row]):
+        return {}
+    last = last_round(pd.concat(tables))
+    own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.column)]
+    return {str(device): float(value) for device, value in own.groupby("device")["value"].mean().dropna().items()}
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -160,8 +160,8 @@ def report(
                 )
             for study in {job.study: job for job in jobs}:
                 folders = [PIPELINE / "federate" / study / job.name for job in jobs if job.study == study]
-                proposed = comparison.proposals(folders, answered.answers)
-                configs = {run["config"]: run["config"] in proposed for run in comparison.read_runs(folders)}
+                best = {c for c, why in comparison.proposals(folders, answered.answers).items() if not why.first}
+                configs = {run["config"]: run["config"] in best for run in comparison.read_runs(folders)}
                 writer.export(configs, PIPELINE / "federate" / study / RECORD)
             history.hold(history.lines_of(everything, answered.answers, store))
             return {}, brief(answered.answers)

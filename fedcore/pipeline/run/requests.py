@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,8 +32,8 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
-from fedcore.results.answer import STOPPED_AFTER, nothing_learns
-from fedcore.results.chance import with_probe
+from fedcore.results.answer import STOPPED_AFTER, answer
+from fedcore.results.chance import PROBE, TRIED, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import probe
 from fedcore.results.stopping import SoFar, best, rows_that_cannot_win
@@ -230,7 +230,8 @@ class Run:
     def leave_out_devices(self) -> None:
         """Score the rows that the answer for a new device compares on each device, trained without it.
 
-        Where no row has learnt, simple models say first whether the columns tell anything.
+        First it is asked why models fail: where no row has learnt, simple models say whether the columns tell anything;
+        where the best misses a rare class, it runs once more with class weights.
         """
         by_setting = {(ready.job.study, ready.setting.name): ready for ready in self._ready}
         for ready in by_setting.values():
@@ -238,21 +239,27 @@ class Run:
             runs = [r for job in jobs for r in self.results[job] if r.setting.name == ready.setting.name]
             if not runs:
                 continue
-            runs = self._probe(runs, ready.job.criterion)
+            runs = self._ask_why(runs, ready.job.criterion)
             if ready.leave_out:
                 runs = left_out.leave_out(self.session, runs, ready.job.criterion)
             scored = {r.config: r for r in runs}
             for job in jobs:
                 self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
 
-    def _probe(self, runs: list[Result], criterion: Criterion) -> list[Result]:
-        """Return one setting's results, with what a probe found where nothing learns."""
+    def _ask_why(self, runs: list[Result], criterion: Criterion) -> list[Result]:
+        """Return one setting's results, with what a probe found, and what class weights gain on validation data."""
         table = pd.concat([result.table for result in runs], ignore_index=True)
-        if not nothing_learns(table, frozenset(result.row.label for result in runs if result.control), criterion):
-            return runs
+        found = answer(table, frozenset(result.row.label for result in runs if result.control), criterion)
         first, *others = runs
-        found = probe(first.fed.devices, first.fed.classes, self.session.steps)
-        return [replace(first, table=with_probe(first.table, found)), *others]
+        if found.nothing_learns:
+            probed = probe(first.fed.devices, first.fed.classes, self.session.steps)
+            first = replace(first, table=with_found(first.table, PROBE, probed))
+        if found.misses_rare:
+            of = next(result for result in runs if result.row.label == found.advice.judged)
+            with suppress(InputError):  # the row has a loss of its own, or diverges
+                gained = run_method.try_weights(self.session, of, criterion)
+                first = replace(first, table=with_found(first.table, TRIED, gained))
+        return [first, *others]
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.
@@ -319,14 +326,14 @@ def open_record() -> Iterator[RecordWriter]:
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
+    lines = [proposal.line for proposal in writer.proposed]
     with repeat.printed():
-        for proposal in writer.proposed:
-            print(proposal.line)
-    proposed = [{"outcome": proposal.line} for proposal in writer.proposed]
-    if proposed and runtime.flow_run.id is not None:  # stage compare of `dvc repro` is no flow run
-        for proposal in writer.proposed:
-            get_run_logger().info(proposal.line)
-        outputs.publish("champion", proposed, "which model is in use, or was compared with it")
+        print(*(f"{line}\n" for line in lines), sep="", end="")
+    if lines and runtime.flow_run.id is not None:  # stage compare of `dvc repro` is no flow run
+        for line in lines:
+            get_run_logger().info(line)
+        outcomes = [{"outcome": line} for line in lines]
+        outputs.publish("champion", outcomes, "which model is in use, or was compared with it")
     tidy_up(settings.keep)
     for proposal in writer.proposed:
         if proposal.event is not None:

@@ -40,7 +40,7 @@ from fedcore.results import reports, tidy
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
-from fedcore.results.stopping import Leader
+from fedcore.results.stopping import Leader, validation_value
 from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
 from fedcore.types.federation import Federation, Params
@@ -151,6 +151,18 @@ def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
 def rates_of(setting: Setting, row: MethodConfig) -> list[float]:
     """Return the learning rates that a method is run with, with the first seed."""
     return setting.rates.get(row.label, [row.training.lr])
+
+
+def try_weights(session: Session, of: Result, criterion: Criterion) -> dict[str, float]:
+    """Run a result's row once more with class weights, unless it has them; return its gain on validation data."""
+    row = replace(of.row, training=replace(of.row.training, class_weights="balanced"))
+    if of.validation is None or row == of.row:
+        return {}
+    session.expect_steps(count_local_steps(build(row, of.fed.public.nets), len(of.fed.devices)))
+    session.print_line(f"  {row.label} misses a rare class: seed {of.seed} once more with class weights")
+    tried = run_method(session, of.setting, of.prepared, of.fed, row, of.seed, of.size, of.setting.every)
+    after, before = (validation_value(table, criterion) or 0.0 for table in (tried.table, of.table))
+    return {f"{row.label} with training.class_weights=balanced": after - before}
 
 
 def with_rate(row: MethodConfig, rate: float) -> MethodConfig:

@@ -32,6 +32,9 @@ from fedcore.pipeline.record import models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
 from fedcore.pipeline.record.result import CERTAIN, Evidence
+from fedcore.pipeline.run.comparison import proposals
+from fedcore.results.advice import Answer
+from fedcore.results.criterion import Criterion
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -81,8 +84,7 @@ def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
     assert "no champion yet" in said
     assert f"fedcore promote {first.name.removeprefix('fedcore-')}" in said
     assert champion(client, first) is None
-    candidate = promotion.alias(client, first.name, registry.CANDIDATE)
-    assert candidate is not None
+    candidate: Any = promotion.alias(client, first.name, registry.CANDIDATE)
     assert candidate.tags[registry.PROPOSAL] == said.partition("; to promote")[0]
 
 
@@ -91,8 +93,7 @@ def test_a_promotion_keeps_the_champion_before_as_previous(client: Any, make: Ma
     for version in (first, second, second):
         promotion.promote(client, version)
     assert champion(client, first) == str(second.version)
-    previous = promotion.alias(client, first.name, registry.PREVIOUS)
-    assert previous is not None
+    previous: Any = promotion.alias(client, first.name, registry.PREVIOUS)
     assert previous.version == first.version
 
 
@@ -111,7 +112,8 @@ def test_a_candidate_is_compared_on_the_same_data(
 ):
     present, candidate = make([0.7, 0.6, 0.8]), make(accuracy, partition)
     promotion.promote(client, present)
-    assert promotion.compare(client, candidate).better == better
+    found = promotion.compare(client, candidate)
+    assert (found.better, " --version " in found.advice) == (better, better != "yes")
     # The nightly rule promotes a better one only.
     assert propose(client, candidate, True).endswith("; promoted") == (better == "yes")
     assert champion(client, present) == str((candidate if better == "yes" else present).version)
@@ -139,8 +141,7 @@ def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
     client.update_run(final.run_id, "RUNNING")
     assert promotion.final_fit_of(client, first) is None  # its writing was cut short
     client.update_run(final.run_id, "FINISHED")
-    found = promotion.final_fit_of(client, first)
-    assert found is not None
+    found: Any = promotion.final_fit_of(client, first)
     assert found.version == final.version
     promotion.promote(client, final)
     said = propose(client, first, True)
@@ -182,21 +183,34 @@ def test_a_candidates_tags_keep_its_comparison(client: Any, make: Make):
     assert promotion.last_comparison(client, kept).better == "no"
 
 
-def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
-    first = make([0.5])
-    assert propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
-    assert champion(client, first) == str(first.version)
-    assert propose(client, first, True).endswith("is the champion")
+def test_a_first_champion_of_an_answer_that_cannot_say_is_the_simplest(tmp_path: Path, client: Any, make: Make):
+    """Local training, or the best with one model for all; once there is a champion the best on validation rows."""
+    rows = [("fedper", 0.9, False), ("fedavg", 0.8, True), ("fedprox", 0.7, True), ("local_only", 0.6, False)]
+    of = {"study": "s", "setting": "base", "control": False}
+    told = [
+        {**of, "method": name, "seed": seed, "config": f"{name} {seed}", "candidate": one, "validation": value}
+        for name, value, one in rows for seed in (1, 0)
+    ]  # fmt: skip
+    (tmp_path / "runs.json").write_text(json.dumps(told))
+    for simple, first in (("local_only", "local_only 0"), (None, "fedavg 0")):
+        found = proposals([tmp_path], {("s", "m", "base"): Answer(Criterion(), None, None, simple=simple)})
+        assert found == {first: Evidence(2, False, True), "fedper 0": Evidence(2, False)}
+    version = make([0.5])
+    run = SimpleNamespace(data=SimpleNamespace(tags={promotion.MODEL: version.name}))
+    record: Any = SimpleNamespace(client=client, find=lambda _: run, version_of=lambda _: version)
+    assert [config for _, config in runs.Record._versions(record, found)] == ["fedavg 0"]
+    assert propose(client, version, True).endswith("(a, seed 0): promoted; it is the first champion")
+    assert [config for _, config in runs.Record._versions(record, found)] == ["fedper 0"]
+    assert propose(client, version, True).endswith("is the champion")
 
 
 def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: Make):
     """Its final fit too; a later one is better than a champion."""
-    words, first = "no gain over local training shown", make([0.5])
+    words, first = "not shown to be better", make([0.5])
     final = make([0.5], of=first)
     assert words in promotion.mark_candidate(client, first, evidence=Evidence(1, False)).advice
     promotion.promote(client, final)
-    found = promotion.alias(client, first.name, registry.CHAMPION)
-    assert found is not None
+    found: Any = promotion.alias(client, first.name, registry.CHAMPION)
     assert words in registry.describe(found)
     assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(1, False)).advice
 
@@ -206,7 +220,7 @@ def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: 
     propose(client, first, False, Evidence(3, False))
     line = propose(client, quick, True, Evidence(1, False))
     assert f" version {quick.version} (a, seed 0) is not proposed: 1 seed cannot say. The candidate is still " in line
-    assert line.endswith(f"of 3 seeds, version {first.version} (a, seed 0, no gain over local training shown)")
+    assert line.endswith(f"of 3 seeds, version {first.version} (a, seed 0, not shown to be better)")
     assert champion(client, first) is None
     for other, evidence in (
         (make([0.7]), Evidence(3, False)), (make([0.6]), Evidence(1)), (make([0.7], data="new"), Evidence(0, False)),
@@ -297,17 +311,15 @@ def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, ma
     assert [*status.standing({task: (registry.read() or {})[task]})] == []
     promotion.promote(client, made[2])
     client.delete_registered_model_alias(made[1].name, registry.CANDIDATE)
-    known = registry.read()
+    known: Any = registry.read()
     assert known == promotion.all_versions(client)
-    assert known is not None
     assert ({*known[task].numbers}, known[task].aliases) == ({"2", "3"}, {"champion": "3", "previous": "2"})
 
 
 def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     first, second, third = make([0.5]), make([0.6]), make([0.7])
-    name = first.name
-    task = name.removeprefix("fedcore-")
+    task = first.name.removeprefix("fedcore-")
 
     def lines() -> list[str] | None:
         found = promote.champions({task: (registry.read() or {})[task]})
@@ -318,7 +330,7 @@ def test_champions_are_listed_without_mlflow_as_with_it(client: Any, make: Make,
     assert lines() == [f"{task}: nothing was proposed; {registry.AT_THE_END}"]
     promotion.mark_candidate(client, second)  # there is no champion
     (line,) = lines() or ()
-    version = f"{name.removeprefix('fedcore-')} version {second.version}"
+    version = f"{task} version {second.version}"
     assert line.startswith(f"{version} (a, seed 0): no champion yet; to promote it: fedcore promote {task} (")
     promotion.promote(client, first)
     promotion.mark_candidate(client, second)  # compared with the first
@@ -341,8 +353,7 @@ def test_registered_files_are_found_without_mlflow(client: Any, monkeypatch):
     client.create_registered_model(name)
     version = client.create_model_version(name, place.as_uri())
     known = (registry.read() or {})["sealed"]
-    found = known.find("1")
-    assert found is not None
+    found: Any = known.find("1")
     assert found.location == client.get_model_version_download_uri(name, version.version)
     assert predict.own_files(found) is None
     seals.seal(name, place.as_uri())
@@ -379,8 +390,7 @@ def run_in_process(tmp_path, row, name):
     _, setup, link = on_devices(tmp_path, "common_median")
     setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", MODEL_NAME, (), 4))
     folder = tmp_path / "runs" / name
-    for _ in run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3):
-        pass
+    list(run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3))
     return FieldRun(folder, setup, row.label, read_run(folder))
 
 
@@ -434,27 +444,17 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path, monkeypatc
     record(field_run)
     run, version = version_of(client, "ditto field two")
     assert version.tags[registry.PERSONAL] == "true"
-    assert (
-        promotion.read_artifact(client, run.info.run_id, "recipe/plan.json").decode() == field_run.stored.plan.to_json()
-    )
+    plan = promotion.read_artifact(client, run.info.run_id, "recipe/plan.json")
+    assert plan.decode() == field_run.stored.plan.to_json()
     with pytest.raises(InputError, match=r"its models stay on their devices, where fedcore device predict uses them$"):
         promotion.find_files(client, f"{MODEL_NAME}/{version.version}")
-    found = (registry.read() or {})[MODEL_NAME].find(str(version.version))
-    assert found is not None
+    found: Any = (registry.read() or {})[MODEL_NAME].find(str(version.version))
     assert found.location
     assert predict.own_files(found) is None  # fedcore predict asks MLflow, and says that line
     promotion.promote(client, version)
-    today = SimpleNamespace(
-        setting=SimpleNamespace(model_name=MODEL_NAME), prepared=SimpleNamespace(dataset=Ref("0" * 64, 1))
-    )
+    prepared = SimpleNamespace(dataset=Ref("0" * 64, 1))
+    today = SimpleNamespace(setting=SimpleNamespace(model_name=MODEL_NAME), prepared=prepared)
     (notice,) = runs.Record().check_drift(Store(tmp_path), today)  # of every later run
     assert "its models stay on their devices" in notice.line
     table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
     assert set(table["device"]) >= {"north", "south", "west"}
-
-
-def test_the_advice_on_what_is_not_better_names_its_version():
-    tags = {"fedcore.method": "fedavg", "fedcore.seed": "0"}
-    old, new = (SimpleNamespace(name="fedcore-plant", version=number, run_id=number, tags=tags) for number in "12")
-    for better, command in {"yes": "fedcore promote plant (", "no": "fedcore promote plant --version 2 ("}.items():
-        assert f"to promote it: {command}" in registry.Proposal(new, old, better, "why").advice
