@@ -39,6 +39,7 @@ from mlflow.entities import (
 )
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking.context.default_context import DefaultRunContext
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
@@ -138,13 +139,13 @@ class Record:
                 raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
             create_database(mlflow.get_tracking_uri())
             check_database(mlflow.get_tracking_uri())
-            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = str(
                 experiment.experiment_id if experiment
                 else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), MODE)
             )  # fmt: skip
+            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
 
     def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
         """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist.
@@ -154,7 +155,7 @@ class Record:
         with self.lock:
             if (run := self.find(result.config)) and has_result(run, result.digest):
                 if result.tried and RATES not in (tables := tables_of(run)):
-                    self._artifacts(run.info.run_id, {RATES: rate_table(result)})
+                    self.log_artifacts(run, {RATES: rate_table(result)})
                     self.client.log_batch(run.info.run_id, tags=[tables_tag([*tables, RATES])])
                 if result.final is None and run.data.tags.get(LATEST) != "true":
                     self._tag(run, user_tags(run.data.tags) | {LATEST: "true"})
@@ -287,7 +288,7 @@ class Record:
         files |= tables | folds | {TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
-        self._artifacts(where, files)
+        self.log_artifacts(run, files)
         named = [Param(key, cut_value(value)) for key, value in params.items()]
         self.client.log_batch(where, points, named, [tables_tag(path for path in (*tables, RATES) if path in files)])
 
@@ -339,7 +340,7 @@ class Record:
                 model_id=logged.model_id,
             )  # fmt: skip
             mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
-            self.client.log_model_artifacts(logged.model_id, f"{folder}/logged")
+            self.log_files(logged.artifact_location, f"{folder}/logged")
         return logged
 
     def logged(self, run: Run) -> list[LoggedModel]:
@@ -385,6 +386,8 @@ class Record:
                     raise
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
                 return create()
+            finally:
+                relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
 
     def version_of(self, run: Run) -> ModelVersion | None:
         """Return the version of a run's models, which are registered if they are not; None for a control."""
@@ -570,7 +573,7 @@ class Record:
             self._numbers(run, compared.numbers, {**tags, **note, **user_tags(of.tags)})
             tables = {METHODS: method_table(compared.methods)}
             tables |= {LEFT: to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
-            self._artifacts(where, {**compared.files, **tables})
+            self.log_artifacts(run, {**compared.files, **tables})
             self.client.log_batch(where, tags=[tables_tag(tables)])
 
     def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
@@ -580,14 +583,18 @@ class Record:
         points = [Metric(key, value, now, 0) for key, value in new.items() if key != "seconds" or key not in known]
         self.client.log_batch(run.info.run_id, points, tags=[RunTag(key, value) for key, value in tags.items()])
 
-    def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
-        """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
+    def log_files(self, place: str, folder: str) -> None:
+        """Log a folder's files. place: that of a run or model, which may be relative, also in another folder."""
+        get_artifact_repository(seals.absolute(place)).log_artifacts(folder)
+
+    def log_artifacts(self, run: Run, files: Mapping[str, bytes]) -> None:
+        """Log files of a run in one call. files: path in the run -> content."""
         with tempfile.TemporaryDirectory() as folder, naming(folder):
             for path, content in files.items():
                 local = Path(folder) / path
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
-            self.client.log_artifacts(run_id, folder)
+            self.log_files(run.info.artifact_uri, folder)
 
 
 @cache

@@ -50,6 +50,11 @@ def check(name: str, uri: str, what: str) -> Path:
     return folder
 
 
+def absolute(uri: str) -> str:
+    """Return a place of artifacts, which may be relative to the project's folder, for use from another folder."""
+    return uri if urlsplit(uri).scheme else str(environment.ARTIFACTS.parent / uri)
+
+
 def own_folder(uri: str, what: str) -> Path:
     """Return the local folder of artifacts. Raises InputError unless it is in this project, and all in it this user's.
 
@@ -57,7 +62,7 @@ def own_folder(uri: str, what: str) -> Path:
     """
     parts = urlsplit(uri)
     root = environment.ARTIFACTS.resolve()
-    folder = Path(unquote(parts.path))
+    folder = environment.ARTIFACTS.parent / unquote(parts.path)
     resolved = folder.resolve()
     if parts.scheme not in ("", "file") or parts.netloc or root not in resolved.parents:
         raise InputError(f"{what}: not loaded, since its files are not in {environment.ARTIFACTS}: {uri}")

@@ -1,6 +1,7 @@
 """The record loses runs of data that nobody reads any more; what an alias names, and studies' numbers, stay."""
 
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import Failed
+from fedcore.pipeline.record import database as sqlite_file
 from fedcore.pipeline.record import registry, retention, seals
 from fedcore.pipeline.record.registry import CHAMPION
 from fedcore.pipeline.record.runs import Record
@@ -41,7 +43,7 @@ def register(record: Record, where: str, **tags: str) -> Any:
     """Register a model of a run."""
     with mlflow.start_run(run_id=where):
         made = mlflow.initialize_logged_model(name="net")
-    place = Path(made.artifact_location.removeprefix("file://"))
+    place = Path(made.artifact_location)
     place.mkdir(parents=True, exist_ok=True)
     (place / "tensors").write_text(where)
     mlflow.finalize_logged_model(made.model_id, "READY")
@@ -79,7 +81,7 @@ def names(kept: Kept) -> set[str]:
 
 
 def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: Path):
-    place = Path(kept.record.client.get_run(kept.runs["old b"]).info.artifact_uri.removeprefix("file://"))
+    place = Path(kept.record.client.get_run(kept.runs["old b"]).info.artifact_uri).absolute()
     sealed = len([*(tmp_path / "registered").iterdir()])
     dry_summary = retention.prune(30, dry_run=True)
     assert names(kept) == {*kept.runs}
@@ -105,6 +107,27 @@ def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: 
     assert kept.record.client.get_run(kept.runs["old"]).data.metrics == {"accuracy": 0.5}
     assert kept.record.client.list_artifacts(kept.runs["old"]) == []
     assert retention.prune(30) == retention.PruneSummary(0, 0, 0)
+
+
+def test_mlflow_gc_in_a_copied_folder_deletes_no_file_of_the_original(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Before any command of fedcore there."""
+    original = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    where, uri = kept.runs["old b"], "sqlite:///record.db"
+    from mlflow.cli import gc  # warns
+
+    mlflow.MlflowClient(uri).delete_run(where)
+    gc.main(["--backend-store-uri", uri, "--tracking-uri", uri], standalone_mode=False)
+    assert not (tmp_path / "copy" / "mlruns" / where / "artifacts").exists()
+    assert {path: path.read_bytes() for path in original} == original
+    for folder in (tmp_path, tmp_path / "copy"):  # a registered version is loaded from anywhere
+        sqlite_file.relocate(f"sqlite:///{folder / 'record.db'}", folder / "mlruns")
+        client = mlflow.MlflowClient(f"sqlite:///{folder / 'record.db'}")
+        location = client.get_model_version_download_uri("fedcore-state", "1")
+        assert location.startswith((folder / "mlruns" / "models").as_uri())
 
 
 def test_what_was_read_lately_stays_however_old_its_runs(kept: Kept):
