@@ -522,11 +522,12 @@ class Record:
     def export(self, configs: Mapping[str, bool], folder: Path) -> None:
         """Write the runs of configurations to a folder, in place of those there (fedcore/pipeline/record/tracked.py).
 
-        configs: whether each is proposed, which brings its models. A record of another project's has no files here.
+        configs: whether each is proposed, which brings its models. A run of another project has no files here, nor one
+        that has lost them.
         """
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(InputError):
-            for config, proposed in configs.items():
+        for config, proposed in configs.items():
+            with suppress(InputError, FileNotFoundError):
                 if run := self.find(config):
                     where = [seals.own_folder(of.artifact_location, of.name) for of in self.logged(run) if proposed]
                     files = where[0] / "data" / models.FOLDER if where else None

@@ -31,7 +31,7 @@ def seal(name: str, uri: str) -> None:
 
 def forget(name: str, uri: str) -> None:
     """Forget the files of a model that is being deleted."""
-    with suppress(InputError):
+    with suppress(InputError, FileNotFoundError):
         (environment.REGISTERED / digest(name, own_folder(uri, name))).unlink(missing_ok=True)
 
 
