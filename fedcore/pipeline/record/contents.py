@@ -289,6 +289,7 @@ def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
     unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys()
     unused |= {"unlabelled_classes"} if not federation["unlabelled"] else set()
     unused |= {"domains"} if dataset.domain is None else set()
+    of_data = {"task": dataset.task.name} if "task" in setting.data else {}
     net = dict(setting.net)
     if net["name"] == "auto":
         (build, *_) = (net.build for net in result.fed.public.nets.values())
@@ -298,7 +299,7 @@ def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
     prefix = str(method).rpartition(":")[2]
     averaged = {"outliers"} if row.settings.get("aggregation") == "mean" else set()
     sections: dict[str, Mapping[str, Any]] = {
-        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN},
+        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN} | of_data,
         "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
         "training.": row.training.settings() if "training" in parameters(row.builder) else {},
         f"{prefix}.": {key: value for key, value in row.settings.items() if key not in averaged},

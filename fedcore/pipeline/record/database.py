@@ -7,32 +7,32 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from fedcore.pipeline.command import Failed
+
 EXPERIMENT = "fedcore"
 
 
-def create_database(uri: str) -> None:
-    """Create MLflow's database atomically, if it is a file that does not exist.
+def open_database(uri: str) -> None:
+    """Create MLflow's database if it is a file that does not exist, atomically: cut short, it could not be opened.
 
-    A database whose migrations were interrupted cannot be opened again.
+    Raises sqlite3.DatabaseError for a damaged file, which MLflow would try again for minutes; Failed for a folder.
     """
     path = database_file(uri)
-    if path is not None and not path.exists():
+    if path is None:
+        return
+    if path.is_dir():
+        raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
+    if not path.exists():
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
         from mlflow import MlflowClient  # takes seconds, which a command that only moves addresses does without
 
         MlflowClient(f"sqlite:///{part}")
         part.replace(path)
-
-
-def check_database(uri: str) -> None:
-    """Raise sqlite3.DatabaseError if MLflow's database is a damaged file; MLflow would try it again for minutes."""
-    path = database_file(uri)
-    if path is not None:
-        with closing(sqlite3.connect(path)) as database:
-            ((verdict, *_),) = database.execute("pragma quick_check(1)")
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
+    with closing(sqlite3.connect(path)) as database:
+        ((verdict, *_),) = database.execute("pragma quick_check(1)")
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
 
 
 def database_file(uri: str) -> Path | None:

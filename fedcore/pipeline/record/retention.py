@@ -16,7 +16,6 @@ from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import mlflow
 from mlflow.entities import LoggedModel, Run, ViewType
@@ -125,10 +124,8 @@ def _delete(record: Record, old: Mapping[str, Run], versions: Iterable[Version],
 
 
 def _own(uri: str) -> Path | None:
-    """Return the folder of artifacts, which may be gone; None unless it is this user's, in this project."""
+    """Return the folder of artifacts; None unless it is this user's, in this project."""
     try:
         return seals.own_folder(uri, uri)
     except InputError:
         return None
-    except FileNotFoundError:
-        return environment.ARTIFACTS.parent / urlsplit(uri).path

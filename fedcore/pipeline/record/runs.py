@@ -13,8 +13,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -53,7 +53,7 @@ from fedcore.errors import InputError, plural
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.command import Failed, naming
+from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
 from fedcore.pipeline.record import models, promotion, seals, tracked
 from fedcore.pipeline.record.challenge import files_of, split_keys
@@ -85,7 +85,7 @@ from fedcore.pipeline.record.contents import (
     to_table,
     user_tags,
 )
-from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
+from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
 from fedcore.pipeline.record.registry import (
@@ -134,11 +134,7 @@ class Record:
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
-            path = database_file(mlflow.get_tracking_uri())
-            if path is not None and path.is_dir():
-                raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
-            create_database(mlflow.get_tracking_uri())
-            check_database(mlflow.get_tracking_uri())
+            open_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = str(
@@ -332,7 +328,7 @@ class Record:
         named = begun and {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         if not named or logged.model_id not in named:
             self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
-        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), self._finalising(logged):
+        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
             fill(Path(folder) / models.FOLDER)
             what = models.log_arguments(Path(folder))
             card = mlflow.models.Model(
@@ -341,22 +337,13 @@ class Record:
             )  # fmt: skip
             mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
             self.log_files(logged.artifact_location, f"{folder}/logged")
+        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
         return logged
 
     def logged(self, run: Run) -> list[LoggedModel]:
         """Return the models that a run has logged or begun to log."""
         logged_models = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
         return [*logged_models]
-
-    @contextmanager
-    def _finalising(self, logged: LoggedModel) -> Iterator[None]:
-        """Mark a model as ready after the body, or as failed if that raises."""
-        try:
-            yield
-        except Exception:
-            self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.FAILED)
-            raise
-        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
 
     def share(self, logged: LoggedModel, store: Store, result: Result) -> None:
         """Let the files of a logged model be the store's blobs of its models, if they are in this project."""
@@ -490,14 +477,14 @@ class Record:
             self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
         return [Notice(line, "promoted")]
 
-    def _versions(self, configs: Iterable[str]) -> list[tuple[ModelVersion, str]]:
+    def _versions(self, configs: Iterable[str]) -> Iterable[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
         for config in configs:
             run = self.find(config)
             if run and run.data.tags.get(promotion.MODEL) not in first and (version := self.version_of(run)):
-                first.setdefault(version.name, (version, config))
-        return [*first.values()]
+                first[version.name] = version, config
+        return first.values()
 
     def _of_request(self, of: StudyOnData, compared: ComparedRequest, study: str) -> str:
         """Return the run for a request's numbers: the study's if it is the first on these data, else one of its own.
