@@ -40,7 +40,7 @@ from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SETTING
 from fedcore.pipeline.record import origin
-from fedcore.pipeline.record.result import ComparedMethod, Result
+from fedcore.pipeline.record.result import Result
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.reports import Fold
@@ -164,11 +164,6 @@ def to_table(frame: pd.DataFrame) -> bytes:
     """Return rows in the format of MLflow's tables; its own function would append them to those of another try."""
     cells = frame.astype(object).where(frame.notna(), None)
     return json.dumps({"columns": [*map(str, frame)], "data": cells.to_numpy().tolist()}).encode()
-
-
-def method_table(methods: Sequence[ComparedMethod]) -> bytes:
-    """Return the numbers of a comparison's methods as a table of MLflow."""
-    return to_table(pd.DataFrame([{"setting": row.setting, "method": row.label, **row.numbers} for row in methods]))
 
 
 def rate_table(result: Result) -> bytes:

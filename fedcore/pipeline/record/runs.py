@@ -70,7 +70,6 @@ from fedcore.pipeline.record.contents import (
     device_table,
     fold_files,
     is_off,
-    method_table,
     metrics,
     origin_files,
     params_of,
@@ -559,7 +558,8 @@ class Record:
             note |= {CHANGED: changed} if changed else {}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **user_tags(of.tags)})
-            tables = {METHODS: method_table(compared.methods)}
+            rows = [{"setting": row.setting, "method": row.label, **row.numbers} for row in compared.methods]
+            tables = {METHODS: to_table(pd.DataFrame(rows))}
             tables |= {LEFT: to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
             self.log_artifacts(run, {**compared.files, **tables})
             self.client.log_batch(where, tags=[tables_tag(tables)])
@@ -573,7 +573,8 @@ class Record:
 
     def log_files(self, place: str, folder: str) -> None:
         """Log a folder's files. place: that of a run or model, which may be relative, also in another folder."""
-        get_artifact_repository(seals.absolute(place)).log_artifacts(folder)
+        own = place.startswith(f"{environment.ARTIFACTS.name}/")
+        get_artifact_repository(str(environment.ARTIFACTS.parent / place) if own else place).log_artifacts(folder)
 
     def log_artifacts(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Log files of a run in one call. files: path in the run -> content."""

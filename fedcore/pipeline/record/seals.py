@@ -50,11 +50,6 @@ def check(name: str, uri: str, what: str) -> Path:
     return folder
 
 
-def absolute(uri: str) -> str:
-    """Return a place of artifacts, which may be relative to the project's folder, for use from another folder."""
-    return uri if urlsplit(uri).scheme else str(environment.ARTIFACTS.parent / uri)
-
-
 def own_folder(uri: str, what: str) -> Path:
     """Return the local folder of artifacts, which may be gone. Raises InputError for one outside of this project.
 

@@ -57,28 +57,3 @@ def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
 def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow.MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
     sqlite_file.open_database(uri)
-
-
-def test_addresses_in_the_project_are_relative_and_versions_move_along(tmp_path: Path) -> None:
-    """Whatever folder they were written in. A place elsewhere stays."""
-    old, new = tmp_path / "old" / "mlruns", tmp_path / "new" / "mlruns"
-    path = tmp_path / "record.db"
-    columns = dict(sqlite_file.PLACES)
-    with closing(sqlite3.connect(path)) as database, database:
-        for table, column in columns.items():
-            database.execute(f"create table {table} (name text, {column} text, model_id text)")
-            database.executemany(
-                f"insert into {table} values (?, ?, ?)",
-                [("fedcore", old.as_uri(), "a"), ("mine", f"{old}/1/artifacts", "m"), ("other", "s3://b/mlruns", "b")],
-            )
-        database.execute("create table model_versions (source text, storage_location text)")
-        sources = "models:/m", f"{old.as_uri()}/2/recipe", "s3://b/mlruns/model"
-        database.executemany("insert into model_versions values (?, 'none')", [[source] for source in sources])
-    for artifacts in (old, new, new):
-        sqlite_file.relocate(f"sqlite:///{path}", artifacts)
-        with closing(sqlite3.connect(path)) as database:
-            for table, column in columns.items():
-                places = [place for (place,) in database.execute(f"select {column} from {table} order by rowid")]
-                assert places == ["mlruns", "mlruns/1/artifacts", "s3://b/mlruns"]
-            stored = [place for (place,) in database.execute("select storage_location from model_versions")]
-        assert stored == [f"{artifacts.as_uri()}/1/artifacts", f"{artifacts.as_uri()}/2/recipe", "none"]

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,25 +111,28 @@ def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: 
     assert retention.prune(30) == retention.PruneSummary(0, 0, 0)
 
 
-def test_mlflow_gc_in_a_copied_folder_deletes_no_file_of_the_original(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Before any command of fedcore there."""
-    original = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    shutil.copytree(tmp_path, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    where, uri = kept.runs["old b"], "sqlite:///record.db"
+def test_mlflow_gc_in_a_copy_leaves_the_original_whole(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Before any command of fedcore there. A copied record of an earlier version, with whole addresses, is mended."""
     from mlflow.cli import gc  # warns
 
-    mlflow.MlflowClient(uri).delete_run(where)
+    kept.record.client.create_experiment("elsewhere", "s3://bucket/mlruns")
+    original = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    copy, uri, where = shutil.copytree(tmp_path, tmp_path / "copy"), "sqlite:///record.db", kept.runs["old b"]
+    monkeypatch.chdir(copy)
+    client = mlflow.MlflowClient(uri)
+    client.delete_run(where)
     gc.main(["--backend-store-uri", uri, "--tracking-uri", uri], standalone_mode=False)
-    assert not (tmp_path / "copy" / "mlruns" / where / "artifacts").exists()
+    assert not (copy / "mlruns" / where / "artifacts").exists()
     assert {path: path.read_bytes() for path in original} == original
-    for folder in (tmp_path, tmp_path / "copy"):  # a registered version is loaded from anywhere
-        sqlite_file.relocate(f"sqlite:///{folder / 'record.db'}", folder / "mlruns")
-        client = mlflow.MlflowClient(f"sqlite:///{folder / 'record.db'}")
-        location = client.get_model_version_download_uri("fedcore-state", "1")
-        assert location.startswith((folder / "mlruns" / "models").as_uri())
+    with closing(sqlite3.connect("record.db")) as database, database:
+        for table, column in sqlite_file.PLACES:
+            change = f"update {table} set {column} = ? || {column} where {column} like 'mlruns%'"
+            database.execute(change, [f"{tmp_path.as_uri()}/"])
+    sqlite_file.relocate(uri, copy / "mlruns")
+    assert client.get_run(kept.runs["new"]).info.artifact_uri == f"mlruns/{kept.runs['new']}/artifacts"
+    assert client.get_experiment_by_name("elsewhere").artifact_location == "s3://bucket/mlruns"
+    location = client.get_model_version_download_uri("fedcore-state", "1")  # whole: it is read from any folder
+    assert location.startswith((copy / "mlruns" / "models").as_uri())
 
 
 def test_what_was_read_lately_stays_however_old_its_runs(kept: Kept, tmp_path: Path):

@@ -45,14 +45,11 @@ def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
         runs.Record()
 
 
-LOG_FILES = "store.artifact.local_artifact_repo.LocalArtifactRepository.log_artifacts"
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 @pytest.mark.parametrize(
     ("place", "outputs"),
-    [("MlflowClient.log_outputs", 0), ("pyfunc.save_model", 1), (LOG_FILES, 1)],
+    [("mlflow.MlflowClient.log_outputs", 0), ("mlflow.pyfunc.save_model", 1), (f"{runs.__name__}.Record.log_files", 1)],
 )
 def test_a_model_whose_logging_was_killed_is_continued(
     place: str, outputs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
@@ -79,7 +76,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"mlflow.{place}", killed)
+        patched.setattr(place, killed)
         with pytest.raises(KeyboardInterrupt):
             record.model(*arguments)
     assert counted(database) == {"logged_models": 1, "inputs": outputs}
