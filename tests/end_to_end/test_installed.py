@@ -107,8 +107,10 @@ def test_a_champion_is_challenged_on_data_that_have_grown(installed: Installed):
 
 
 def test_a_clone_predicts_the_same_by_what_dvc_brings(installed: Installed):
-    """Nothing is computed there: it has no cache and no record."""
-    assert (installed.pulled.code, installed.pulled.out) == (0, installed.predicted.out), installed.pulled.err
+    """After three nights with new rows. Nothing is computed there: it has no cache and no record."""
+    assert [(said.code, "since DVC tracked it" in said.out) for said in installed.nights] == [(0, False)] * 2
+    assert len((installed.folder / "my-sites/data/machines.csv").read_text().splitlines()) == 1 + 320 + 3 * 80
+    assert (installed.pulled.code, installed.pulled.out, installed.steps) == (0, installed.predicted.out, [])
     project, clone = (installed.folder / name for name in ("my-sites", "clone"))
     assert {"data/machines.csv", "champions/machines-fault"} & tracked_by_git(project) == set()
     assert {"data/machines.csv.dvc", "champions/machines-fault.dvc"} <= tracked_by_git(project)
@@ -127,7 +129,7 @@ def test_a_run_is_made_again_with_the_same_result(installed: Installed):
     assert (installed.reproduced.code, installed.reproduced.err) == (0, ""), installed.reproduced.all
     (folder,) = installed.folder.glob("my-sites-????????")
     assert re.search(r"^the same result: [0-9a-f]{40}$", installed.reproduced.out, re.MULTILINE)
-    assert (folder / "data/machines.csv").read_bytes() == (installed.folder / "my-sites/data/machines.csv").read_bytes()
+    assert (folder / "data/machines.csv").read_bytes() == (ROOT / "examples" / "machines.csv").read_bytes()
     assert installed.data_md5 is not None
     assert installed.data_md5 in (folder / "data/machines.csv.dvc").read_text()
 

@@ -8,7 +8,6 @@ from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import numpy as np
 import pandas as pd
@@ -194,7 +193,7 @@ def artifact(mine: Mine, kind: str, method: str, name: str) -> bytes:
     query = f"select r.artifact_uri from runs r {tag.format('k', 'kind')} {tag.format('m', 'method')}"
     with closing(sqlite3.connect(mine.project.folder / "mlflow.db")) as db:
         ((uri,),) = db.execute(f"{query} where k.value = ? and m.value = ?", (kind, method)).fetchall()
-    return (Path(urlparse(uri).path) / name).read_bytes()
+    return (mine.project.folder / uri / name).read_bytes()
 
 
 def chosen(mine: Mine) -> tuple[str, str]:
@@ -298,8 +297,9 @@ def test_every_run_of_the_record_has_the_schema(mine: Mine):
             "select r.artifact_uri from runs r join tags t using (run_uuid) where t.key = 'fedcore.kind' "
             "and t.value in ('method', 'control')"
         )
-        places = [Path(urlparse(uri).path) for (uri,) in db.execute(query)]
-    assert len(places) == len(LABELS)
+        places = [mine.project.folder / uri for (uri,) in db.execute(query)]
+        tasks = {*db.execute("select value from params where key = 'data.task'")}
+    assert (len(places), tasks) == (len(LABELS), {("classification",)})  # what ran, not `auto`
     assert all(from_json((place / "schema.json").read_text()) == found(mine) for place in places)
 
 

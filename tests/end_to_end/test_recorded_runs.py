@@ -4,10 +4,9 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import numpy as np
 import pandas as pd
@@ -39,11 +38,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def client(repro: Repro) -> Iterator[Any]:
-    """A client of the record as it was after the first `dvc repro`."""
+    """A client of the record as it was after the first `dvc repro`, in the project's folder."""
     import mlflow
 
     mlflow.set_tracking_uri(f"sqlite:///{repro.runs}")
-    yield mlflow.MlflowClient()
+    with chdir(repro.project.folder):
+        yield mlflow.MlflowClient()
     mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def points(database: Path, run: Any) -> dict[tuple[str, int], float]:
 
 
 def artifact(run: Any, path: str) -> Path:
-    return Path(urlparse(run.info.artifact_uri).path) / path
+    return Path(run.info.artifact_uri) / path
 
 
 # runs
@@ -403,6 +403,6 @@ def test_a_killed_flow_leaves_no_run_open(killed: Killed):
 def test_devices_may_have_any_name(tables: Tables):
     with closing(sqlite3.connect(tables.project.folder / "mlflow.db")) as db:
         query = "select artifact_uri from runs join tags using (run_uuid) where key = 'fedcore.method'"
-        places = [Path(urlparse(uri).path) for (uri,) in db.execute(query)]
+        places = [tables.project.folder / uri for (uri,) in db.execute(query)]
     names = {"amsterdam", "berlin", "cairo", "são paulo #4"}
     assert all({*read_device_table((place / "devices.json").read_bytes()).index} == names for place in places)

@@ -41,7 +41,7 @@ from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SETTING
 from fedcore.pipeline.record import origin
-from fedcore.pipeline.record.result import ComparedMethod, Result
+from fedcore.pipeline.record.result import Result
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.reports import Fold
@@ -167,11 +167,6 @@ def to_table(frame: pd.DataFrame) -> bytes:
     return json.dumps({"columns": [*map(str, frame)], "data": cells.to_numpy().tolist()}).encode()
 
 
-def method_table(methods: Sequence[ComparedMethod]) -> bytes:
-    """Return the numbers of a comparison's methods as a table of MLflow."""
-    return to_table(pd.DataFrame([{"setting": row.setting, "method": row.label, **row.numbers} for row in methods]))
-
-
 def rate_table(result: Result) -> bytes:
     """Return the learning rates that were tried as a table of MLflow, with their last means; none where one diverged.
 
@@ -290,6 +285,7 @@ def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
     unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys()
     unused |= {"unlabelled_classes"} if not federation["unlabelled"] else set()
     unused |= {"domains"} if dataset.domain is None else set()
+    of_data = {"task": dataset.task.name} if "task" in setting.data else {}
     net = dict(setting.net)
     if net["name"] == "auto":
         (build, *_) = (net.build for net in result.fed.public.nets.values())
@@ -299,7 +295,7 @@ def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
     prefix = str(method).rpartition(":")[2]
     averaged = {"outliers"} if row.settings.get("aggregation") == "mean" else set()
     sections: dict[str, Mapping[str, Any]] = {
-        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN},
+        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN} | of_data,
         "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
         "training.": row.training.settings() if "training" in parameters(row.builder) else {},
         f"{prefix}.": {key: value for key, value in row.settings.items() if key not in averaged},

@@ -7,32 +7,32 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from fedcore.pipeline.command import Failed
+
 EXPERIMENT = "fedcore"
 
 
-def create_database(uri: str) -> None:
-    """Create MLflow's database atomically, if it is a file that does not exist.
+def open_database(uri: str) -> None:
+    """Create MLflow's database if it is a file that does not exist, atomically: cut short, it could not be opened.
 
-    A database whose migrations were interrupted cannot be opened again.
+    Raises sqlite3.DatabaseError for a damaged file, which MLflow would try again for minutes; Failed for a folder.
     """
     path = database_file(uri)
-    if path is not None and not path.exists():
+    if path is None:
+        return
+    if path.is_dir():
+        raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
+    if not path.exists():
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
         from mlflow import MlflowClient  # takes seconds, which a command that only moves addresses does without
 
         MlflowClient(f"sqlite:///{part}")
         part.replace(path)
-
-
-def check_database(uri: str) -> None:
-    """Raise sqlite3.DatabaseError if MLflow's database is a damaged file; MLflow would try it again for minutes."""
-    path = database_file(uri)
-    if path is not None:
-        with closing(sqlite3.connect(path)) as database:
-            ((verdict, *_),) = database.execute("pragma quick_check(1)")
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
+    with closing(sqlite3.connect(path)) as database:
+        ((verdict, *_),) = database.execute("pragma quick_check(1)")
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
 
 
 def database_file(uri: str) -> Path | None:
@@ -41,27 +41,34 @@ def database_file(uri: str) -> Path | None:
     return None if kind or not path else Path(path)
 
 
-PLACES = {
-    "experiments": "artifact_location", "runs": "artifact_uri", "logged_models": "artifact_location",
-    "model_versions": "storage_location",
-}  # fmt: skip
-"""Where MLflow's database holds places of artifacts: table -> column."""
+PLACES = ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location")
+"""Where MLflow's database holds places of artifacts: tables and columns."""
 
 
 def relocate(uri: str, artifacts: Path) -> None:
-    """Point a database to the artifacts beside it, after the project's folder was moved or copied.
+    """Make a database's places of artifacts in the project relative to its folder, so that a copy names its own.
 
-    MLflow stores absolute places. Those in the project are in a folder of `artifacts`' name; others stay.
+    MLflow stores absolute ones, of which it reads relative ones from the current folder. Registered versions are read
+    from elsewhere, and deleted by nobody: theirs are absolute, and move with the project. Places elsewhere stay.
     """
     path = database_file(uri)
     if path is None or not path.is_file():
         return
+    name, here = artifacts.name, artifacts.as_uri()
     with closing(sqlite3.connect(path)) as database, database:
-        query = "select artifact_location from experiments where name = ?"
-        row = database.execute(query, [EXPERIMENT]).fetchone()
-        if row is None or row[0] == artifacts.as_uri() or not row[0].endswith(f"/{artifacts.name}"):
+        places = dict(database.execute("select name, artifact_location from experiments"))
+        own = places.get(EXPERIMENT, "")
+        if own != name and not (own.startswith("file:") and own.endswith(f"/{name}")):
             return
-        old, new = row[0], artifacts.as_uri()
-        for table, column in PLACES.items():
-            change = f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ?"
-            database.execute(change, [new, len(old) + 1, old, f"{old}/%"])
+        for old in {own, here, str(artifacts)} - {name}:
+            if any(f"{place}/".startswith(f"{old}/") for place in places.values()):
+                for table, column in (*PLACES, ("model_versions", "source")):
+                    change = f"update {table} set {column} = ? || substr({column}, ?)"
+                    database.execute(f"{change} where instr({column} || '/', ?) = 1", [name, len(old) + 1, f"{old}/"])
+        query = (
+            "select version.rowid, storage_location, ifnull(artifact_location, source) from model_versions version "
+            "left join logged_models on source = 'models:/' || model_id"
+        )
+        for row, stored, place in database.execute(query).fetchall():
+            if place.startswith(f"{name}/") and stored != (there := f"{here}{place.removeprefix(name)}"):
+                database.execute("update model_versions set storage_location = ? where rowid = ?", [there, row])

@@ -113,7 +113,7 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
         logged = keeper.log_model(run, field_run.label, lambda folder: models.write(folder, *given))
         keeper.register(run, logged, model_name, tags)
         return
-    keeper.client.log_text(where, stored.plan.to_json(), f"{RECIPE}/plan.json")
+    keeper.log_artifacts(run, {f"{RECIPE}/plan.json": stored.plan.to_json().encode()})
     keeper.register(
         run, f"{run.info.artifact_uri}/{RECIPE}", model_name, {**tags, PERSONAL: "true"},
         "Models that stay on their devices: fedcore device predict uses them there.",

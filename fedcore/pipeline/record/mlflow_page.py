@@ -74,7 +74,8 @@ def settings(port: int, password: str) -> dict[str, str]:
 
 
 def create() -> Guard:
-    """Return MLflow's app, guarded."""
+    """Return MLflow's app, guarded. It reads places of artifacts from the current folder."""
+    os.chdir(environment.HOME)
     password = os.environ.pop(PASSWORD)
     from mlflow.server.fastapi_app import app
 

@@ -59,7 +59,7 @@ def _write(record: Record, folder: Path, of: Mapping[str, str] = {}, files: Path
         points = [*metrics(frame, None, start, METRICS[tags[promotion.METRIC]])]
     if about:
         record.log_dataset(where, about)
-    record.client.log_artifacts(where, str(paths))
+    record.log_files(run.info.artifact_uri, str(paths))
     tables = tables_tag(name for name in (DEVICES, ROUNDS, FOLDS, RATES) if (paths / name).is_file())
     record.client.log_batch(where, points, [Param(key, value) for key, value in card["params"].items()], [tables])
     if (files or folder / MODELS).is_dir():

@@ -12,16 +12,16 @@ any.
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import mlflow
 from mlflow.entities import LoggedModel, Run, ViewType
 
 from fedcore.errors import InputError
+from fedcore.pipeline import environment
 from fedcore.pipeline.cache.prune import DAY, room
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import promotion, seals
@@ -119,15 +119,13 @@ def _delete(record: Record, old: Mapping[str, Run], versions: Iterable[Version],
 
     uri = mlflow.get_tracking_uri()
     chosen = ["--run-ids", ",".join(old), "--logged-model-ids", ",".join(model.model_id for model in models)]
-    with redirect_stdout(StringIO()):  # a line for each run
+    with chdir(environment.ARTIFACTS.parent), redirect_stdout(StringIO()):  # a line for each run
         gc.main(["--backend-store-uri", uri, "--tracking-uri", uri, *chosen], standalone_mode=False)
 
 
 def _own(uri: str) -> Path | None:
-    """Return the folder of artifacts, which may be gone; None unless it is this user's, in this project."""
+    """Return the folder of artifacts; None unless it is this user's, in this project."""
     try:
         return seals.own_folder(uri, uri)
     except InputError:
         return None
-    except FileNotFoundError:
-        return Path(urlsplit(uri).path)

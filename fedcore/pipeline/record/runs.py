@@ -13,8 +13,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from mlflow.entities import (
 )
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking.context.default_context import DefaultRunContext
 from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
@@ -52,7 +53,7 @@ from fedcore.errors import InputError, plural
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.command import Failed, naming
+from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
 from fedcore.pipeline.record import models, promotion, seals, tracked
 from fedcore.pipeline.record.challenge import files_of, split_keys
@@ -69,7 +70,6 @@ from fedcore.pipeline.record.contents import (
     device_table,
     fold_files,
     is_off,
-    method_table,
     metrics,
     origin_files,
     params_of,
@@ -84,7 +84,7 @@ from fedcore.pipeline.record.contents import (
     to_table,
     user_tags,
 )
-from fedcore.pipeline.record.database import EXPERIMENT, check_database, create_database, database_file, relocate
+from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
 from fedcore.pipeline.record.registry import (
@@ -133,18 +133,14 @@ class Record:
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
-            path = database_file(mlflow.get_tracking_uri())
-            if path is not None and path.is_dir():
-                raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
-            create_database(mlflow.get_tracking_uri())
-            check_database(mlflow.get_tracking_uri())
-            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
+            open_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = str(
                 experiment.experiment_id if experiment
                 else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), MODE)
             )  # fmt: skip
+            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
 
     def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
         """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist.
@@ -154,7 +150,7 @@ class Record:
         with self.lock:
             if (run := self.find(result.config)) and has_result(run, result.digest):
                 if result.tried and RATES not in (tables := tables_of(run)):
-                    self._artifacts(run.info.run_id, {RATES: rate_table(result)})
+                    self.log_artifacts(run, {RATES: rate_table(result)})
                     self.client.log_batch(run.info.run_id, tags=[tables_tag([*tables, RATES])])
                 if result.final is None and run.data.tags.get(LATEST) != "true":
                     self._tag(run, user_tags(run.data.tags) | {LATEST: "true"})
@@ -287,7 +283,7 @@ class Record:
         files |= tables | folds | {TABLE: to_parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
-        self._artifacts(where, files)
+        self.log_artifacts(run, files)
         named = [Param(key, cut_value(value)) for key, value in params.items()]
         self.client.log_batch(where, points, named, [tables_tag(path for path in (*tables, RATES) if path in files)])
 
@@ -331,7 +327,7 @@ class Record:
         named = begun and {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         if not named or logged.model_id not in named:
             self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
-        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet(), self._finalising(logged):
+        with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
             fill(Path(folder) / models.FOLDER)
             what = models.log_arguments(Path(folder))
             card = mlflow.models.Model(
@@ -339,23 +335,14 @@ class Record:
                 model_id=logged.model_id,
             )  # fmt: skip
             mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
-            self.client.log_model_artifacts(logged.model_id, f"{folder}/logged")
+            self.log_files(logged.artifact_location, f"{folder}/logged")
+        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
         return logged
 
     def logged(self, run: Run) -> list[LoggedModel]:
         """Return the models that a run has logged or begun to log."""
         logged_models = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
         return [*logged_models]
-
-    @contextmanager
-    def _finalising(self, logged: LoggedModel) -> Iterator[None]:
-        """Mark a model as ready after the body, or as failed if that raises."""
-        try:
-            yield
-        except Exception:
-            self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.FAILED)
-            raise
-        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
 
     def share(self, logged: LoggedModel, store: Store, result: Result) -> None:
         """Let the files of a logged model be the store's blobs of its models, if they are in this project."""
@@ -385,6 +372,8 @@ class Record:
                     raise
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
                 return create()
+            finally:
+                relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
 
     def version_of(self, run: Run) -> ModelVersion | None:
         """Return the version of a run's models, which are registered if they are not; None for a control."""
@@ -485,7 +474,7 @@ class Record:
             self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
         return [Notice(line, "promoted")]
 
-    def _versions(self, configs: Mapping[str, Evidence]) -> list[tuple[ModelVersion, str]]:
+    def _versions(self, configs: Mapping[str, Evidence]) -> Iterable[tuple[ModelVersion, str]]:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
         for config, evidence in configs.items():
@@ -494,7 +483,7 @@ class Record:
             late = name in first or (evidence.first and promotion.alias(self.client, name, CHAMPION))
             if run and not late and (version := self.version_of(run)):
                 first[version.name] = version, config
-        return [*first.values()]
+        return first.values()
 
     def _of_request(self, of: StudyOnData, compared: ComparedRequest, study: str) -> str:
         """Return the run for a request's numbers: the study's if it is the first on these data, else one of its own.
@@ -519,11 +508,12 @@ class Record:
     def export(self, configs: Mapping[str, bool], folder: Path) -> None:
         """Write the runs of configurations to a folder, in place of those there (fedcore/pipeline/record/tracked.py).
 
-        configs: whether each is proposed, which brings its models. A record of another project's has no files here.
+        configs: whether each is proposed, which brings its models. A run of another project has no files here, nor one
+        that has lost them.
         """
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(InputError):
-            for config, proposed in configs.items():
+        for config, proposed in configs.items():
+            with suppress(InputError, FileNotFoundError):
                 if run := self.find(config):
                     where = [seals.own_folder(of.artifact_location, of.name) for of in self.logged(run) if proposed]
                     files = where[0] / "data" / models.FOLDER if where else None
@@ -568,9 +558,10 @@ class Record:
             note |= {CHANGED: changed} if changed else {}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **user_tags(of.tags)})
-            tables = {METHODS: method_table(compared.methods)}
+            rows = [{"setting": row.setting, "method": row.label, **row.numbers} for row in compared.methods]
+            tables = {METHODS: to_table(pd.DataFrame(rows))}
             tables |= {LEFT: to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
-            self._artifacts(where, {**compared.files, **tables})
+            self.log_artifacts(run, {**compared.files, **tables})
             self.client.log_batch(where, tags=[tables_tag(tables)])
 
     def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
@@ -580,14 +571,19 @@ class Record:
         points = [Metric(key, value, now, 0) for key, value in new.items() if key != "seconds" or key not in known]
         self.client.log_batch(run.info.run_id, points, tags=[RunTag(key, value) for key, value in tags.items()])
 
-    def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
-        """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
+    def log_files(self, place: str, folder: str) -> None:
+        """Log a folder's files. place: that of a run or model, which may be relative, also in another folder."""
+        own = place.startswith(f"{environment.ARTIFACTS.name}/")
+        get_artifact_repository(str(environment.ARTIFACTS.parent / place) if own else place).log_artifacts(folder)
+
+    def log_artifacts(self, run: Run, files: Mapping[str, bytes]) -> None:
+        """Log files of a run in one call. files: path in the run -> content."""
         with tempfile.TemporaryDirectory() as folder, naming(folder):
             for path, content in files.items():
                 local = Path(folder) / path
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
-            self.client.log_artifacts(run_id, folder)
+            self.log_files(run.info.artifact_uri, folder)
 
 
 @cache

@@ -51,18 +51,18 @@ def check(name: str, uri: str, what: str) -> Path:
 
 
 def own_folder(uri: str, what: str) -> Path:
-    """Return the local folder of artifacts. Raises InputError unless it is in this project, and all in it this user's.
+    """Return the local folder of artifacts, which may be gone. Raises InputError for one outside of this project.
 
-    Links are refused.
+    So it does if not all in it is this user's; links are refused.
     """
     parts = urlsplit(uri)
     root = environment.ARTIFACTS.resolve()
-    folder = Path(unquote(parts.path))
+    folder = environment.ARTIFACTS.parent / unquote(parts.path)
     resolved = folder.resolve()
     if parts.scheme not in ("", "file") or parts.netloc or root not in resolved.parents:
         raise InputError(f"{what}: not loaded, since its files are not in {environment.ARTIFACTS}: {uri}")
     above = [folder for folder in (resolved, *resolved.parents) if root in (folder, *folder.parents)]
-    for path in (*above, *sorted(resolved.rglob("*"))):
+    for path in (*filter(Path.exists, above), *sorted(resolved.rglob("*"))):
         status = path.lstat()
         if status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode):
             raise InputError(f"{what}: not loaded, since {path} is a link or another user's")

@@ -73,9 +73,9 @@ class Installed:
     the import of flows. made: by `fedcore init`; files: those of the project then.
 
     look, answer: of the first two runs; status: after them. promoted: the proposed model; grown: the same run on more
-    rows, and the status after it. predicted, aliases: by the project; pulled: by a clone of it, of which `dvc pull`
-    brought the files; saved: it. restored: the clone; reproduced: a run on the
-    first rows, made again; data_md5: the digest of its data;
+    rows, and the status after it; nights: two more, on rows that DVC tracks. predicted, aliases: by the project;
+    pulled: by a clone of it, of which `dvc pull` brought the files; steps: what that computed; saved: it.
+    restored: the clone; reproduced: a run on the first rows, made again; data_md5: the digest of its data;
     predicted_again, aliases_again, again: by the clone. staged: by `dvc repro data`. clean: what `git status` says of
     the project after `init`, the runs, and `dvc repro`.
     """
@@ -95,8 +95,10 @@ class Installed:
     status: Said
     promoted: Said
     grown: tuple[Said, Said]
+    nights: list[Said]
     predicted: Said
     pulled: Said
+    steps: list[Path]
     saved: Said
     restored: Said
     reproduced: Said
@@ -151,15 +153,19 @@ def installed(place: Place) -> Installed:
         status = there.fork("status")
         promoted = there.fork("promote", "machines-fault")
         table = project / "data" / "machines.csv"
-        old = table.read_text()
-        table.write_text(old + more_rows().to_csv(index=False, header=False))
+        grow(table, 1)
         grown = there.fork("run"), there.fork("status")
-        table.write_text(old)
+        nights = []
+        for night in (2, 3):
+            grow(table, night)
+            there.run("dvc", "add", "data/machines.csv", where="my-sites")
+            nights.append(there.fork("run"))
         pd.read_csv(table).drop(columns="fault").to_csv(folder / "new.csv", index=False)
         predicted = there.fork("predict", "../new.csv")
         saved = there.fork("save", "../saved", "--cache")
         share(there)
         pulled = there.fork("predict", "../new.csv", where="clone")
+        steps = [*(folder / "clone" / ".fedcore" / "steps").glob("*")]
         run, md5 = first_run(project / "mlflow.db", "fedavg seed 1")
         reproduced = there.fork("reproduce", run[:8], "--run", **shared)
         restored = there.fork("restore", "../saved", where="clone")
@@ -172,8 +178,8 @@ def installed(place: Place) -> Installed:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
     return Installed(
         runs, tests, wheel, required, folder, imported, flows, made, files, look, answer, repeated, status, promoted,
-        grown, predicted, pulled, saved, restored, reproduced, md5, predicted_again, aliases, again, staged,
-        (clean[0], clean[1], clean[2]),
+        grown, nights, predicted, pulled, steps, saved, restored, reproduced, md5, predicted_again, aliases, again,
+        staged, (clean[0], clean[1], clean[2]),
     )  # fmt: skip
 
 
@@ -190,7 +196,6 @@ def first_run(database: Path, name: str) -> tuple[str, str | None]:
 
 def share(there: Environment) -> None:
     """Commit the champion, share what DVC tracks by a remote, and clone the project."""
-    there.run("dvc", "add", "data/machines.csv", where="my-sites")
     git = ("git", "add", "--all"), ("git", "commit", "--quiet", "--message", "A champion")
     dvc = ("dvc", "remote", "add", "--quiet", "--default", "store", "../store"), ("dvc", "push", "--quiet")
     for words in (*dvc, *git, ("git", "clone", "--quiet", ".", "../clone")):
@@ -249,9 +254,9 @@ def reduce(project: Path) -> None:
     params.write_text(text)
 
 
-def more_rows() -> pd.DataFrame:
-    """Return 80 rows like those of examples/machines.csv."""
-    table = pd.DataFrame(np.random.default_rng(1).normal(size=(80, 3)), columns=["load", "heat", "speed"])
-    table.insert(0, "site", np.array(["a", "b", "c", "d"])[np.arange(80) % 4])
-    table["fault"] = np.where(table["load"] + table["heat"] > 0, "yes", "no")
-    return table
+def grow(table: Path, night: int) -> None:
+    """Append 80 rows like those of examples/machines.csv."""
+    rows = pd.DataFrame(np.random.default_rng(night).normal(size=(80, 3)), columns=["load", "heat", "speed"])
+    rows.insert(0, "site", np.array(["a", "b", "c", "d"])[np.arange(80) % 4])
+    rows["fault"] = np.where(rows["load"] + rows["heat"] > 0, "yes", "no")
+    rows.to_csv(table, mode="a", index=False, header=False)

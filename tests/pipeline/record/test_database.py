@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import database as sqlite_file
 
 
@@ -22,23 +23,16 @@ def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.M
 
     monkeypatch.setattr("mlflow.MlflowClient", cut_short)
     with pytest.raises(KeyboardInterrupt):
-        sqlite_file.create_database(f"sqlite:///{tmp_path / 'record.db'}")
+        sqlite_file.open_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert [file.name for file in tmp_path.iterdir()] == ["record.db.part"]
 
 
 @pytest.mark.slow
 def test_an_incomplete_database_is_created_again(tmp_path: Path) -> None:
     (tmp_path / "record.db.part").write_bytes(b"half")
-    sqlite_file.create_database(f"sqlite:///{tmp_path / 'record.db'}")
+    sqlite_file.open_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert tables(tmp_path / "record.db") >= {"runs", "metrics", "model_versions", "logged_models"}
     assert [file.name for file in tmp_path.iterdir()] == ["record.db"]
-
-
-def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "record.db"
-    path.write_bytes(b"the user's")
-    sqlite_file.create_database(f"sqlite:///{path}")
-    assert path.read_bytes() == b"the user's"
 
 
 def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
@@ -46,45 +40,20 @@ def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("create table runs (name text)")
         database.executemany("insert into runs values (?)", [("x" * 100,)] * 1000)
-    sqlite_file.check_database(f"sqlite:///{path}")
+    sqlite_file.open_database(f"sqlite:///{path}")
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"text" * 1000, whole[:5000] + b"\0" * (len(whole) - 5000)):
         path.write_bytes(content)
         with pytest.raises(sqlite3.DatabaseError):
-            sqlite_file.check_database(f"sqlite:///{path}")
+            sqlite_file.open_database(f"sqlite:///{path}")
+        assert path.read_bytes() == content
     path.unlink()
     path.mkdir()
-    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        sqlite_file.check_database(f"sqlite:///{path}")
+    with pytest.raises(Failed, match="is a folder"):
+        sqlite_file.open_database(f"sqlite:///{path}")
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "postgresql://record"])
 def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlflow.MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
-    sqlite_file.create_database(uri)
-
-
-def places(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as database:
-        return [
-            place
-            for table, column in sqlite_file.PLACES.items()
-            for (place,) in database.execute(f"select {column} from {table} order by rowid")
-        ]
-
-
-def test_a_copied_folder_shows_its_own_artifacts(tmp_path: Path) -> None:
-    """Places in the project's folder move with it; a place elsewhere stays, and so does a record that did not move."""
-    old, new = tmp_path / "old" / "mlruns", tmp_path / "new" / "mlruns"
-    path = tmp_path / "record.db"
-    with closing(sqlite3.connect(path)) as database, database:
-        for table, column in sqlite_file.PLACES.items():
-            database.execute(f"create table {table} (name text, {column} text)")
-            database.executemany(
-                f"insert into {table} values (?, ?)",
-                [("fedcore", old.as_uri()), ("inside", f"{old.as_uri()}/1/artifacts"), ("other", "s3://store/mlruns")],
-            )
-    for artifacts in (old, new, new):
-        sqlite_file.relocate(f"sqlite:///{path}", artifacts)
-        here = [artifacts.as_uri(), f"{artifacts.as_uri()}/1/artifacts", "s3://store/mlruns"]
-        assert places(path) == here * len(sqlite_file.PLACES)
+    sqlite_file.open_database(uri)

@@ -456,5 +456,5 @@ def test_personal_models_stay_on_their_devices(client: Any, tmp_path, monkeypatc
     today = SimpleNamespace(setting=SimpleNamespace(model_name=MODEL_NAME), prepared=prepared)
     (notice,) = runs.Record().check_drift(Store(tmp_path), today)  # of every later run
     assert "its models stay on their devices" in notice.line
-    table = pd.read_parquet(run.info.artifact_uri + "/table.parquet")
+    table = pd.read_parquet(seals.own_folder(run.info.artifact_uri, "run") / "table.parquet")
     assert set(table["device"]) >= {"north", "south", "west"}

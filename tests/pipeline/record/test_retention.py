@@ -1,7 +1,10 @@
 """The record loses runs of data that nobody reads any more; what an alias names, and studies' numbers, stay."""
 
 import os
+import shutil
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import Failed
+from fedcore.pipeline.record import database as sqlite_file
 from fedcore.pipeline.record import registry, retention, seals
 from fedcore.pipeline.record.registry import CHAMPION
 from fedcore.pipeline.record.runs import Record
@@ -41,7 +45,7 @@ def register(record: Record, where: str, **tags: str) -> Any:
     """Register a model of a run."""
     with mlflow.start_run(run_id=where):
         made = mlflow.initialize_logged_model(name="net")
-    place = Path(made.artifact_location.removeprefix("file://"))
+    place = Path(made.artifact_location)
     place.mkdir(parents=True, exist_ok=True)
     (place / "tensors").write_text(where)
     mlflow.finalize_logged_model(made.model_id, "READY")
@@ -79,7 +83,7 @@ def names(kept: Kept) -> set[str]:
 
 
 def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: Path):
-    place = Path(kept.record.client.get_run(kept.runs["old b"]).info.artifact_uri.removeprefix("file://"))
+    place = Path(kept.record.client.get_run(kept.runs["old b"]).info.artifact_uri).absolute()
     sealed = len([*(tmp_path / "registered").iterdir()])
     dry_summary = retention.prune(30, dry_run=True)
     assert names(kept) == {*kept.runs}
@@ -107,7 +111,32 @@ def test_runs_of_old_data_go_and_those_of_a_champion_stay(kept: Kept, tmp_path: 
     assert retention.prune(30) == retention.PruneSummary(0, 0, 0)
 
 
-def test_what_was_read_lately_stays_however_old_its_runs(kept: Kept):
+def test_mlflow_gc_in_a_copy_leaves_the_original_whole(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Before any command of fedcore there. A copied record of an earlier version, with whole addresses, is mended."""
+    from mlflow.cli import gc  # warns
+
+    kept.record.client.create_experiment("elsewhere", "s3://bucket/mlruns")
+    original = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    copy, uri, where = shutil.copytree(tmp_path, tmp_path / "copy"), "sqlite:///record.db", kept.runs["old b"]
+    monkeypatch.chdir(copy)
+    client = mlflow.MlflowClient(uri)
+    client.delete_run(where)
+    gc.main(["--backend-store-uri", uri, "--tracking-uri", uri], standalone_mode=False)
+    assert not (copy / "mlruns" / where / "artifacts").exists()
+    assert {path: path.read_bytes() for path in original} == original
+    with closing(sqlite3.connect("record.db")) as database, database:
+        for table, column in sqlite_file.PLACES:
+            change = f"update {table} set {column} = ? || {column} where {column} like 'mlruns%'"
+            database.execute(change, [f"{tmp_path.as_uri()}/"])
+    sqlite_file.relocate(uri, copy / "mlruns")
+    assert client.get_run(kept.runs["new"]).info.artifact_uri == f"mlruns/{kept.runs['new']}/artifacts"
+    assert client.get_experiment_by_name("elsewhere").artifact_location == "s3://bucket/mlruns"
+    location = client.get_model_version_download_uri("fedcore-state", "1")  # whole: it is read from any folder
+    assert location.startswith((copy / "mlruns" / "models").as_uri())
+
+
+def test_what_was_read_lately_stays_however_old_its_runs(kept: Kept, tmp_path: Path):
+    shutil.rmtree(tmp_path / "mlruns" / "models")  # as does a run whose files are lost
     summary = retention.prune(99.9999)
     assert summary is not None
     assert {"new", "new a", "new b"} <= names(kept)

@@ -49,7 +49,7 @@ def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 @pytest.mark.parametrize(
     ("place", "outputs"),
-    [("MlflowClient.log_outputs", 0), ("pyfunc.save_model", 1), ("MlflowClient.log_model_artifacts", 1)],
+    [("mlflow.MlflowClient.log_outputs", 0), ("mlflow.pyfunc.save_model", 1), (f"{runs.__name__}.Record.log_files", 1)],
 )
 def test_a_model_whose_logging_was_killed_is_continued(
     place: str, outputs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
@@ -58,6 +58,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "REGISTERED", tmp_path / "registered")
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    monkeypatch.chdir(tmp_path)
     record, store = runs.Record(), Store(tmp_path / "blobs")
     run = record.open("configuration", "name", {}, None)
     net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
@@ -75,7 +76,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"mlflow.{place}", killed)
+        patched.setattr(place, killed)
         with pytest.raises(KeyboardInterrupt):
             record.model(*arguments)
     assert counted(database) == {"logged_models": 1, "inputs": outputs}
