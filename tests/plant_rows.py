@@ -23,14 +23,14 @@ LABELS: dict[str, str | list[str]] = {
 
 
 def plant(task: str = "classification") -> pd.DataFrame:
-    """Rows of three sites in turn, with a text, a boolean, a constant on one site, and gaps: west knows no flow.
+    """Rows of three sites in turn, with codes, a boolean, a constant on one site, and gaps: west knows no flow.
 
     task: what their label is.
     """
     rng, site = np.random.default_rng(3), np.repeat([*SITES], [*SITES.values()])
     rng.shuffle(site)
     rows = pd.DataFrame({"site": site, "heat": rng.normal(1000, 3, len(site)), "flow": rng.normal(size=len(site))})
-    rows["kind"] = rng.choice(["pump", "fan", "mill"], len(site))
+    rows["kind"] = rng.choice(["01", "02", "A1"], len(site))
     rows["old"] = rng.random(len(site)) < 0.5
     rows["fault"] = rng.choice(["none", "leak", "crack"], len(site), p=[0.5, 0.3, 0.2])
     rows.loc[rows["site"] == "west", "flow"] = math.nan
@@ -45,7 +45,8 @@ def plant(task: str = "classification") -> pd.DataFrame:
 
 def load_plant(folder: Path, missing: str = "median", task: str = "classification") -> Dataset:
     plant(task).to_csv(folder / "all.csv", index=False)
-    return load("table", path=folder / "all.csv", label=LABELS[task], device="site", ignore=["part"], missing=missing)
+    settings = {"label": LABELS[task], "device": "site", "ignore": ["part"], "categorical": ["kind"]}
+    return load("table", path=folder / "all.csv", missing=missing, **settings)
 
 
 def on_devices(

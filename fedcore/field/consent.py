@@ -206,7 +206,7 @@ def consent_of(allowed: Collection[str], sends: Collection[str] | None = None, l
 
 def describe(consent: Consent) -> list[str]:
     """Return what the owner agrees to, a line for each method: this is what a device shows before it joins."""
-    lines = []
+    lines = ["numbers: the medians, means and variances of its columns"] if consent.numbers else []
     for method, wanted in sorted(consent.methods.items()):
         kinds = [kind for kind in KINDS_OF[method] if consent.sends is None or kind in consent.sends]
         only = "".join(f", with {key} = {value} alone" for key, value in wanted.items())

@@ -35,7 +35,7 @@ def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame
         raise InputError(f"--run {run}: its devices do not learn from tables")
     fit = recipe.fit(own.splits(recipe, plan.seed))
     schema = replace(recipe.fitted, devices={own.name: fit}, shared=fit)
-    frame = read(file, schema.missing_values, schema.label).frame
+    frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
     method, nets = plan.build()
     kept, _ = find_memory(folder, str(header["memory"]), own.name)

@@ -12,7 +12,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -222,11 +222,16 @@ def find_server(kit: Kit) -> str:
     context.load_cert_chain(kit.folder / "own.crt", kit.folder / "own.key")
     host, _, port = kit.address.partition(":")
     try:
-        with socket.create_connection((host, int(port)), REACHED) as plain, context.wrap_socket(plain):
+        with socket.create_connection((host, int(port)), REACHED) as plain, context.wrap_socket(plain) as link:
+            link.settimeout(0.5)
+            with suppress(TimeoutError):
+                link.recv(1)  # a server that refuses a certificate says it after the handshake
             return ""
     except ssl.SSLCertVerificationError:
         raise InputError(
             f"{kit.address}: its server has a kit of another field init than {kit.folder}; take the archives of one"
         ) from None
+    except ssl.SSLError as error:
+        return f"it refuses this kit: {error.reason.rpartition('ALERT_')[2].replace('_', ' ').lower()}"
     except OSError as error:
         return str(error)

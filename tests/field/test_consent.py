@@ -33,6 +33,7 @@ def test_every_method_and_every_kind_of_tensor_has_its_words():
 def test_what_the_owner_agrees_to_is_shown():
     lines = describe(consent_of(["code_ot", "local_only", "fedavg(secure_aggregation=true)", "numbers"], ["model"]))
     assert lines == [
+        "numbers: the medians, means and variances of its columns",
         "code_ot: a model, a part of one, or how training changed it",
         "fedavg, with secure_aggregation = true alone: a model, a part of one, or how training changed it",
         "local_only: nothing leaves the device",

@@ -182,8 +182,8 @@ def test_a_kit_that_is_unpacked_again_is_the_same_for_a_second_process(two, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["server", "foreign", "none"])
-def test_a_device_names_a_server_that_is_away_or_of_another_authority(server, two, tmp_path):
+@pytest.mark.parametrize("server", ["server", "foreign", "none", "refuses"])
+def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two, tmp_path):
     folder = tmp_path / "kit"
     shutil.copytree(two["a"], folder)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -198,11 +198,17 @@ def test_a_device_names_a_server_that_is_away_or_of_another_authority(server, tw
             listener.close()
             assert "refused" in find_server(kit)
             return
-        context.load_cert_chain(two[server] / "own.crt", two[server] / "own.key")
+        own = two["server" if server == "refuses" else server]
+        context.load_cert_chain(own / "own.crt", own / "own.key")
+        if server == "refuses":  # as a server does whose clock says that the device's certificate has ended
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(two["foreign"] / "authority.crt")
         thread = Thread(target=accept)
         thread.start()
         if server == "server":
             assert find_server(kit) == ""
+        elif server == "refuses":
+            assert find_server(kit) == "it refuses this kit: unknown ca"
         else:
             with pytest.raises(InputError, match=r"^127.0.0.1:\d+: its server has a kit of another field init"):
                 find_server(kit)

@@ -35,14 +35,14 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
     if missing == "drop":
         rows["flow"] = rows["flow"].fillna(0.5)
     if hold_out == "stable":  # a key of a row is of its names: north's codes alone look like numbers
-        codes = {"pump": "01", "fan": "02", "mill": "01" if split else "A1"}
+        codes = {"01": "01", "02": "02", "A1": "01" if split else "A1"}
         rows["kind"] = rows["kind"].map(codes)
         rows.loc[(rows["site"] == "north") & (rows["kind"] == "A1"), "kind"] = "02"
         rows["site"] = rows["site"].map({"north": "001", "south": "002", "west": "3"})
         rows["no"] = [f"{i // 2:03}" + ".0" * (i % 4 == 0) + "A" * (site == "3") for i, site in enumerate(rows["site"])]
     rows.to_csv(tmp_path / "all.csv", index=False)
     settings = {"label": "fault", "device": "site", "split": split, "ignore": [] if split else ["part"]}
-    settings |= {"categorical": ["kind"], "id": "no"} if hold_out == "stable" else {}
+    settings |= {"categorical": ["kind"]} | ({"id": "no"} if hold_out == "stable" else {})
     study = load("table", path=tmp_path / "all.csv", missing=missing, **settings)
     shares = {"val": 0.15, "test": 0.25, "shared_test": 0.1, "hold_out": hold_out}
     there, _ = splits(study, partition(study, name="by_device", min_size=5, seed=7, **shares), scale)
