@@ -211,6 +211,15 @@ class Alternating(Two):
         return self.second((h.detach() if self.steps % 2 else h) * self.scale)
 
 
+class Uncalled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(FEATURES, 8), nn.Linear(8, CLASSES), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
 class Unused(Two):
     def __init__(self):
         super().__init__()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Context, Decimal
+from numbers import Number
 from typing import Any
 from unicodedata import category, normalize
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
+from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
@@ -108,36 +109,61 @@ def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
 # missing cells
 
 
-def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool = False) -> dict[str, int]:
+def find_markers(
+    column: pd.Series, missing_values: Sequence[str], labels: bool = False, quantity: bool = False
+) -> dict[str, int]:
     """Return the cells that stand for a missing value: text as it is written -> how often.
 
     A text stands for one if it is one of `missing_values` in any case and with any blanks around it, or is empty; a
     number if it is one of them. labels: of a column of labels, where `none` is a class (a fault, a treatment: none),
-    unless it is written None or `missing_values` are not the default ones.
+    unless it is written None or `missing_values` are not the default ones. quantity: texts are numbers; -99.90
+    is -99.9.
     """
     wanted = {"", *(text.strip().lower() for text in missing_values)}
     if is_bool_dtype(column.dtype):
         return {}
-    by_text = {text: cells for text in sorted(wanted) if (cells := _stands_for(column, [text])) is not None}
-    if by_text:
-        return {text: int(cells.sum()) for text, cells in by_text.items() if cells.any()}
-    if not (is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype)):
-        return {}
+    found = _as_numbers(wanted)
+    markers = {text: int(n) for text in sorted(found) if (n := _are_numbers(column, {text: found[text]}).sum())}
+    if is_numeric_dtype(column.dtype):
+        return markers
     counts = {text: int(n) for text, n in column.value_counts().items() if isinstance(text, str) and n}
-    markers = {text: count for text, count in counts.items() if text.strip().lower() in wanted}
+    written = pd.Series([*counts], dtype=str)
+    equal = {*written[pd.to_numeric(written, errors="coerce").isin([*found.values()])]} if quantity else set()
+    texts = {text: n for text, n in counts.items() if text.strip().lower() in wanted or text in equal}
     named = labels and tuple(missing_values) == MISSING_VALUES
-    return {text: n for text, n in markers.items() if not named or text.strip().lower() != "none" or text == "None"}
+    return markers | {
+        text: n for text, n in texts.items() if not named or text.strip().lower() != "none" or text == "None"
+    }
 
 
-def _stands_for(column: pd.Series, texts: Iterable[str]) -> pd.Series | None:
-    """Tell of each cell of numbers whether a text stands for it, of float32 for the nearest number; None: of texts."""
-    found = {text: number for text in texts if pd.notna(number := pd.to_numeric(text, errors="coerce"))}
-    if column.dtype == object and all(isinstance(cell, Decimal) for cell in column.dropna()):
-        return column.isin([*map(Decimal, found)])
-    if column.dtype in ("float16", "float32"):
+def _as_numbers(texts: Iterable[str]) -> dict[str, Any]:
+    return {text: number for text in texts if pd.notna(number := pd.to_numeric(text, errors="coerce"))}
+
+
+def _are_numbers(column: pd.Series, found: Mapping[str, Any]) -> pd.Series:
+    """Tell which cells are one of some numbers, a float32 the nearest to it. found: text as it is written -> number."""
+    numbers = [*found.values()]
+    kind = getattr(column.dtype, "numpy_dtype", column.dtype)  # pandas has a Float32 of its own
+    if kind in ("float16", "float32"):
         with np.errstate(over="ignore"):
-            return column.astype("float64").isin([*np.array([*found.values()], column.dtype).astype(float)])
-    return column.isin([*found.values()]) if is_numeric_dtype(column.dtype) else None
+            return column.astype("float64").isin([*np.array(numbers, kind).astype(float)])
+    if is_numeric_dtype(kind):
+        return column.isin(numbers)
+    cells = column.astype(object)
+    if not found or infer_dtype(cells) in ("string", "empty"):
+        return pd.Series(False, column.index)
+    decimals = [*map(Decimal, found)]
+
+    def equal(cell: Any) -> bool:
+        if isinstance(cell, np.floating):
+            return cell in [type(cell)(number) for number in numbers]
+        return (
+            isinstance(cell, Number)
+            and not isinstance(cell, bool | np.bool_)
+            and (cell in (decimals if isinstance(cell, Decimal) else numbers))
+        )
+
+    return cells.map(equal).astype(bool)
 
 
 def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFrame:
@@ -146,15 +172,15 @@ def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFr
     for name, texts in markers.items():
         if columns := list(texts):
             column = rows[name]
-            numeric = _stands_for(column, columns)
-            changed[name] = column.mask(column.isin(columns) if numeric is None else numeric)
+            changed[name] = column.mask(_are_numbers(column, _as_numbers(columns)) | column.isin(columns))
     return rows.assign(**changed) if changed else rows
 
 
 def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """Return a frame whose columns of the schema have no markers of missing values."""
-    names = [column.name for column in schema.columns if column.name in rows]
-    return blank(rows, {name: find_markers(rows[name], schema.missing_values) for name in names})
+    quantities = {column.name: column.kind == "number" for column in schema.columns if column.name in rows}
+    wanted = schema.missing_values
+    return blank(rows, {name: find_markers(rows[name], wanted, quantity=of) for name, of in quantities.items()})
 
 
 # cells

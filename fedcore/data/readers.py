@@ -20,7 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data.encoding import blank, column_texts, find_markers
+from fedcore.data.encoding import blank, column_texts, find_markers, numbers
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 
@@ -125,11 +125,10 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if any(markers.values()) or comma:
             spelt = {name: list(counts) for name, counts in markers.items()}
             frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
-            numbers = {
-                name: find_markers(frame[name], missing_values) for name in frame if is_numeric_dtype(frame[name])
-            }
-            frame = blank(frame, numbers)  # such as -999.0 for -999, which other cells hid among texts
-            markers |= {name: {**markers[str(name)], **more} for name, more in numbers.items() if more}
+            frame = blank(frame, spelt)  # pandas does not beside a whole number of 2**63 or more
+            more = {name: find_markers(frame[name], missing_values) for name in frame if is_numeric_dtype(frame[name])}
+            frame = blank(frame, more)  # such as -999.0 for -999, which other cells hid among texts
+            markers |= {name: {**markers[str(name)], **counts} for name, counts in more.items() if counts}
         typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]
         written = pd.read_csv(file, **options, usecols=typed, dtype="str") if typed else frame[[]]
         first = pd.read_csv(file, **options, nrows=FIRST, dtype="str")
@@ -212,6 +211,10 @@ def read_parquet(
         if name is not None and not isinstance(frame.index, pd.RangeIndex)
     }
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
+    for name in [name for name in markers if name not in names and _has_texts(frame[name])]:
+        given = frame[name][~frame[name].isin([*markers[name]])].dropna()
+        if not pd.isna(numbers(given)).any():  # texts that are all numbers are learnt as numbers
+            markers[name] = find_markers(frame[name], missing_values, name == label, quantity=True)
     return RawTable(blank(frame, markers), _written(markers), unread=unread)
 
 

@@ -17,6 +17,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -198,6 +199,21 @@ def _is_plain(value: object) -> bool:
     return all(map(_is_plain, value)) if type(value) is tuple else type(value) in (bool, int, float, str, type(None))
 
 
+def _words_of(value: object) -> str:
+    """Return what tells a layer's attribute from another; nothing of tensors and layers, which are digested as such."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name!r}: {_words_of(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_words_of, value))}]"
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+    if isinstance(value, partial):
+        return _words_of([value.func, value.args, value.keywords])
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr(value) if _is_plain(value) or isinstance(value, torch.dtype) else type(value).__qualname__
+
+
 def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
     """Return a digest of a module's tensors, plain attributes and layers, and of files, but programs: they are source.
 
@@ -207,6 +223,9 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
     for path, layer in module.named_modules():
         plain = {name: value for name, value in vars(layer).items() if _is_plain(value)}
         digest.update(f"{path} {type(layer).__qualname__} {plain}".encode())
+        for name, value in vars(layer).items():
+            if name not in plain and not name.startswith("_"):
+                digest.update(f"{name} {_words_of(value)}".encode())
     attributes = [pair for layer in module.modules() for pair in vars(layer).items()]
     for name, value in (*module.named_parameters(), *module.named_buffers(), *attributes):
         if isinstance(value, torch.Tensor):

@@ -76,7 +76,7 @@ class Criterion:
 
     def rule(self, costs: Mapping[str, Any]) -> str:
         """Return the settings beside the metric that decide, where they are not the usual ones."""
-        said = {"weigh": self.weigh, "least_test": self.least_test or LEAST_TEST, "costs": dict(costs)}
+        said = {"weigh": self.weigh, "least_test": self.least_test, "costs": dict(costs)}
         usual = {"weigh": "devices", "least_test": LEAST_TEST, "costs": {}}
         return ", ".join(f"{key} = {value}" for key, value in said.items() if value != usual[key])
 

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ import torch
 from dataset_files import refusal
 
 from fedcore.data import load, readers
+from fedcore.data.encoding import without_markers
 from fedcore.data.readers import read
+from fedcore.data.schema import Column, Schema
 from fedcore.errors import InputError
 
 NAMES = ("speed", "name of it", "y")
@@ -142,8 +145,21 @@ def test_a_number_that_is_a_marker_is_missing_in_any_column(tmp_path, other, mar
     assert rows.markers["a"]["-999"] == 2
 
 
-@pytest.mark.parametrize("kind", ["float16", "float32", "decimal"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "Float32", "decimal", "text"])
 def test_a_number_that_is_a_marker_is_missing_in_parquet(tmp_path: Path, kind: str):
-    cells = [Decimal("-99.9"), Decimal("1.5")] if kind == "decimal" else np.array([-99.9, 1.5], kind)
-    pd.DataFrame({"a": cells}).to_parquet(tmp_path / "t.parquet")
+    cells = {"decimal": [Decimal("-99.9"), Decimal("1.5")], "text": ["-99.90", "1.5"]}
+    column = pd.Series(cells.get(kind, [-99.9, 1.5]), dtype=None if kind in cells else kind)
+    pd.DataFrame({"a": column}).to_parquet(tmp_path / "t.parquet")
     assert read(tmp_path / "t.parquet", ["-99.9"]).frame["a"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("kind", [object, "category", "Float32", str])
+def test_a_number_that_is_a_marker_is_missing_in_a_frame(kind: Any):
+    rows = pd.DataFrame({"a": pd.Series([-99.9, 1.5]).astype(kind)})
+    schema = Schema((1,), "float64", ("u", "v"), (Column("a", "number"),), missing_values=("-99.9",))
+    assert without_markers(rows, schema)["a"].isna().tolist() == [True, False]
+
+
+def test_a_marker_beside_a_large_whole_number_is_missing(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("a,b\n18446744073709551615,0\n-999,0\n5,0\n")
+    assert read(tmp_path / "t.csv", ["-999"]).frame["a"].isna().tolist() == [False, True, False]

@@ -65,7 +65,7 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     own, memory = plant_rows(tmp_path, "west"), tmp_path / "devices" / "west"
     found = deployed.predict(memory, "one", own, own.path)
     rows = pd.read_csv(own.path, dtype=str)
-    (numbers := rows[rows["kind"] != "A1"]).to_csv(tmp_path / "numbers.csv", index=False)  # their codes look like numbers
+    (numbers := rows[rows["kind"] != "A1"]).to_csv(tmp_path / "numbers.csv", index=False)  # codes like numbers
     alone = deployed.predict(memory, "one", own, tmp_path / "numbers.csv")
     assert alone.to_numpy().tolist() == found.iloc[numbers.index].to_numpy().tolist()
     plan = field_run.stored.plan

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -43,11 +45,23 @@ class Scaled(nn.Module):
         return self.act(self.last(x)) * self.factor
 
 
-def test_a_global_that_a_constructor_reads_makes_another_net(monkeypatch):
+class Kept(Scaled):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.function = torch.relu if FACTOR < 3 else torch.tanh
+        self.number = {"in": [np.float64(self.factor)]}
+        del self.act, self.factor
+
+    def forward(self, x):
+        return self.function(self.last(x)) * float(self.number["in"][0])
+
+
+@pytest.mark.parametrize("kind", ["Scaled", "Kept"])
+def test_a_global_that_a_constructor_reads_makes_another_net(monkeypatch, kind):
     x, seen = torch.ones(1, 3), []
     for factor in (1.0, 2.0, 3.0):
         monkeypatch.setitem(globals(), "FACTOR", factor)
-        net = nets.net(f"{__name__}:Scaled", shape=(3,), classes=2)
+        net = nets.net(f"{__name__}:{kind}", shape=(3,), classes=2)
         seen.append(predict(nets.init(net, torch.Generator().manual_seed(0)), net, x, 1))
     torch.testing.assert_close(seen[1], 2 * seen[0])
     torch.testing.assert_close(seen[2], 3 * predict_by_hand(x).tanh())

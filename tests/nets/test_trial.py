@@ -22,6 +22,7 @@ from own_modules import (
     Parametrized,
     TensorHook,
     Two,
+    Uncalled,
 )
 from torch import nn
 from torch.nn import functional as F
@@ -128,6 +129,19 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
             assert result.scores[name]["test"]["accuracy"] == pytest.approx(right)
     answers = outputs(chosen.deploy({}, result.state.messages["a"]), net, x)
     assert torch.allclose(answers, module(x.clone()).float().log_softmax(1).detach(), atol=1e-6, rtol=0)
+
+
+def test_apfl_leaves_a_parameter_without_a_gradient_and_pleas_refuses():
+    net = own(Uncalled)
+    fed = federation(net)
+    mixed = method("apfl", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
+    start = begin(mixed, fed, 0, Inline()).messages["a"].params["unused.weight"]
+    (result,) = run(mixed, fed, 0, Inline())
+    model = mixed.deploy(result.state.memories["a"], result.state.messages["a"])
+    assert all(torch.equal(part["unused.weight"], start) for part in model.params)
+    merging = method("pleas", nets=fed.public.nets, training=TRAININGS["sgd"])
+    with pytest.raises(InputError, match="the net's forward never calls 'unused'"):
+        [*run(merging, fed, 0, Inline())]
 
 
 class InRows(Inline):

@@ -135,6 +135,8 @@ def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
     """Return the rows a = (input, 1) of a layer, (R, D + 1) float64."""
     rows: dict[str, Tensor] = {}
     layer_inputs(module, x, rows.__setitem__)
+    if layer not in rows:
+        raise InputError(f"pleas merges every layer, but the net's forward never calls {layer!r}; leave that layer out")
     return closed.append_one(rows[layer]).double()
 
 

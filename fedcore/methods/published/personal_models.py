@@ -249,6 +249,7 @@ def train_mixture(
             torch.add(share * v.vector, w.vector, alpha=1 - share, out=mixed.vector)
             gradient(x, y)
             torch.mul(mixed.gradient, share, out=v.gradient)
+            v.idle[:] = mixed.idle
             if first and alpha_lr:
                 share_grad = (v.vector - w.vector).dot(mixed.gradient).item()
                 share = min(max(share - alpha_lr * share_grad, 0.0), 1.0)

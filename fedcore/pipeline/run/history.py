@@ -48,7 +48,7 @@ HISTORY = Path("runs") / "history.jsonl"
 HELD = environment.STATE / "history.jsonl"
 """The lines of the stages of `dvc repro`, until its last one has challenged the champion."""
 SAME = ("study", "size", "setting", "data", "result")
-"""A line with the same values, of the same day, is not written again."""
+"""A line with the same values and rule, of the same day, is not written again."""
 
 Line: TypeAlias = dict[str, Any]
 
@@ -152,4 +152,4 @@ def read(path: Path | None = None) -> list[Line]:
 
 
 def _identity(line: Line) -> tuple[str, ...]:
-    return (str(line["date"])[:10], *(str(line[name]) for name in SAME))
+    return (str(line["date"])[:10], *(str(line[name]) for name in SAME), str(line.get("rule") or ""))
