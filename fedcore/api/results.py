@@ -92,13 +92,17 @@ class DeployedModel:
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
+        if hasattr(x, "columns") or np.ma.is_masked(x):
+            raise InputError(
+                "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
+            )
         values = side_by_side(x, self.several) if self.several and as_mapping(x) else np.asarray(x)
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
                 f"{('N', *self.shape)}".replace("'", "")
             )
-        examples = torch.tensor(values.astype(values.dtype.newbyteorder("="), copy=False))
+        examples = torch.tensor(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
         if not examples.isfinite().all():
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):

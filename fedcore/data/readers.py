@@ -126,7 +126,9 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
             spelt = {name: list(counts) for name, counts in markers.items()}
             frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
             frame = blank(frame, spelt)  # pandas does not beside a whole number of 2**63 or more
-            more = {name: find_markers(frame[name], missing_values) for name in frame if is_numeric_dtype(frame[name])}
+            more = {
+                str(name): find_markers(frame[name], missing_values) for name in frame if is_numeric_dtype(frame[name])
+            }
             frame = blank(frame, more)  # such as -999.0 for -999, which other cells hid among texts
             markers |= {name: {**markers[str(name)], **counts} for name, counts in more.items() if counts}
         typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]

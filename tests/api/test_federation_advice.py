@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -106,7 +107,11 @@ def test_bytes_of_own_devices_are_looked_up_as_numbers():
         fc.run(fc.fedavg(rounds=1), own(torch.float32, 0.5))
 
 
-def test_a_model_predicts_numbers_of_another_byte_order():
+def test_a_model_of_arrays_predicts_arrays_of_any_memory_alone():
     fed = fc.federate(fc.from_arrays(X.astype(">f4"), Y), fc.iid(), devices=2)
     model = fc.run(fc.fedavg(rounds=1), fed, progress=False).models["device-00"]
     assert (model.probabilities(X.astype(">f4")) == model.probabilities(X.astype("<f4"))).all()
+    assert (model.predict(X[::-1]) == model.predict(X)[::-1]).all()  # a view from the end
+    for other in (pd.DataFrame(X)[[*range(X.shape[1])][::-1]], np.ma.masked_less(X, X.mean())):
+        with pytest.raises(InputError, match="predict: it learnt from an array; give one"):
+            model.predict(other)

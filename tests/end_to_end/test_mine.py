@@ -157,7 +157,7 @@ def test_a_schema_and_a_model_predict_the_test_rows_as_they_were_scored(mine: Mi
 def test_the_champion_predicts_the_test_rows_exactly_as_it_was_scored(mine: Mine):
     """By `fedcore promote` and `fedcore predict`, from a CSV file with rows of all sites."""
     (label,) = re.findall(
-        r"machines-fault version \d+ \((\w+), seed 0(?:, no gain over local training shown)?\)",
+        r"machines-fault version \d+ \((\w+), seed 0(?:, not shown to be better)?\)",
         mine.promoted.out,
     )
     assert "promoted; it is the first champion: models:/fedcore-machines-fault@champion" in mine.promoted.out
@@ -199,7 +199,7 @@ def artifact(mine: Mine, kind: str, method: str, name: str) -> bytes:
 def chosen(mine: Mine) -> tuple[str, str]:
     """Return the number and method of the version that was proposed."""
     ((number, label),) = re.findall(
-        r"machines-fault version (\d+) \((\w+), seed 0(?:, no gain over local training shown)?\)",
+        r"machines-fault version (\d+) \((\w+), seed 0(?:, not shown to be better)?\)",
         mine.promoted.out,
     )
     return number, label

@@ -155,6 +155,10 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
+    if not metric.always:
+        ours, theirs = (scoring_of(client, either) for either in (version, champion))
+        if None not in (ours, theirs) and ours != theirs:
+            return Proposal(version, champion, INCOMPARABLE, "it is judged by another metric, label or costs")
     tables = [read_device_table(read_artifact(client, study_run(either), DEVICES)) for either in (version, champion)]
     for split, where in SPLITS.items():
         column = f"{split}/{metric.column}"
@@ -260,6 +264,14 @@ def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
             "run its study again, or promote it as it is with --no-final-fit"
         ) from None
     return from_json(content)
+
+
+def scoring_of(client: MlflowClient, version: ModelVersion) -> Mapping[str, object] | None:
+    """Return the metric, label and costs by which a version's study decided; None if the record does not say."""
+    try:
+        return from_json(read_artifact(client, study_run(version), SETTING)).setting.scoring
+    except (MlflowException, OSError):
+        return None
 
 
 def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:

@@ -119,6 +119,17 @@ def test_a_candidate_is_compared_on_the_same_data(
     assert champion(client, present) == str((candidate if better == "yes" else present).version)
 
 
+def test_scores_of_another_label_are_not_comparable(client: Any, make: Make, monkeypatch: pytest.MonkeyPatch):
+    present, candidate = make([0.7, 0.6, 0.8]), make([0.9, 0.9, 0.9])
+    promotion.promote(client, present)
+    for version in (present, candidate):
+        client.set_tag(version.run_id, promotion.METRIC, "f1")
+    scored = {present.run_id: {"positive": "ja"}, candidate.run_id: {"positive": "nein"}}
+    monkeypatch.setattr(promotion, "scoring_of", lambda _, version: scored[version.run_id])
+    found = promotion.compare(client, candidate)
+    assert (found.better, found.why) == ("not comparable", "it is judged by another metric, label or costs")
+
+
 @pytest.mark.parametrize(("studied", "better"), [([0.6, 0.5, 0.7], "yes"), ([0.8, 0.7, 0.9], "no")])
 def test_a_final_fit_is_compared_by_the_score_of_its_study(client: Any, make: Make, studied: list[float], better: str):
     """Whatever its own run says: it has trained on the rows that would test it."""
