@@ -1,7 +1,7 @@
 """What an answer says; :mod:`fedcore.results.answer` decides it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fedcore.results.chance import AtChance
@@ -145,6 +145,10 @@ class Answer:
             or self.new
             or Advice(Action.UNSURE, reason="there is no test data")
         )
+
+    def told(self, other: "Answer") -> "Answer":
+        """Return another answer to the same runs, which knows of these what this one does."""
+        return replace(other, tasks=self.tasks, weighing=self.weighing, threshold=self.threshold, refused=self.refused)
 
     @property
     def advised(self) -> str | None:

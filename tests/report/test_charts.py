@@ -53,7 +53,9 @@ def test_the_front_is_the_rows_that_none_beats_for_fewer_bytes():
 def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     table = made()
     found = summarise(table, NO_SECONDS, frozenset({"control"}))
-    numbers = json.loads(json.dumps(chart_numbers(table, found, Criterion()), allow_nan=False))
+    numbers = json.loads(
+        json.dumps(chart_numbers(table, found, answer(table, frozenset({"control"}))), allow_nan=False)
+    )
     assert numbers["splits"] == {"test": "own test"}
     by_method = {row["method"]: row for row in numbers["rows"]}
     assert by_method["dear"]["sent"] == 30_000
@@ -73,7 +75,7 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
 
 
 def test_neighbouring_budgets_that_say_the_same_are_one_step():
-    steps = budget_steps(answers_by_budget(made(), frozenset({"control"})))
+    steps = budget_steps(answers_by_budget(made(), never := frozenset({"control"}), answer(made(), never)))
     assert [(step["below"], step["text"], step["said"]["headline"]) for step in steps] == [
         (3_000, "less than 3 kB", "Use local training"), (None, "3 kB or more", "Use good"),
     ]  # fmt: skip

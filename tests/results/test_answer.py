@@ -399,11 +399,12 @@ def test_a_budget_leaves_out_the_rows_that_send_more():
     made = table({"local_only": ALONE, "cheap": plus(0.1), "dear": plus(0.2), "majority": GUESS}, up=sent)
     traffic = made[made["metric"] == "bytes_down"].groupby("method")["value"].first().to_dict()
     assert traffic == {"local_only": 0, "cheap": 2_000, "dear": 20_000, "majority": 0}
-    found = answers_by_budget(made, CONTROLS)
+    whole = replace(answer(made, CONTROLS), tasks=("rank",), weighing=frozenset({"cheap"}), threshold=True)
+    found = answers_by_budget(made, CONTROLS, whole)
     assert [*found] == [0, 3_000, 30_000]
     assert [one.advised for one in found.values()] == ["local_only", "cheap", "dear"]
-    assert answer(made, CONTROLS, budget=29_999) == found[3_000]
-    assert found[30_000] == answer(made, CONTROLS)
+    assert found[3_000] == whole.told(answer(made, CONTROLS, budget=29_999))
+    assert (found[3_000].weighing, found[30_000]) == (whole.weighing, whole)
 
 
 def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():

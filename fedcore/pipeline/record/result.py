@@ -246,6 +246,20 @@ class Result:
         """The metric's mean on validation data over the devices that count, the greater the better; None without."""
         return validation_value(self.table, replace(self.criterion, metric=self.metric, auto=False))
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What its folder's list of runs says of it. tasks, weighing, threshold: where there are any."""
+        more = {
+            "tasks": self.tasks, "weighing": self.row.training.class_weights != "none",
+            "threshold": self.setting.threshold is not None,
+        }  # fmt: skip
+        return {
+            "study": self.setting.study, "setting": self.setting.name, "point": self.setting.point,
+            "method": self.row.label, "seed": self.seed,
+            "config": self.config, "candidate": self.shared is not None and not self.control, "control": self.control,
+            "validation": self.validation, **{key: value for key, value in more.items() if value},
+        }  # fmt: skip
+
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:
         """Return how each device prepared its examples. dataset, partition: those of `prepared`."""
         return fit_schema(dataset, training(partition), self.setting.federation["scale"])

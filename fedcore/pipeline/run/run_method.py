@@ -200,15 +200,7 @@ def save(store: Store, results: Sequence[Result], folder: Path, seconds: Path) -
     seconds.mkdir(parents=True, exist_ok=True)
     pd.concat([result.table for result in results], ignore_index=True).to_parquet(folder / TABLE, index=False)
     models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
-    runs = [
-        {
-            "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
-            "method": r.row.label, "seed": r.seed,
-            "config": r.config, "candidate": r.shared is not None and not r.control, "control": r.control,
-            "validation": r.validation, **({"tasks": r.tasks} if r.tasks else {}),
-        }
-        for r in results
-    ]  # fmt: skip
+    runs = [result.entry for result in results]
     schemas = {}  # how the devices prepared a user's own data
     for name, result in {result.setting.name: result for result in results}.items():
         dataset, partition = read_prepared(store, result.prepared)
