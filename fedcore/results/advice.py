@@ -103,7 +103,7 @@ class Answer:
     some devices do not count, the gain of that row on training alone over all that have test data, with its interval
     over these, its `seeds`. tasks: the project's edited ones, which took part.
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
-    misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
+    misses_rare: whether balanced accuracy decides, as one class is rare, and that row misses many rows of it.
     weighing, threshold: what is set already: the rows with class weights, and whether validation rows choose a
     threshold. refused: rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the
     best row if each device weighs as much as its test rows; None: the same.

@@ -218,7 +218,8 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     half = 3.182446 * np.std([0.2, 0.1, 0.1, 0.0], ddof=1) / 2  # Student's t of three degrees of freedom
     assert (found.over_all.mean, found.over_all.margin) == (pytest.approx(0.1), pytest.approx(half, rel=1e-5))
     interval = f"95 % interval {10 - 100 * half:+.1f} to {10 + 100 * half:+.1f}; 4 devices"
-    assert f"Over all devices that have test rows: +10.0 points ({interval})." in sentences(found)
+    named = "Over all devices that have test rows, code against local training: "
+    assert f"{named}+10.0 points ({interval})." in sentences(found)
     assert "fewer than 20 test rows on average over seeds" in " ".join(sentences(found))
     everyone = answer(with_sizes(made, dict.fromkeys(["d00", "d01", "d02", "d03"], 50)), CONTROLS, Criterion())
     assert everyone.over_all is None
@@ -295,7 +296,7 @@ def test_a_row_that_misses_a_rare_class_is_told_what_weighs_it():
     assert "training.class_weights=balanced" in str(sentences(found))
     assert "More seeds" not in str(sentences(found))
     done = str(sentences(replace(found, weighing=frozenset(["local_only", "code"]), threshold=True)))
-    assert "mostly predicts the common class.'" in done
+    assert "code misses many rows of the rare class.'" in done
     seen = pd.concat([made, rare, balanced.assign(value=0.93)], ignore_index=True)
     assert not answer(seen, CONTROLS, Criterion(auto=True)).misses_rare
 
