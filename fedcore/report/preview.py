@@ -12,6 +12,7 @@ import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
@@ -58,7 +59,7 @@ FEW = 10
 NAMED = 6
 """The most devices with a problem that are named, of more than DEVICES."""
 
-REST = "{} more, %"
+OF, REST = "train", "{} more, %"
 LEAST = 6
 """Characters that the name of a class is shortened to before fewer classes are shown."""
 
@@ -99,7 +100,7 @@ def print_preview(
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(one_line(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in _advice(setting, dataset, divided, refusing):
+    for line in _advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())):
         console.print(one_line(line))
     console.print()
     classes = () if dataset.task.standardised else dataset.classes
@@ -234,9 +235,8 @@ def _devices(
     while most > LEAST and _width(shorten(titles[:count], most), rest) > room:
         most -= 1
     short = shorten(titles[:count], most)
-    table = _table("device", *heads, *(f"{name}, %" for name in short))
-    if rest:
-        table.add_column(REST.format(rest), justify="right")
+    shown = [*(f"{name}, %" for name in short), *[REST.format(rest)] * (rest > 0)]
+    table = _table("device", *heads, *(f"{OF}\n{head}" for head in shown))
     for name, cells, (_, row) in zip(names, numbers, rows.iterrows(), strict=True):
         size = row[list(classes)].sum() if one_each else row["n_train"]
         shares = 100 * row[list(classes)].astype(float) / max(size, 1)
@@ -248,7 +248,8 @@ def _devices(
 
 def _width(names: Sequence[str], rest: int) -> int:
     """Return the width of the columns of some classes, and of that of the `rest` others."""
-    return sum(len(f"{name}, %") + PADDING for name in names) + (len(REST.format(rest)) + PADDING if rest else 0)
+    heads = [*(f"{name}, %" for name in names), *[REST.format(rest)] * (rest > 0)]
+    return sum(max(len(head), len(OF)) + PADDING for head in heads)
 
 
 def _problems(
@@ -297,21 +298,22 @@ def _problems(
     return lines
 
 
-def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool) -> list[str]:
-    """Return what the user should know or choose."""
+def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool, held: int) -> list[str]:
+    """Return what the user should know or choose. held: the missing cells in devices' own rows."""
     lines = _rare(setting, dataset)
     for site, rows in new_sites(dataset, divided).items():
         lines.append(f"new site: {site}: {plural(len(rows), 'row')}, all marked test; it is scored, and not trained on")
     schema, table = schema_of(dataset), columns(dataset)
     gaps = int(table["missing"].sum())
+    cells = plural(gaps, "cell") + f" ({held:,} on devices)" * (held < gaps)
     if schema.dropped:
         lines.append(f"missing: dropped, {plural(schema.dropped, 'row')} with an empty cell")
     if gaps and refusing:
         need = "a run needs data.missing=common_median, median or drop (fedcore docs missing)"
-        lines.append(f"missing: {plural(gaps, 'cell')}; {need}")
+        lines.append(f"missing: {cells}; {need}")
     elif gaps:
         whose = "its device's median" if schema.missing == "median" else "the mean of the devices' medians"
-        lines.append(f"missing: {plural(gaps, 'cell')}; an empty number becomes {whose}, an empty text no category")
+        lines.append(f"missing: {cells}; an empty number becomes {whose}, an empty text no category")
     if not refusing and (sent := preparation_bytes(schema, setting.federation["scale"])):
         up, down = sent.values()
         lines.append(
@@ -431,5 +433,7 @@ def _table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, head in enumerate(heads):
         left = i == 0 or head in ("kind", "values")
-        table.add_column(one_line(head), justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+        lines = Text("\n").join(map(one_line, head.split("\n")))
+        justify = "left" if left else "right"
+        table.add_column(lines, justify=justify, vertical="bottom", no_wrap=True, overflow="ellipsis")
     return table

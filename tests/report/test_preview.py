@@ -78,7 +78,11 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
     for name, count in gaps.items():
         assert f"{count} ({count / 300:.1%})" in next(line for line in text.splitlines() if line.startswith(f"{name} "))
     assert "left out: unit, the same value in every row: 'C'" in text
-    assert f"missing: {gaps.sum()} cells; an empty number becomes its device's median" in text
+    own = sum(int(line.split()[4]) for line in text.splitlines() if line.startswith("plant_") and "," not in line)
+    assert own < gaps.sum()
+    said = f"missing: {gaps.sum()} cells ({own} on devices); an empty number becomes its device's median"
+    assert said in " ".join(text.split())
+    assert re.search(r" train +train *\ndevice +train .* missing +leak, % +none, % *\n", text)
     assert "scales: spans " in text
     assert "federation.scale=common is suggested; size=scales tries both" in " ".join(text.split())
     assert "each device sends 104 bytes and receives 96" in text  # the medians of its 12 numbers, and a count
@@ -91,9 +95,8 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
 @pytest.mark.slow
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
-    assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in preview(
-        any_gaps=True, **given
-    )
+    shown = " ".join(preview(any_gaps=True, **given).split())
+    assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in shown
     with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert " with an empty cell" in preview(missing="drop", **given)
@@ -337,7 +340,7 @@ def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
         name="leaf", path=str(tmp_path), label=None, device=None, federation__partition="by_device", net__name="lstm"
     )
     head = next(line for line in shown.splitlines() if line.startswith("device"))
-    assert {*head.split("  ")[4:7]} == {"z, %", "' ', %", "'\\n', %"}
+    assert {*re.split("  +", head)[4:7]} == {"z, %", "' ', %", "'\\n', %"}
 
 
 def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):
