@@ -22,7 +22,7 @@ from fedcore.data.encoding import typed
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
-from fedcore.errors import plural
+from fedcore.errors import HoldsTimes, plural
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
@@ -68,22 +68,31 @@ PADDING = 2
 
 
 def preview(setting: Setting, seed: int, console: Console | None = None, least: int = LEAST_TEST) -> None:
-    """Print what a setting's data are, also data that a run refuses for their missing cells. least: run.least_test.
+    """Print what a setting's data are, also data that a run refuses for missing cells or times. least: run.least_test.
 
     Raises InputError for data that cannot be used.
     """
-    refusing = setting.data.get("missing") == "refuse"
+    refusing, times = setting.data.get("missing") == "refuse", ""
     read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
-    print_preview(setting, *read.read_data(seed), refusing, console, least)
+    try:
+        found = read.read_data(seed)
+    except HoldsTimes as error:
+        if setting.data.get("features"):
+            raise
+        ignore = [*(setting.data.get("ignore") or ()), *error.columns]
+        times = f"times: {', '.join(error.columns)}; a run needs data.ignore={typed(ignore)}, or numbers instead"
+        found = replace(read, data=read.data | {"ignore": ignore}).read_data(seed)
+    print_preview(setting, *found, refusing, console, least, times)
 
 
 def print_preview(
     setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None,
-    least: int = LEAST_TEST,
+    least: int = LEAST_TEST, times: str = "",
 ) -> None:  # fmt: skip
     """Print what a setting's data are.
 
-    refusing: whether a run refuses them for their missing cells. least: fewest test rows of a device in means.
+    refusing: whether a run refuses them for their missing cells. least: fewest test rows of a device in means. times:
+    the line about columns that a run refuses.
     """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
@@ -100,7 +109,7 @@ def print_preview(
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(one_line(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in _advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())):
+    for line in [*_advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())), *[times] * bool(times)]:
         console.print(one_line(line))
     console.print()
     classes = () if dataset.task.standardised else dataset.classes
@@ -127,11 +136,9 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
     labels += "" if dataset.task != SEQUENCES else " for each step"
     labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
-    return (
-        f"{len(dataset.train):,} examples, {what}, "
-        f"{labels}, {len(divided.devices)} devices, "
-        f"{len(divided.shared) if dataset.test is None else len(dataset.test):,} shared test examples"
-    )
+    shared = len(divided.shared if dataset.test is None else dataset.test)
+    held = f"{labels}, {len(divided.devices)} devices, {shared:,} shared test examples"
+    return f"{len(dataset.train):,} examples, {what}, {held}"
 
 
 def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Index], width: int) -> Table:
@@ -143,10 +150,9 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Ind
     missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in listed["missing"]]
     where = [_where(gaps[name], examples_of) if name in gaps else "-" for name in listed["column"]]
     names = shorten([*listed["column"]], width // 4)
+    heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
     if len(gaps.columns):
-        heads, cells = ["column", "kind", "missing", "missing on"], [names, [*listed["kind"]], missing, where]
-    else:
-        heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
+        heads, cells = [*heads, "missing on"], [*cells, where]
     taken = sum(max(map(len, [head, *column])) + PADDING for head, column in zip(heads, cells, strict=True))
     room = max(width - taken - PADDING, 12)
     kinds = {column.name: column for column in schema_of(dataset).columns}
@@ -211,14 +217,11 @@ def _devices(
         order = counts["n_train"].argsort(kind="stable").to_numpy()
         rows = counts.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
         labels = [f"{kind}: {who}" for kind, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
-    lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
-    heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else []), *amounts]
+    if len(gaps.columns):
+        amounts = {"missing": {str(who): f"{int(count):,}" for who, count in gaps.sum(axis=1).items()}, **amounts}
+    heads = [*(name.removeprefix("n_") for name in parts), *amounts]
     numbers = [
-        [
-            *(f"{row[name]:,}" for name in parts),
-            *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else []),
-            *(of[str(who)] for of in amounts.values()),
-        ]
+        [*(f"{row[name]:,}" for name in parts), *(of[str(who)] for of in amounts.values())]
         for who, row in rows.iterrows()
     ]
     names = shorten(labels, width // 4)
@@ -433,7 +436,6 @@ def _table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, head in enumerate(heads):
         left = i == 0 or head in ("kind", "values")
-        lines = Text("\n").join(map(one_line, head.split("\n")))
-        justify = "left" if left else "right"
-        table.add_column(lines, justify=justify, vertical="bottom", no_wrap=True, overflow="ellipsis")
+        one = Text("\n").join(map(one_line, head.split("\n")))
+        table.add_column(one, justify="left" if left else "right", vertical="bottom", no_wrap=True, overflow="ellipsis")
     return table

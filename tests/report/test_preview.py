@@ -97,6 +97,13 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
     shown = " ".join(preview(any_gaps=True, **given).split())
     assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in shown
+    pd.read_csv(plants).assign(date="2024-01-31", hour="10:00").to_csv(dated := plants.with_name("d.csv"), index=False)
+    shown = " ".join(preview(any_gaps=True, **(of := given | {"path": str(dated)}), ignore=["unit"]).split())
+    for need in ("missing=common_median", "ignore=[unit, date, hour], or numbers instead"):
+        assert f"a run needs data.{need}" in shown
+    for now, more in ((False, {}), (True, {"features": ["date"]})):
+        with pytest.raises(InputError, match="column 'date' holds times"):
+            preview(any_gaps=now, **of, **more)
     with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert " with an empty cell" in preview(missing="drop", **given)
