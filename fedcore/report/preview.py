@@ -91,8 +91,7 @@ def print_preview(
 ) -> None:  # fmt: skip
     """Print what a setting's data are.
 
-    refusing: whether a run refuses them for their missing cells. least: fewest test rows of a device in means. times:
-    the line about columns that a run refuses.
+    refusing: whether a run refuses missing cells; times: a line on refused times. least: a device's fewest test rows.
     """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))

@@ -73,6 +73,7 @@ def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():
     place.loc[place.index[0], ["nets_run", "macs"]] = [16.0, 16 * 52544.0]
     heads, lines = cells(place)
     assert [heads["nets_run"], heads["macs"]] == ["nets\nrun", "multiplications\nper example"]
+    assert [text.partition(":")[0] for text in notes(place, heads)] == ["std over devices", "nets run"]
     assert [lines[0][cost].text for cost in ("nets_run", "macs")] == ["16", "840,704"]
     assert [lines[1][cost].text for cost in ("nets_run", "macs")] == ["1", "52,544"]
 
@@ -83,9 +84,9 @@ def test_one_device_has_no_spread_over_devices_and_no_worst():
         cells(summarise(frame(rows({"a": own, "b": own})), NO_SECONDS, frozenset()))[0]
         for own in ([[0.7], [0.6]], [[0.7, 0.6], [0.6, 0.5]])
     )
-    assert [name for name in two if name not in one] == [
-        f"{split}_{part}" for split in ("test", "shared") for part in ("std_devices", "worst")
-    ]
+    parts = ("std_devices", "worst")
+    assert [name for name in two if name not in one] == [f"{at}_{part}" for at in ("test", "shared") for part in parts]
+    assert len({*two.values()}) == len(two)
 
 
 # Tables for papers: the numbers are those of the comparison, by hand, and LaTeX can read them.
