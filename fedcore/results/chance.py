@@ -112,9 +112,8 @@ def starts_apart(table: pd.DataFrame, name: str) -> bool:
 def with_probe(table: pd.DataFrame, found: Mapping[str, float]) -> pd.DataFrame:
     """Return a table with what a probe found as rows of the split PROBE."""
     row = table.iloc[[-1]]
-    return pd.concat(
-        [table, *(row.assign(split=PROBE, metric=k, value=v) for k, v in found.items())], ignore_index=True
-    )
+    more = [row.assign(split=PROBE, metric=k, value=v) for k, v in found.items()]
+    return pd.concat([table, *more], ignore_index=True)
 
 
 def seen_by_probes(table: pd.DataFrame) -> tuple[str, ...] | None:

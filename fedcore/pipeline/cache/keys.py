@@ -145,9 +145,7 @@ def source(module: str, name: str) -> str:
         for statement in names[symbol]:
             reached[definition] += statement.text
             todo += statement.uses
-    parts = [
-        f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS
-    ]
+    parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
@@ -297,10 +295,8 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
     bound: dict[str, tuple[str, str]] = {}
     if isinstance(node, ast.Import):
         for alias in node.names:
-            bound[alias.asname or alias.name.split(".")[0]] = (
-                alias.name if alias.asname else alias.name.split(".")[0],
-                "",
-            )
+            top = alias.name.split(".")[0]
+            bound[alias.asname or top] = (alias.name if alias.asname else top, "")
     elif isinstance(node, ast.ImportFrom):
         base = package.rsplit(".", node.level - 1)[0] if node.level else ""
         origin = ".".join(part for part in (base, node.module) if part)

@@ -236,10 +236,8 @@ class Result:
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides."""
-        name = self.setting.metric
-        return (
-            Criterion(METRICS["accuracy" if name == "auto" else name], auto=name == "auto").of_table(self.table).metric
-        )
+        auto = (name := self.setting.metric) == "auto"
+        return Criterion(METRICS["accuracy" if auto else name], auto=auto).of_table(self.table).metric
 
     @cached_property
     def validation(self) -> float | None:
@@ -249,13 +247,10 @@ class Result:
     @property
     def entry(self) -> dict[str, Any]:
         """What its folder's list of runs says of it. tasks, weighing, threshold: where there are any."""
-        more = {
-            "tasks": self.tasks, "weighing": self.row.training.class_weights != "none",
-            "threshold": self.setting.threshold is not None,
-        }  # fmt: skip
+        of, weighing = self.setting, self.row.training.class_weights != "none"
+        more = {"tasks": self.tasks, "weighing": weighing, "threshold": of.threshold is not None}
         return {
-            "study": self.setting.study, "setting": self.setting.name, "point": self.setting.point,
-            "method": self.row.label, "seed": self.seed,
+            "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
             "config": self.config, "candidate": self.shared is not None and not self.control, "control": self.control,
             "validation": self.validation, **{key: value for key, value in more.items() if value},
         }  # fmt: skip

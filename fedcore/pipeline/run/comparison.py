@@ -286,9 +286,7 @@ def describe(
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
-        answered = {
-            key: answer for key, answer in compared.answers.items() if key[0] == of.study and key[2] in settings
-        }
+        answered = {key: one for key, one in compared.answers.items() if key[0] == of.study and key[2] in settings}
         if rows.empty:
             continue
         (text,) = notes(rows, answered).values()

@@ -96,9 +96,8 @@ def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[st
     for result in results:
         if result.row.label == row:
             last = last_round(result.table)
-            own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.column)].dropna(
-                subset="value"
-            )
+            scored = (last["split"] == "test") & (last["metric"] == answer.criterion.metric.column)
+            own = last[scored].dropna(subset="value")
             for device, value in zip(own["device"], own["value"], strict=True):
                 by_device.setdefault(str(device), []).append(float(value))
     return {device: fmean(values) for device, values in sorted(by_device.items())}

@@ -242,9 +242,7 @@ def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[
     refs = (store, results[0].prepared.dataset, results[0].prepared.partition)
     if "similarity" in names:
         yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *refs)
-    drawn = {
-        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in names] for result in results
-    }
+    drawn = {r.row.label: [path for path in r.figures if path.rpartition(":")[2] in names] for r in results}
     yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in names and planes:
