@@ -93,14 +93,10 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     made = answer_tables.table(dict.fromkeys(["local_only", "code"], [[0.94, 0.94]] * 3)).assign(study="my_data")
     rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
     balanced = made[made["metric"] == "accuracy"].assign(metric="balanced_accuracy", value=0.5)
-    entry = {
-        "study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "", "control": False,
-        "validation": 0.5, "weighing": True, "threshold": True, "tasks": ["rank"],
-    }  # fmt: skip
-    runs = [
-        SimpleNamespace(seconds=NO_SECONDS, table=table, entry=entry | {"method": label})
-        for label, table in (("local_only", made), ("code", pd.concat([rare, balanced])))
-    ]
+    entry = {"study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "", "control": False}
+    entry |= {"validation": 0.5, "weighing": True, "threshold": True, "tasks": ["rank"]}
+    tables = {"local_only": made, "code": pd.concat([rare, balanced])}
+    runs = [SimpleNamespace(seconds=NO_SECONDS, table=of, entry=entry | {"method": row}) for row, of in tables.items()]
     (terminal,) = study_answers(answer_results(read(), runs, {}).answers)["my_data"]
     folder = outputs.PIPELINE / "federate" / "my_data" / "my_data-0"
     folder.mkdir(parents=True)
@@ -116,8 +112,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
         show_all()
         shown = " ".join(re.sub(r"[^\w.,:%+()-]+", " ", capsys.readouterr().out).split())
         assert all(re.sub(r"[^\w.,:%+()-]+", " ", sentence).strip() in shown for sentence in terminal.sentences), text
-        with Path("params.yaml").open("a") as file:
-            file.write("# changed\n")
+        Path("params.yaml").write_text(Path("params.yaml").read_text() + "# changed\n")
 
 
 @pytest.mark.parametrize("show", [show_all, show_brief])

@@ -84,9 +84,8 @@ def test_the_page_fits_its_window_and_writes_nothing_to_the_console(tab: Tab, pa
     assert ("more columns" in hint) == (width == 390)
     red, green, blue = map(int, tab.run("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(", "))
     assert max(red, green, blue) < 60 if dark else min(red, green, blue) > 200
-    sizes = tab.run(
-        "[...document.querySelectorAll('svg text')].map((one) => parseFloat(getComputedStyle(one).fontSize))"
-    )
+    size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
+    sizes = tab.run(f"[...document.querySelectorAll('svg text')].map({size})")
     assert len(sizes) > 20
     assert min(sizes) >= 11
 

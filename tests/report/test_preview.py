@@ -266,15 +266,12 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     text = preview(**alone)
     assert "more devices\n" not in text
     assert re.search(r"30 devices with [4-7] to ", text)
-    assert re.search(
-        r"fewer than 10 training examples: (8|9|10|11) of 30 devices: s00, s01, s02, s03, s04, s05 and ", text
-    )
+    few = r"fewer than 10 training examples: (8|9|10|11) of 30 devices: s00, s01, s02, s03, s04, s05 and "
+    assert re.search(few, text)
     assert "one class only: 2 of 30 devices: s28, s29" in text
     assert "no value in a column: 1 of 30 devices: s15 (v)" in text
-    assert [line.split(":")[0] for line in text.splitlines() if ": s0" in line or ": s1" in line][:2] == [
-        "fewest",
-        "median",
-    ]
+    heads = [line.split(":")[0] for line in text.splitlines() if ": s0" in line or ": s1" in line]
+    assert heads[:2] == ["fewest", "median"]
 
 
 def test_dropped_devices_are_named(tmp_path: Path):
@@ -387,9 +384,8 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
     marks = {"split": "part"} if marked else {"ignore": ["part"]}
     text = preview(**data, **marks, federation__hold_out="random", width=200)
-    mend = (
-        "leave one of each out, or data.split" if marked else "federation.hold_out=stable keeps equal rows on one side"
-    )
+    stable = "federation.hold_out=stable keeps equal rows on one side"
+    mend = "leave one of each out, or data.split" if marked else stable
     assert f" test rows equal a training row; {mend}" in text
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 

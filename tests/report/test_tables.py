@@ -43,9 +43,8 @@ def test_confusions_stand_beside_recall_and_precision():
 
 def test_half_an_interval_that_has_every_value_is_not_written():
     """Two seeds of one class each: 10 and 90 %, beside 50 % twice."""
-    summary = summarise(
-        frame(rows({"majority": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2})), NO_SECONDS, frozenset()
-    )
+    table = frame(rows({"majority": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2}))
+    summary = summarise(table, NO_SECONDS, frozenset())
     assert {line["method"].text: line["test"].text for line in cells(summary)[1]} == {
         "majority": "50.0 ±  any", "b": "50.0 ±  0.0",
     }  # fmt: skip

@@ -242,9 +242,8 @@ def numbers(record: runs.Record, study: str) -> dict[str, float]:
 
 def counted(database: Path) -> dict[str, int]:
     with closing(sqlite3.connect(database)) as db:
-        return {
-            table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
-        }
+        tables = ("logged_models", "inputs")
+        return {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
 
 
 @pytest.mark.slow
