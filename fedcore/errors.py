@@ -46,6 +46,14 @@ class Diverged(InputError):
     """Training whose numbers are no longer finite: the row cannot be used, others can."""
 
 
+class HoldsTimes(InputError):
+    """Columns that hold dates or times."""
+
+    def __init__(self, message: str, columns: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.columns = columns
+
+
 class TooFew(OneLine, RuntimeError):
     """Fewer devices answered in a round than must. The message names the absent ones."""
 

@@ -13,7 +13,7 @@ import click
 
 from fedcore.cli.project import enter_project, enter_with_record
 from fedcore.errors import InputError, printable
-from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
+from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 
 if TYPE_CHECKING:
     from fedcore.report.answers import Box
@@ -100,7 +100,7 @@ def _answer_anew() -> dict[str, list[Box]]:
     from fedcore.config.params import read
     from fedcore.config.studies import find_study
     from fedcore.pipeline import answers as kept
-    from fedcore.pipeline.run.comparison import criteria_of
+    from fedcore.pipeline.run.comparison import criteria_of, read_runs, with_runs
     from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, stage_folders
     from fedcore.report import spreadsheet
     from fedcore.report.answers import study_answers
@@ -115,7 +115,8 @@ def _answer_anew() -> dict[str, list[Box]]:
     controls = frozenset(summary["method"][summary["control"]])
     params = read()
     studies = {study: find_study(params, study) for study in table["study"].unique()}
-    boxes = study_answers(answers(table, controls, criteria_of(params, studies, table)))
+    runs = read_runs(path.parent for path in sorted((PIPELINE / "federate").glob(f"*/*/{RUNS}")))
+    boxes = study_answers(with_runs(answers(table, controls, criteria_of(params, studies, table)), runs, {}))
     kept.keep(boxes, PIPELINE / "compare", RESULTS)
     return boxes
 

@@ -39,7 +39,7 @@ from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
-from fedcore.errors import InputError, plural
+from fedcore.errors import HoldsTimes, InputError, plural
 from fedcore.types.federation import Data
 from fedcore.types.ranges import Count
 
@@ -490,11 +490,11 @@ def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str]) -> N
     times = [(file, name) for name in names for file, frame in frames.items() if holds_times(frame[name])]
     for file, name in times:
         value = str(frames[file][name].dropna().iloc[0])[:30]
-        ignore = typed(dict.fromkeys(column for _, column in times))
-        raise InputError(
+        columns = tuple(dict.fromkeys(column for _, column in times))
+        raise HoldsTimes(
             f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
-            f"data.ignore={ignore}, or replace it by numbers, such as the hour"
-        )
+            f"data.ignore={typed(columns)}, or replace it by numbers, such as the hour", columns,
+        )  # fmt: skip
 
 
 def holds_times(column: pd.Series) -> bool:

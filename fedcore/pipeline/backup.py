@@ -200,9 +200,7 @@ def _sizes(files: Any, root: str) -> dict[str, int]:
     """Return the objects of a save: digest -> bytes."""
     infos = files.find(f"{root}/{OBJECTS}", detail=True) if files.exists(f"{root}/{OBJECTS}") else {}
     sizes = {path: int(info["size"]) for path, info in infos.items()}
-    return {
-        digest: size for path, size in sizes.items() if path.endswith(_object("", digest := path.rpartition("/")[2]))
-    }
+    return {digest: n for path, n in sizes.items() if path.endswith(_object("", digest := path.rpartition("/")[2]))}
 
 
 def _object(root: str, digest: str) -> str:

@@ -9,7 +9,6 @@ from fedcore.errors import printable
 from fedcore.report.phrases import headline, sentences
 from fedcore.results.advice import Action, Answer
 from fedcore.results.answer import answers_by_budget, device_changes
-from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, front
 
 Numbers: TypeAlias = dict[str, Any]
@@ -21,10 +20,10 @@ BYTES = 1
 """Decimals of a mean number of bytes: budgets and rows are means that were taken in different orders."""
 
 
-def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion) -> Numbers:
+def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, answer: Answer) -> Numbers:
     """Return what the charts of one setting show.
 
-    table: the setting's part of the tidy table. rows: its summary. criterion: what decides.
+    table: the setting's part of the tidy table. rows: its summary. answer: of the setting.
 
     metric: its name in words, what values are multiplied by to be shown, the unit of differences, and whether less is
     better. splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and
@@ -33,7 +32,7 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
     :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the value
     of each device that trains alone, by the row `reference`; changes: by how much each method is better.
     """
-    controls = frozenset(rows["method"][rows["control"]])
+    criterion, controls = answer.criterion, frozenset(rows["method"][rows["control"]])
     sent = ((rows["bytes_up"] + rows["bytes_down"]) / rows["n_devices"]).fillna(0.0)
     fronts = {f"{split}_front": rows["method"].isin(front(rows, split)) for split in SPLITS}
     each = rows.assign(sent=sent, **fronts).to_dict("records")
@@ -45,7 +44,7 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion)
         "splits": {split: name for split, name in SPLITS.items() if rows[f"{split}_mean"].notna().any()},
         "rows": [_row(row) for row in records],
         "ticks": ticks([row["sent"] for row in records]),
-        "budgets": budget_steps(answers_by_budget(table, controls, criterion)),
+        "budgets": budget_steps(answers_by_budget(table, controls, answer)),
         "reference": str(alone.name) if len(alone) else None,
         "alone": {printable(str(device)): round(value, DIGITS) for device, value in alone.items()},
         "changes": {

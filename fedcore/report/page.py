@@ -179,7 +179,7 @@ def html(result: Comparison) -> str:
                 printed_tables(papers[study]) if study in papers else [],
             )  # fmt: skip
         anchor = f"setting-{len(numbers)}"
-        numbers[anchor] = chart_numbers(tidy[key], rows, answers[key].criterion)
+        numbers[anchor] = chart_numbers(tidy[key], rows, answers[key])
         tables = [domain_table(domains[key], rows) if key in domains else None, link_table(tidy[key], rows)]
         drawn = dict(result.pictures.get((study, setting), {}))
         trend = drawn.pop(TREND, None)

@@ -134,6 +134,7 @@ def _gain(metric: Metric, gain: Gain, over: str = "seeds") -> str:
 def _sentences(answer: Answer) -> Iterator[str]:
     own, new, criterion = answer.own, answer.new, answer.criterion
     first = answer.advice
+    row = str(first.method if first.action is Action.USE else first.best)
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
@@ -142,18 +143,19 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if own is not None:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
-            yield f"Over all devices that have test rows: {_gain(criterion.metric, gain, 'devices')}."
+            over = _gain(criterion.metric, gain, "devices")
+            yield f"Over all devices that have test rows, {row} against {LOCAL}: {over}."
         if answer.by_rows is not None:
             offer = f"If rows count, not devices, {answer.by_rows} is best: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
-        yield f"{first.judged} mostly predicts the common class: fedcore docs metric."
+        yield f"{row} misses many rows of the rare class: fedcore docs metric."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip()
         yield f"Tried with one seed: {what} gains {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        whom = _whom(first.judged, several, criterion)
+        whom = _whom(row, several, criterion)
         yield whom if first.action is Action.USE else f"In these runs {whom} This may be chance."
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
@@ -273,7 +275,7 @@ def _count(names: tuple[str, ...]) -> str:
     return join_words(names) if len(names) <= MANY else f"{len(names)} devices ({', '.join(names[:MANY])}, ...)"
 
 
-def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
+def _whom(method: str, devices: Devices, criterion: Criterion) -> str:
     """Say whom the row helps and whom it hurts."""
     metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
     sentence = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {matter}"

@@ -12,6 +12,7 @@ import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
@@ -21,7 +22,7 @@ from fedcore.data.encoding import typed
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
-from fedcore.errors import plural
+from fedcore.errors import HoldsTimes, plural
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
@@ -61,7 +62,7 @@ COUNTED = Criterion(least_test=LEAST_TEST)
 NAMED = 6
 """The most devices with a problem that are named, of more than DEVICES."""
 
-REST = "{} more, %"
+OF, REST = "train", "{} more, %"
 LEAST = 6
 """Characters that the name of a class is shortened to before fewer classes are shown."""
 
@@ -70,22 +71,30 @@ PADDING = 2
 
 
 def preview(setting: Setting, seed: int, console: Console | None = None, criterion: Criterion = COUNTED) -> None:
-    """Print what a setting's data are, also data that a run refuses for their missing cells.
+    """Print what a setting's data are, also data that a run refuses for missing cells or times.
 
     Raises InputError for data that cannot be used.
     """
-    refusing = setting.data.get("missing") == "refuse"
+    refusing, times = setting.data.get("missing") == "refuse", ""
     read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
-    print_preview(setting, *read.read_data(seed), refusing, console, criterion)
+    try:
+        found = read.read_data(seed)
+    except HoldsTimes as error:
+        if setting.data.get("features"):
+            raise
+        ignore = [*(setting.data.get("ignore") or ()), *error.columns]
+        times = f"times: {', '.join(error.columns)}; a run needs data.ignore={typed(ignore)}, or numbers instead"
+        found = replace(read, data=read.data | {"ignore": ignore}).read_data(seed)
+    print_preview(setting, *found, refusing, console, criterion, times)
 
 
 def print_preview(
     setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None,
-    criterion: Criterion = COUNTED,
+    criterion: Criterion = COUNTED, times: str = "",
 ) -> None:  # fmt: skip
     """Print what a setting's data are.
 
-    refusing: whether a run refuses them for their missing cells. criterion: by which devices count in means.
+    refusing: whether a run refuses missing cells; times: a line on refused times. criterion: which devices count.
     """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
@@ -102,7 +111,7 @@ def print_preview(
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(one_line(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in _advice(setting, dataset, divided, refusing):
+    for line in [*_advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())), *[times] * bool(times)]:
         console.print(one_line(line))
     console.print()
     classes = () if dataset.task.standardised else dataset.classes
@@ -129,11 +138,9 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     labels = f"{len(dataset.classes)} {'classes' if dataset.task.predicts_classes else 'labels'}{label}"
     labels += "" if dataset.task != SEQUENCES else " for each step"
     labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
-    return (
-        f"{len(dataset.train):,} examples, {what}, "
-        f"{labels}, {len(divided.devices)} devices, "
-        f"{len(divided.shared) if dataset.test is None else len(dataset.test):,} shared test examples"
-    )
+    shared = len(divided.shared if dataset.test is None else dataset.test)
+    held = f"{labels}, {len(divided.devices)} devices, {shared:,} shared test examples"
+    return f"{len(dataset.train):,} examples, {what}, {held}"
 
 
 def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Index], width: int) -> Table:
@@ -145,10 +152,9 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Ind
     missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in listed["missing"]]
     where = [_where(gaps[name], examples_of) if name in gaps else "-" for name in listed["column"]]
     names = shorten([*listed["column"]], width // 4)
+    heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
     if len(gaps.columns):
-        heads, cells = ["column", "kind", "missing", "missing on"], [names, [*listed["kind"]], missing, where]
-    else:
-        heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
+        heads, cells = [*heads, "missing on"], [*cells, where]
     taken = sum(max(map(len, [head, *column])) + PADDING for head, column in zip(heads, cells, strict=True))
     room = max(width - taken - PADDING, 12)
     kinds = {column.name: column for column in schema_of(dataset).columns}
@@ -213,14 +219,11 @@ def _devices(
         order = counts["n_train"].argsort(kind="stable").to_numpy()
         rows = counts.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
         labels = [f"{kind}: {who}" for kind, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
-    lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
-    heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else []), *amounts]
+    if len(gaps.columns):
+        amounts = {"missing": {str(who): f"{int(count):,}" for who, count in gaps.sum(axis=1).items()}, **amounts}
+    heads = [*(name.removeprefix("n_") for name in parts), *amounts]
     numbers = [
-        [
-            *(f"{row[name]:,}" for name in parts),
-            *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else []),
-            *(of[str(who)] for of in amounts.values()),
-        ]
+        [*(f"{row[name]:,}" for name in parts), *(of[str(who)] for of in amounts.values())]
         for who, row in rows.iterrows()
     ]
     names = shorten(labels, width // 4)
@@ -237,9 +240,8 @@ def _devices(
     while most > LEAST and _width(shorten(titles[:count], most), rest) > room:
         most -= 1
     short = shorten(titles[:count], most)
-    table = _table("device", *heads, *(f"{name}, %" for name in short))
-    if rest:
-        table.add_column(REST.format(rest), justify="right")
+    shown = [*(f"{name}, %" for name in short), *[REST.format(rest)] * (rest > 0)]
+    table = _table("device", *heads, *(f"{OF}\n{head}" for head in shown))
     for name, cells, (_, row) in zip(names, numbers, rows.iterrows(), strict=True):
         size = row[list(classes)].sum() if one_each else row["n_train"]
         shares = 100 * row[list(classes)].astype(float) / max(size, 1)
@@ -251,7 +253,8 @@ def _devices(
 
 def _width(names: Sequence[str], rest: int) -> int:
     """Return the width of the columns of some classes, and of that of the `rest` others."""
-    return sum(len(f"{name}, %") + PADDING for name in names) + (len(REST.format(rest)) + PADDING if rest else 0)
+    heads = [*(f"{name}, %" for name in names), *[REST.format(rest)] * (rest > 0)]
+    return sum(max(len(head), len(OF)) + PADDING for head in heads)
 
 
 def _problems(
@@ -306,21 +309,22 @@ def _problems(
     return lines
 
 
-def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool) -> list[str]:
-    """Return what the user should know or choose."""
+def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool, held: int) -> list[str]:
+    """Return what the user should know or choose. held: the missing cells in devices' own rows."""
     lines = _rare(setting, dataset)
     for site, rows in new_sites(dataset, divided).items():
         lines.append(f"new site: {site}: {plural(len(rows), 'row')}, all marked test; it is scored, and not trained on")
     schema, table = schema_of(dataset), columns(dataset)
     gaps = int(table["missing"].sum())
+    cells = plural(gaps, "cell") + f" ({held:,} on devices)" * (held < gaps)
     if schema.dropped:
         lines.append(f"missing: dropped, {plural(schema.dropped, 'row')} with an empty cell")
     if gaps and refusing:
         need = "a run needs data.missing=common_median, median or drop (fedcore docs missing)"
-        lines.append(f"missing: {plural(gaps, 'cell')}; {need}")
+        lines.append(f"missing: {cells}; {need}")
     elif gaps:
         whose = "its device's median" if schema.missing == "median" else "the mean of the devices' medians"
-        lines.append(f"missing: {plural(gaps, 'cell')}; an empty number becomes {whose}, an empty text no category")
+        lines.append(f"missing: {cells}; an empty number becomes {whose}, an empty text no category")
     if not refusing and (sent := preparation_bytes(schema, setting.federation["scale"])):
         up, down = sent.values()
         lines.append(
@@ -440,5 +444,6 @@ def _table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for i, head in enumerate(heads):
         left = i == 0 or head in ("kind", "values")
-        table.add_column(one_line(head), justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+        one = Text("\n").join(map(one_line, head.split("\n")))
+        table.add_column(one, justify="left" if left else "right", vertical="bottom", no_wrap=True, overflow="ellipsis")
     return table

@@ -1,7 +1,7 @@
 """The tables that the page and the terminal show, as formatted text, and a summary as CSV."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +26,11 @@ ANY = "any"
 """In place of half an interval that has every value from 0 to 100 %."""
 GUESS = "majority"
 """The control that guesses one class for all devices."""
+MEANT = {
+    "test_std_devices": "std over devices: how far devices' scores lie apart, mean over seeds.",
+    "nets_run": "nets run: models that a device runs for a prediction.",
+}
+"""Of columns whose heads do not say it."""
 SUMMED = ("target", "links_out", "energy")
 
 
@@ -83,8 +88,8 @@ def quantity(text: str, value: float) -> Cell:
     return Cell(text, value=None if pd.isna(value) else float(value))
 
 
-def notes(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return what the table of one setting does not show: fewer seeds, and traffic before the first round."""
+def notes(rows: pd.DataFrame, shown: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what the table of one setting does not say: fewer seeds, traffic before rounds, and of columns `shown`."""
     lines = []
     most = rows["n_seeds"].max()
     for few, names in rows[rows["n_seeds"] < most].groupby("n_seeds")["method"]:
@@ -97,10 +102,8 @@ def notes(rows: pd.DataFrame) -> tuple[str, ...]:
         lines.append(f"{GUESS} is right on devices whose test rows have one class in a seed, so it is above chance.")
     up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
     if rows["prepare_down"].max() > 0:
-        lines.append(
-            f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples."
-        )
-    return tuple(lines)
+        lines.append(f"Each device also sends {up} and receives {down} once, for numbers that prepare its examples.")
+    return (*lines, *(MEANT[name] for name in shown if name in MEANT))
 
 
 def _says_something(row: pd.Series, split: str) -> bool:
@@ -120,13 +123,12 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     unit = {100: "%", 1000: "per 1,000"}.get(metric.per, "")
     if metric.name != "accuracy":
         unit = f"{metric.words} {unit}".strip()
-
     several = {"test": rows["n_measured"].max() > 1, "shared": rows["n_devices"].max() > 1}
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
         interval = rows[f"{split}_margin"].notna().any()
         heads[split] = f"{SPLITS[split]}\n{unit}{INTERVAL * bool(interval)}"
         parts = {"std_devices": "std over\ndevices", "worst": "worst\ndevice"} if several[split] else {}
-        heads |= {f"{split}_{part}": head for part, head in parts.items()}
+        heads |= {f"{split}_{part}": head + ",\nshared" * (split == "shared") for part, head in parts.items()}
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
             mean, margin = (metric.scaled(row[f"{split}_{part}"]) for part in ("mean", "margin"))
             margin = margin if _says_something(row, split) else ANY
@@ -156,7 +158,7 @@ def score_table(rows: pd.DataFrame) -> Table:
     """Return the table of one setting's summary: a line for each method."""
     heads, body = cells(rows)
     lines = [Line(list(line.values()), bool(control)) for line, control in zip(body, rows["control"], strict=True)]
-    return Table("scores", list(heads.values()), lines, notes=notes(rows))
+    return Table("scores", list(heads.values()), lines, notes=notes(rows, heads))
 
 
 def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:

@@ -149,7 +149,7 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
                 break
         console.print(table)
         console.print()
-        for sentence in notes(rows):
+        for sentence in notes(rows, shown):
             console.print(one_line(sentence), end="\n\n")
 
 

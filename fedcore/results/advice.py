@@ -1,7 +1,7 @@
 """What an answer says; :mod:`fedcore.results.answer` decides it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fedcore.results.chance import AtChance
@@ -109,7 +109,7 @@ class Answer:
     some devices do not count, the gain of that row on training alone over all that have test data, with its interval
     over these, its `seeds`. tasks: the project's edited ones, which took part.
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
-    misses_rare: whether balanced accuracy decides, as one class is rare, and that row mostly predicts the common one.
+    misses_rare: whether balanced accuracy decides, as one class is rare, and that row misses many rows of it.
     remedies: what has gained on validation data in a run of one seed, a row with a setting -> by how much. refused:
     rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the row to use if each
     weighs as much as its test rows; None: the same, or none. simple: see :func:`fedcore.results.answer.simplest`.
@@ -151,6 +151,10 @@ class Answer:
             or self.new
             or Advice(Action.UNSURE, reason="there is no test data")
         )
+
+    def told(self, other: "Answer") -> "Answer":
+        """Return another answer to the same runs, which knows of these what this one does."""
+        return replace(other, tasks=self.tasks, refused=self.refused)
 
     @property
     def nothing_learns(self) -> bool:

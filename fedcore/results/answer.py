@@ -66,16 +66,16 @@ def answer(
     return replace(found, by_rows=_best_by_rows(scores, found))
 
 
-def answers_by_budget(
-    table: pd.DataFrame, controls: frozenset[str], criterion: Criterion = Criterion()
-) -> dict[float, Answer]:
+def answers_by_budget(table: pd.DataFrame, controls: frozenset[str], whole: Answer) -> dict[float, Answer]:
     """Return the answer for the one setting of a tidy table for each budget where it may change, from 0 bytes up.
 
-    Between two of these budgets the answer is that for the lower one, and from the last one on it is :func:`answer`.
+    Between two of these budgets the answer is that for the lower one, and from the last one on it is `whole`, the
+    answer without a budget. What that one was told of the runs holds for all.
     """
-    scores = read_scores(table, controls, criterion)
-    budgets = sorted({0.0} | {sent for name, sent in scores.traffic.items() if name not in controls | scores.alone})
-    return {budget: _answer(scores, budget) for budget in budgets}
+    scores = read_scores(table, controls, whole.criterion)
+    dear = {name: sent for name, sent in scores.traffic.items() if name not in controls | scores.alone}
+    *lower, last = sorted({0.0, *dear.values()})
+    return {budget: whole.told(_answer(scores, budget)) for budget in lower} | {last: whole}
 
 
 def rows_to_leave_out(

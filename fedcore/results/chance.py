@@ -104,9 +104,8 @@ def starts_apart(table: pd.DataFrame, name: str) -> bool:
 def with_found(table: pd.DataFrame, split: str, found: Mapping[str, float]) -> pd.DataFrame:
     """Return a table with what a probe, or a run with a remedy, has found as rows of its split."""
     row = table.iloc[[-1]]
-    return pd.concat(
-        [table, *(row.assign(split=split, metric=k, value=v) for k, v in found.items())], ignore_index=True
-    )
+    more = [row.assign(split=split, metric=k, value=v) for k, v in found.items()]
+    return pd.concat([table, *more], ignore_index=True)
 
 
 def remedies(table: pd.DataFrame) -> dict[str, float]:

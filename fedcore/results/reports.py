@@ -29,9 +29,7 @@ def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
     )
     courses: dict[str, dict[str, list[float]]] = {}
     for topic, metric in names:
-        courses.setdefault(topic, {})[metric] = [
-            report.series.get(topic, {}).get(metric, math.nan) for report in reports
-        ]
+        courses.setdefault(topic, {})[metric] = [one.series.get(topic, {}).get(metric, math.nan) for one in reports]
     return courses
 
 

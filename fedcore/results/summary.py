@@ -171,9 +171,8 @@ def _counts(table: pd.DataFrame) -> pd.DataFrame:
     """Return the number of rounds, devices and seeds of each row."""
     rounds = table[[*RUN, "stage", "round"]].drop_duplicates().groupby(RUN).size().groupby(ROW).max()
     groups = table[table["split"] != LEFT_OUT].groupby(ROW)
-    return pd.DataFrame(
-        {"rounds": rounds, "n_devices": groups["device"].nunique(), "n_seeds": groups["seed"].nunique()}
-    )
+    devices, seeds = groups["device"].nunique(), groups["seed"].nunique()
+    return pd.DataFrame({"rounds": rounds, "n_devices": devices, "n_seeds": seeds})
 
 
 def _seconds(seconds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -290,9 +289,8 @@ def curves(table: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Crite
     counted, parts = {}, []
     for key, rows in table.groupby(SETTING_KEY, sort=False):
         study, dataset, setting = map(str, key)
-        counted[key] = measured(
-            rows, criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
-        )
+        criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
+        counted[key] = measured(rows, criterion)
         of_setting = rows[rows["split"].isin(SCORED)].dropna(subset="value")
         parts.append(of_counted(of_setting, counted[key].weights).join(before, on=[*ROW, "stage"]))
     scores = pd.concat(parts)
@@ -324,9 +322,8 @@ def front(summary: pd.DataFrame, split: str) -> list[str]:
     rows = summary[~summary["control"].astype(bool) & summary[f"{split}_mean"].notna()]
     cost = (rows["bytes_up"] + rows["bytes_down"]).rename("cost")
     better = rows[f"{split}_mean"] * [METRICS[name].sign for name in rows["metric"]]
-    order = rows.assign(cost=cost, better=better).sort_values(
-        ["cost", "better", "method"], ascending=[True, False, True]
-    )
+    order = rows.assign(cost=cost, better=better)
+    order = order.sort_values(["cost", "better", "method"], ascending=[True, False, True])
     before = order["better"].cummax().shift(fill_value=-math.inf)
     return [str(name) for name in order["method"][order["better"] > before]]
 

@@ -1,19 +1,29 @@
 """The kept answers, and that `fedcore show` prints them without what computed them."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import answer_tables
+import pandas as pd
 import pytest
 from comparisons import claims, comparison
 from project_params import ROOT
+from tables import NO_SECONDS
 
 from fedcore.cli.show import show_all, show_brief
+from fedcore.config.params import read
 from fedcore.errors import InputError
 from fedcore.pipeline import answers
-from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, SUMMARY, TABLE
-from fedcore.report.answers import Box
+from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
+from fedcore.pipeline.run import outputs
+from fedcore.pipeline.run.comparison import answer_results
+from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 
 BOXES = {"study": [Box("study: alpha=1 (digits)", "Use lmf", ("It gains 3 points.", "So does ditto.")), Box("b", "c")]}
@@ -71,6 +81,38 @@ def test_show_needs_neither_pytorch_nor_prefect(compared: Path):
     shown = subprocess.run(call, capture_output=True, text=True, env=environment, check=True).stdout
     for words in ("Use lmf", "So does ditto.", "claims of the paper", "page: results/report.html"):
         assert words in shown
+
+
+@pytest.mark.slow
+def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
+    """It knows of edited tasks, and of a row that misses a rare class."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("studies", "claims", "papers"):
+        shutil.copytree(ROOT / folder, folder)
+    Path("params.yaml").write_text((ROOT / "params.yaml").read_text().replace("  metric:   ", "  metric: auto"))
+    made = answer_tables.table(dict.fromkeys(["local_only", "code"], [[0.94, 0.94]] * 3)).assign(study="my_data")
+    rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
+    balanced = made[made["metric"] == "accuracy"].assign(metric="balanced_accuracy", value=0.5)
+    entry = {"study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "", "control": False}
+    entry |= {"validation": 0.5, "candidate": False, "tasks": ["rank"]}
+    tables = {"local_only": made, "code": pd.concat([rare, balanced])}
+    runs = [SimpleNamespace(seconds=NO_SECONDS, table=of, entry=entry | {"method": row}) for row, of in tables.items()]
+    (terminal,) = study_answers(answer_results(read(), runs, {}).answers)["my_data"]
+    folder = outputs.PIPELINE / "federate" / "my_data" / "my_data-0"
+    folder.mkdir(parents=True)
+    pd.concat([one.table for one in runs], ignore_index=True).to_parquet(folder / TABLE)
+    (folder / RUNS).write_text(json.dumps([one.entry for one in runs]))
+    monkeypatch.setattr(outputs, "stage_folders", lambda: ([folder], [], []))
+    outputs.compare_stages()
+    numbers = Path("results", PAGE).read_text().partition('id="numbers">')[2].partition("</script>")[0]
+    (chart,) = json.loads(numbers).values()
+    assert tuple(chart["budgets"][-1]["said"]["sentences"]) == terminal.sentences
+    assert "code misses many rows of the rare class: fedcore docs metric." in terminal.sentences
+    for text in ("kept", "anew"):
+        show_all()
+        shown = " ".join(re.sub(r"[^\w.,:%+()-]+", " ", capsys.readouterr().out).split())
+        assert all(re.sub(r"[^\w.,:%+()-]+", " ", sentence).strip() in shown for sentence in terminal.sentences), text
+        Path("params.yaml").write_text(Path("params.yaml").read_text() + "# changed\n")
 
 
 @pytest.mark.parametrize("show", [show_all, show_brief])

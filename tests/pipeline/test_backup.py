@@ -63,10 +63,7 @@ def test_what_is_saved_comes_back(enter: Enter, tmp_path: Path, place: str):
     place = place if "://" in place else str(tmp_path / place)
     fill(enter("here"))
     summary = backup.save(place, cache=True)
-    assert (summary.files, summary.written) == (
-        len(FILES) + 2,
-        len({*FILES.values()}) + 2,
-    )  # equal files are one object
+    assert (summary.files, summary.written) == (len(FILES) + 2, len({*FILES.values()}) + 2)  # equal files: one object
     assert backup.save(place, cache=True).written == 0
     there = enter("there")
     assert backup.restore(place).written == len(FILES) + 2

@@ -53,27 +53,26 @@ def test_the_front_is_the_rows_that_none_beats_for_fewer_bytes():
 def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     table = made()
     found = summarise(table, NO_SECONDS, frozenset({"control"}))
-    numbers = json.loads(json.dumps(chart_numbers(table, found, Criterion()), allow_nan=False))
+    whole = answer(table, frozenset({"control"}))
+    numbers = json.loads(json.dumps(chart_numbers(table, found, whole), allow_nan=False))
     assert numbers["splits"] == {"test": "own test"}
     by_method = {row["method"]: row for row in numbers["rows"]}
     assert by_method["dear"]["sent"] == 30_000
     assert by_method["dear"]["traffic"] == "sends 10 kB, receives 20 kB"
     half = round(stats.t.ppf(0.975, 2) * 0.01 * (1 / 3 + RATIO / 5) ** 0.5, 5)
-    assert by_method["good"]["test"] == {
-        "mean": 0.85, "margin": half, "worst": 0.8, "rank": 1, "front": True,
-    }  # fmt: skip
+    assert by_method["good"]["test"] == {"mean": 0.85, "margin": half, "worst": 0.8, "rank": 1, "front": True}
     assert by_method["control"]["control"]
     assert by_method["control"]["test"]["rank"] is None
     assert numbers["reference"] == "local_only"
     assert numbers["alone"] == {"d00": 0.7, "d01": 0.6}
     assert numbers["changes"]["bad"] == {"devices": {"d00": -0.1, "d01": -0.1}, "helped": 0, "hurt": 2}
     last = numbers["budgets"][-1]["said"]
-    assert last["sentences"] == sentences(answer(table, frozenset({"control"})))
+    assert last["sentences"] == sentences(whole)
     assert (last["headline"], last["advised"]) == ("Use good", {"test": "good", "shared": None})
 
 
 def test_neighbouring_budgets_that_say_the_same_are_one_step():
-    steps = budget_steps(answers_by_budget(made(), frozenset({"control"})))
+    steps = budget_steps(answers_by_budget(made(), never := frozenset({"control"}), answer(made(), never)))
     assert [(step["below"], step["text"], step["said"]["headline"]) for step in steps] == [
         (3_000, "less than 3 kB", "Use local training"), (None, "3 kB or more", "Use good"),
     ]  # fmt: skip

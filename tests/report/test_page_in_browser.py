@@ -29,8 +29,8 @@ def made() -> pd.DataFrame:
     guess = [[0.1] * 3] * 3
     many = {f"method_with_a_long_name_{i}{'n' * 180 * (i == 3)}": [[0.62 + 0.002 * i] * 3] * 3 for i in range(4)}
     parts = [rows({name: runs}, up=up, shared=shared) for name, runs, up, shared in (
-        ("local_only", ALONE, 0.0, 0.4), ("majority", guess, 0.0, 0.1), ("cheap", cheap, 1000.0, 0.6),
-        ("dear", dear, 100_000.0, 0.5),
+        ("local_only", ALONE, 0.0, 0.4), ("majority", guess, 0.0, 0.1), ("per_device", guess, 0.0, 0.1),
+        ("cheap", cheap, 1000.0, 0.6), ("dear", dear, 100_000.0, 0.5),
     )]  # fmt: skip
     return frame(*parts, rows(many, up=99_000.0, shared=0.3))
 
@@ -38,7 +38,7 @@ def made() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = made()
-    summary = summarise(table, NO_SECONDS, frozenset({"majority"}))
+    summary = summarise(table, NO_SECONDS, frozenset({"majority", "per_device"}))
     drawn = Plots({("study", "alpha=1"): dot()}, {})
     path = tmp_path_factory.mktemp("page") / "report.html"
     text = page_of(table, summary, questions={"study": f"Which way is best? {LONG}"}, plots=drawn)
@@ -84,9 +84,8 @@ def test_the_page_fits_its_window_and_writes_nothing_to_the_console(tab: Tab, pa
     assert ("more columns" in hint) == (width == 390)
     red, green, blue = map(int, tab.run("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(", "))
     assert max(red, green, blue) < 60 if dark else min(red, green, blue) > 200
-    sizes = tab.run(
-        "[...document.querySelectorAll('svg text')].map((one) => parseFloat(getComputedStyle(one).fontSize))"
-    )
+    size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
+    sizes = tab.run(f"[...document.querySelectorAll('svg text')].map({size})")
     assert len(sizes) > 20
     assert min(sizes) >= 11
 
@@ -102,6 +101,7 @@ def test_labels_do_not_overlap_and_those_of_the_front_are_there(tab: Tab, page: 
             ), (a, b)  # fmt: skip
     named = tab.run("[...document.querySelectorAll('svg .label')].map((one) => one.textContent)")
     assert {"local_only", "cheap", "dear"} <= {*named}
+    assert {one.partition(" ")[0] for one in named if one.endswith("↓")} == {"majority", "per_device"}
 
 
 def test_the_slider_moves_the_recommendation(tab: Tab, page: str):
@@ -161,7 +161,7 @@ def test_the_table_sorts_by_numbers_and_filters(tab: Tab, page: str):
     assert column(tab, sent)[0] == "100 kB"
     assert column(tab, sent)[-1] == "0"
     tab.run(click)
-    assert column(tab, sent)[2] == "1 kB"  # after the two that send nothing; as text it would come first or last
+    assert column(tab, sent)[3] == "1 kB"  # after the three that send nothing; as text it would come first or last
     assert tab.run(f"document.querySelectorAll('.scores th')[{sent}].ariaSort") == "ascending"
     tab.run("{ const one = document.querySelector('input[type=search]'); one.value = 'LONG';"
             " one.dispatchEvent(new Event('input')); }")  # fmt: skip

@@ -127,9 +127,8 @@ def test_an_answer_speaks_in_its_metric():
     assert words.startswith("Use code: cost 250 per 1,000 rows. Against local training: -100 per 1,000 rows (95 % ")
     f1 = made.assign(metric=made["metric"].replace("macro_f1", "f1"))
     words = " ".join(sentences(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault"))))
-    assert words.startswith(
-        "Use code: F1 of 'fault' 37.5%. Against local training: +5.0 points (95 % interval +5.0 to +5.0;"
-    )
+    begin = "Use code: F1 of 'fault' 37.5%. Against local training: +5.0 points (95 % interval +5.0 to +5.0;"
+    assert words.startswith(begin)
     assert headline(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault")).advice) == "Use code"
 
 

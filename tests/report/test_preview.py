@@ -79,7 +79,11 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
     for name, count in gaps.items():
         assert f"{count} ({count / 300:.1%})" in next(line for line in text.splitlines() if line.startswith(f"{name} "))
     assert "left out: unit, the same value in every row: 'C'" in text
-    assert f"missing: {gaps.sum()} cells; an empty number becomes its device's median" in text
+    own = sum(int(line.split()[4]) for line in text.splitlines() if line.startswith("plant_") and "," not in line)
+    assert own < gaps.sum()
+    said = f"missing: {gaps.sum()} cells ({own} on devices); an empty number becomes its device's median"
+    assert said in " ".join(text.split())
+    assert re.search(r" train +train *\ndevice +train .* missing +leak, % +none, % *\n", text)
     assert "scales: spans " in text
     assert "federation.scale=common is suggested; size=scales tries both" in " ".join(text.split())
     assert "each device sends 104 bytes and receives 96" in text  # the medians of its 12 numbers, and a count
@@ -92,9 +96,15 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
 @pytest.mark.slow
 def test_gaps_are_shown_before_they_are_refused(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
-    assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in preview(
-        any_gaps=True, **given
-    )
+    shown = " ".join(preview(any_gaps=True, **given).split())
+    assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in shown
+    pd.read_csv(plants).assign(date="2024-01-31", hour="10:00").to_csv(dated := plants.with_name("d.csv"), index=False)
+    shown = " ".join(preview(any_gaps=True, **(of := given | {"path": str(dated)}), ignore=["unit"]).split())
+    for need in ("missing=common_median", "ignore=[unit, date, hour], or numbers instead"):
+        assert f"a run needs data.{need}" in shown
+    for now, more in ((False, {}), (True, {"features": ["date"]})):
+        with pytest.raises(InputError, match="column 'date' holds times"):
+            preview(any_gaps=now, **of, **more)
     with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
         preview(**given)
     assert " with an empty cell" in preview(missing="drop", **given)
@@ -259,13 +269,12 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     text = preview(**alone)
     assert "more devices\n" not in text
     assert re.search(r"30 devices with [4-7] to ", text)
-    assert re.search(r"fewer than 10 training examples: (8|9|10|11) of 30 devices: s00, .*, s05 and ", text)
+    few = r"fewer than 10 training examples: (8|9|10|11) of 30 devices: s00, s01, s02, s03, s04, s05 and "
+    assert re.search(few, text)
     assert "one class only: 2 of 30 devices: s28, s29" in text
     assert "no value in a column: 1 of 30 devices: s15 (v)" in text
-    assert [line.split(":")[0] for line in text.splitlines() if ": s0" in line or ": s1" in line][:2] == [
-        "fewest",
-        "median",
-    ]
+    heads = [line.split(":")[0] for line in text.splitlines() if ": s0" in line or ": s1" in line]
+    assert heads[:2] == ["fewest", "median"]
 
 
 def test_dropped_devices_are_named(tmp_path: Path):
@@ -338,7 +347,7 @@ def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
         name="leaf", path=str(tmp_path), label=None, device=None, federation__partition="by_device", net__name="lstm"
     )
     head = next(line for line in shown.splitlines() if line.startswith("device"))
-    assert {*head.split("  ")[4:7]} == {"z, %", "' ', %", "'\\n', %"}
+    assert {*re.split("  +", head)[4:7]} == {"z, %", "' ', %", "'\\n', %"}
 
 
 def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):
@@ -378,9 +387,8 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
     marks = {"split": "part"} if marked else {"ignore": ["part"]}
     text = preview(**data, **marks, federation__hold_out="random", width=200)
-    mend = (
-        "leave one of each out, or data.split" if marked else "federation.hold_out=stable keeps equal rows on one side"
-    )
+    stable = "federation.hold_out=stable keeps equal rows on one side"
+    mend = "leave one of each out, or data.split" if marked else stable
     assert f" test rows equal a training row; {mend}" in text
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 

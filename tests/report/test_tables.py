@@ -43,9 +43,8 @@ def test_confusions_stand_beside_recall_and_precision():
 
 def test_half_an_interval_that_has_every_value_is_not_written():
     """Two seeds of one class each: 10 and 90 %, beside 50 % twice."""
-    summary = summarise(
-        frame(rows({"majority": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2})), NO_SECONDS, frozenset()
-    )
+    table = frame(rows({"majority": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2}))
+    summary = summarise(table, NO_SECONDS, frozenset())
     assert {line["method"].text: line["test"].text for line in cells(summary)[1]} == {
         "majority": "50.0 ±  any", "b": "50.0 ±  0.0",
     }  # fmt: skip
@@ -73,6 +72,7 @@ def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():
     place.loc[place.index[0], ["nets_run", "macs"]] = [16.0, 16 * 52544.0]
     heads, lines = cells(place)
     assert [heads["nets_run"], heads["macs"]] == ["nets\nrun", "multiplications\nper example"]
+    assert [text.partition(":")[0] for text in notes(place, heads)] == ["std over devices", "nets run"]
     assert [lines[0][cost].text for cost in ("nets_run", "macs")] == ["16", "840,704"]
     assert [lines[1][cost].text for cost in ("nets_run", "macs")] == ["1", "52,544"]
 
@@ -83,9 +83,9 @@ def test_one_device_has_no_spread_over_devices_and_no_worst():
         cells(summarise(frame(rows({"a": own, "b": own})), NO_SECONDS, frozenset()))[0]
         for own in ([[0.7], [0.6]], [[0.7, 0.6], [0.6, 0.5]])
     )
-    assert [name for name in two if name not in one] == [
-        f"{split}_{part}" for split in ("test", "shared") for part in ("std_devices", "worst")
-    ]
+    parts = ("std_devices", "worst")
+    assert [name for name in two if name not in one] == [f"{at}_{part}" for at in ("test", "shared") for part in parts]
+    assert len({*two.values()}) == len(two)
 
 
 # Tables for papers: the numbers are those of the comparison, by hand, and LaTeX can read them.

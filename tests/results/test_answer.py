@@ -1,6 +1,7 @@
 """The rule that says what to do, on tables made so that the answer is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -212,7 +213,8 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     half = 3.182446 * np.std([0.2, 0.1, 0.1, 0.0], ddof=1) / 2  # Student's t of three degrees of freedom
     assert (found.over_all.mean, found.over_all.margin) == (pytest.approx(0.1), pytest.approx(half, rel=1e-5))
     interval = f"95 % interval {10 - 100 * half:+.1f} to {10 + 100 * half:+.1f}; 4 devices"
-    assert f"Over all devices that have test rows: +10.0 points ({interval})." in sentences(found)
+    named = "Over all devices that have test rows, code against local training: "
+    assert f"{named}+10.0 points ({interval})." in sentences(found)
     assert "fewer than 20 test rows on average over seeds" in " ".join(sentences(found))
     everyone = answer(with_sizes(made, dict.fromkeys(["d00", "d01", "d02", "d03"], 50)), CONTROLS, Criterion())
     assert everyone.over_all is None
@@ -287,7 +289,7 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     missed = pd.concat([made, rare, balanced], ignore_index=True)
     found = answer(missed, CONTROLS, Criterion(auto=True))
     assert found.misses_rare
-    assert "code mostly predicts the common class: fedcore docs metric." in sentences(found)
+    assert "code misses many rows of the rare class: fedcore docs metric." in sentences(found)
     assert "More seeds" not in str(sentences(found))
     for gain, said in ((0.21, True), (0.0, False), (-0.1, False), (math.nan, False)):
         tried = answer(with_found(missed, TRIED, {"code with w=1": gain}), CONTROLS, Criterion(auto=True))
@@ -385,11 +387,12 @@ def test_a_budget_leaves_out_the_rows_that_send_more():
     made = table({"local_only": ALONE, "cheap": plus(0.1), "dear": plus(0.2), "majority": GUESS}, up=sent)
     traffic = made[made["metric"] == "bytes_down"].groupby("method")["value"].first().to_dict()
     assert traffic == {"local_only": 0, "cheap": 2_000, "dear": 20_000, "majority": 0}
-    found = answers_by_budget(made, CONTROLS)
+    whole = replace(answer(made, CONTROLS), tasks=("rank",), refused={"code": "why"})
+    found = answers_by_budget(made, CONTROLS, whole)
     assert [*found] == [0, 3_000, 30_000]
     assert [one.advised for one in found.values()] == ["local_only", "cheap", "dear"]
-    assert answer(made, CONTROLS, budget=29_999) == found[3_000]
-    assert found[30_000] == answer(made, CONTROLS)
+    assert found[3_000] == whole.told(answer(made, CONTROLS, budget=29_999))
+    assert (found[3_000].refused, found[30_000]) == (whole.refused, whole)
 
 
 def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():

@@ -215,10 +215,8 @@ SGD = {"optimiser": "sgd", "epochs": 5}
 )
 def test_runs_that_were_spoilt_are_told_by_how(divide: Any, widths: Any, lr: float, shared_init: bool, cause: Cause):
     fed = fc.federate(data(), divide, devices=4, net=fc.mlp(*widths))
-    rows = [
-        fc.local_only(training={**SGD, "lr": 0.1}),
-        fc.fedavg(training={**SGD, "lr": lr, "shared_init": shared_init}),
-    ]
+    alone = fc.local_only(training={**SGD, "lr": 0.1})
+    rows = [alone, fc.fedavg(training={**SGD, "lr": lr, "shared_init": shared_init})]
     found = fc.compare(rows, fed, seeds=[0, 1]).answer.causes
     assert {name: one.cause for name, one in found.items()} == {"fedavg": cause}
 

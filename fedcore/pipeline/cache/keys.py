@@ -141,9 +141,7 @@ def source(module: str, name: str) -> str:
         for statement in names[symbol]:
             reached[definition] += statement.text
             todo += statement.uses
-    parts = [
-        f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS
-    ]
+    parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 

@@ -83,9 +83,7 @@ def rounds(table: pd.DataFrame, decides: Criterion = Criterion()) -> pd.DataFram
     decides: the metric that decides, and which devices count. It has its spread and worst too, and where devices are in
     several groups the mean of each, such as test/accuracy_in_A. Traffic is the sum of all devices and turns so far.
     """
-    turns = {
-        round_info: i for i, round_info in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
-    }
+    turns = {at: i for i, at in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)}
     members = groups(table).drop_duplicates("device").set_index("device")["group"]
     decider, weights = decides.metric, measured(table, decides).weights
     sent: dict[str, float] = {}

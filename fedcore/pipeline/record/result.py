@@ -237,15 +237,23 @@ class Result:
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides."""
-        name = self.setting.metric
-        return (
-            Criterion(METRICS["accuracy" if name == "auto" else name], auto=name == "auto").of_table(self.table).metric
-        )
+        auto = (name := self.setting.metric) == "auto"
+        return Criterion(METRICS["accuracy" if auto else name], auto=auto).of_table(self.table).metric
 
     @cached_property
     def validation(self) -> float | None:
         """The metric's mean on validation data over the devices that count, the greater the better; None without."""
         return validation_value(self.table, replace(self.criterion, metric=self.metric, auto=False))
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What its folder's list of runs says of it. tasks: the edited ones, where there are any."""
+        of = self.setting
+        return {
+            "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
+            "config": self.config, "candidate": self.shared is not None and not self.control, "control": self.control,
+            "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
+        }  # fmt: skip
 
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:
         """Return how each device prepared its examples. dataset, partition: those of `prepared`."""

@@ -618,11 +618,14 @@ def keys_of_rows(store: Store, of: PreparedData) -> dict[str, bytes]:
 
 
 def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
-    """Return which settings and data of runs differ from those of former ones of the same method, setting and seed."""
+    """Return which settings and data of runs differ from those of former ones of the same method, setting and seed.
+
+    A threshold is no setting: validation rows choose it.
+    """
 
     def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
-        tags = run.data.tags
-        settings = {key: value for key, value in run.data.params.items() if not is_off(key, value)}
+        tags, params = run.data.tags, run.data.params.items()
+        settings = {key: value for key, value in params if key != "threshold" and not is_off(key, value)}
         return tuple(tags.get(key) for key in ("method", "setting", "seed")), {**settings, "data": tags.get("data")}
 
     before = dict(map(used, former))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -133,10 +134,7 @@ def read_input(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequ
     for missing in (path for folder in results if not (path := folder / files.TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
     spent = [spreadsheet.read(folder / files.SECONDS) for folder in seconds if (folder / files.SECONDS).is_file()]
-    runs = read_runs(results)
-    controls = frozenset(run["method"] for run in runs if run["control"])
-    tasks = {task for run in runs for task in run.get("tasks", ())}
-    return answer(params, [pd.read_parquet(folder / files.TABLE) for folder in results], spent, controls, tasks)
+    return answer(params, [pd.read_parquet(folder / files.TABLE) for folder in results], spent, read_runs(results))
 
 
 def answer_results(
@@ -144,32 +142,42 @@ def answer_results(
 ) -> ComparisonInput:
     """Return what results say that are not yet in folders. refused: see :class:`fedcore.pipeline.run.requests.Run`."""
     listed = list(results)
-    never = frozenset(result.row.label for result in listed if result.control)
-    tasks = {task for result in listed for task in result.tasks}
-    found = answer(params, [result.table for result in listed], [result.seconds for result in listed], never, tasks)
-    for key, of in found.answers.items():
-        typed = {label: why for (study, label), why in refused.items() if why and study == key[0]}
-        found.answers[key] = replace(of, refused=typed)
-    return found
+    tables, seconds = [result.table for result in listed], [result.seconds for result in listed]
+    return answer(params, tables, seconds, [result.entry for result in listed], refused)
 
 
 def answer(
     params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame],
-    controls: frozenset[str], tasks: Collection[str],
+    runs: Sequence[Mapping[str, Any]], refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> ComparisonInput:  # fmt: skip
     """Return what some tables say.
 
-    seconds: of their steps, as far as they are known. controls: the labels of those. tasks: the edited ones.
+    seconds: of their steps, as far as they are known. runs: what made them. refused: see `answer_results`.
     """
     whole = pd.concat(tables, ignore_index=True)
     chosen = {study: find_study(params, study) for study in whole["study"].unique()}
     table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
     tuned = (row for study in chosen.values() for row in study.tuned.items())
-    never = controls.union(label for label, rows in tuned if controls.issuperset(rows))
+    known = frozenset(run["method"] for run in runs if run["control"])
+    never = known.union(label for label, rows in tuned if known.issuperset(rows))
     criteria = criteria_of(params, chosen, table)
-    said = {key: replace(of, tasks=tuple(sorted(tasks))) for key, of in answers(table, never, criteria).items()}
+    said = with_runs(answers(table, never, criteria), runs, refused)
     return ComparisonInput(chosen, table, summarise(table, spent, never, criteria), said)
+
+
+def with_runs(
+    found: Mapping[SettingKey, Answer], runs: Iterable[Mapping[str, Any]], refused: Mapping[tuple[str, str], str]
+) -> dict[SettingKey, Answer]:
+    """Return answers that know what the runs behind them had set, and which rows were refused."""
+    listed, told = list(runs), {}
+    for key, of in found.items():
+        own = [run for run in listed if (run["study"], run["setting"]) == (key[0], key[2])]
+        told[key] = replace(
+            of, tasks=tuple(sorted({task for run in own for task in run.get("tasks", ())})),
+            refused={label: why for (study, label), why in refused.items() if why and study == key[0]},
+        )  # fmt: skip
+    return told
 
 
 def criteria_of(
@@ -191,7 +199,7 @@ def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.Da
 
 
 def read_runs(results: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return what some folders say of their runs, see :func:`fedcore.pipeline.run.run_method.save`."""
+    """Return what some folders say of their runs, see :attr:`fedcore.pipeline.record.result.Result.entry`."""
     return [run for folder in results for run in json.loads((folder / files.RUNS).read_text())]
 
 
@@ -249,9 +257,7 @@ def describe(
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
-        answered = {
-            key: answer for key, answer in compared.answers.items() if key[0] == of.study and key[2] in settings
-        }
+        answered = {key: one for key, one in compared.answers.items() if key[0] == of.study and key[2] in settings}
         if rows.empty:
             continue
         (text,) = notes(rows, answered).values()

@@ -78,9 +78,8 @@ def announce(
     The seconds of this project's steps, which trained on the study's rows, grow with the rows.
     """
     steps = session.steps
-    dry_run = forecast.DryRun(
-        steps.store, Workers(run_section(params).workers).count, steps.accelerator, steps.together
-    )
+    workers = Workers(run_section(params).workers).count
+    dry_run = forecast.DryRun(steps.store, workers, steps.accelerator, steps.together)
     total, less = sum(rows.values()), sum(before.values())
     method = build(origin.row, fed.public.nets)
     plan = dry_run.play(method, fed, origin.seed, max(stage.rounds for stage in method.stages))

@@ -155,9 +155,8 @@ def report(
     with naming(PIPELINE if prepared else RUNS):
         if prepared:
             for job in jobs:
-                run_method.save(
-                    store, results[job.name], PIPELINE / "federate" / job.study / job.name, SECONDS / job.name
-                )
+                folder = PIPELINE / "federate" / job.study / job.name
+                run_method.save(store, results[job.name], folder, SECONDS / job.name)
             for study in {job.study: job for job in jobs}:
                 folders = [PIPELINE / "federate" / study / job.name for job in jobs if job.study == study]
                 best = {c for c, why in comparison.proposals(folders, answered.answers).items() if not why.first}

@@ -190,15 +190,7 @@ def save(store: Store, results: Sequence[Result], folder: Path, seconds: Path) -
     seconds.mkdir(parents=True, exist_ok=True)
     pd.concat([result.table for result in results], ignore_index=True).to_parquet(folder / TABLE, index=False)
     models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
-    runs = [
-        {
-            "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
-            "method": r.row.label, "seed": r.seed,
-            "config": r.config, "candidate": r.shared is not None and not r.control, "control": r.control,
-            "validation": r.validation, **({"tasks": r.tasks} if r.tasks else {}),
-        }
-        for r in results
-    ]  # fmt: skip
+    runs = [result.entry for result in results]
     schemas = {}  # how the devices prepared a user's own data
     for name, result in {result.setting.name: result for result in results}.items():
         dataset, partition = read_prepared(store, result.prepared)
@@ -240,9 +232,7 @@ def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[
     refs = (store, results[0].prepared.dataset, results[0].prepared.partition)
     if "similarity" in names:
         yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *refs)
-    drawn = {
-        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in names] for result in results
-    }
+    drawn = {r.row.label: [path for path in r.figures if path.rpartition(":")[2] in names] for r in results}
     yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in names and planes:

@@ -116,7 +116,7 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   const labels = [];
   for (const row of order) {
     const name = row[split].mean < low ? `${row.method} ${shown(metric, row[split].mean, 0)} ↓` : row.method;
-    const must = row.method === advised || row.method === picked || row[split].front;
+    const must = row.control || row.method === advised || row.method === picked || row[split].front;
     const text = add(svg, "text", { class: "label " + kind(row) }, name);
     const at = [x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken];
     const box = place(...at, { ...area, w: width - area.x - 2 }, must) || (must && place(...at, { x: 2, y: 0, w: width - 4, h: height }, must));

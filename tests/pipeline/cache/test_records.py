@@ -67,9 +67,7 @@ def test_one_process_computes_a_step_and_the_other_takes_it(folder: Path):
 
 def test_threads_of_one_flow_wait_for_each_other_too(folder: Path):
     found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda name=name: found.append(compute(folder, name, 0.05))) for name in "abcdefgh"
-    ]
+    threads = [threading.Thread(target=lambda one=one: found.append(compute(folder, one, 0.05))) for one in "abcdefgh"]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -151,11 +151,8 @@ def test_a_users_own_modules_are_sent_and_installed_ones_are_not(tmp_path: Path,
     for name in ("__init__.py", "nets.py"):
         (tmp_path / "deep_one" / name).touch()
     monkeypatch.syspath_prepend(tmp_path)
-    settings = [
-        setting("deep_one.nets:Small", "fedavg", "flat_one:median"),
-        setting("torch.nn:Linear", "flat_one:mode"),
-    ]
-    assert own_modules(settings) == ["deep_one", "flat_one"]
+    asked = [setting("deep_one.nets:Small", "fedavg", "flat_one:median"), setting("torch.nn:Linear", "flat_one:mode")]
+    assert own_modules(asked) == ["deep_one", "flat_one"]
     assert own_modules([setting("mlp", "fedavg")]) == []
 
 

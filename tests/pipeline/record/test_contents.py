@@ -116,11 +116,8 @@ def test_the_mean_on_own_test_data_is_over_devices_that_count():
     sizes = {"d00": 5.0, "d01": 20.0, "d02": 60.0}
     table = frame(rows({"a": [[0.1, 0.4, 0.8]]}, shared=0.5))
     held = table[(table["split"] == "test") & (table["metric"] == "accuracy")].assign(split="data")
-    held = [
-        held.assign(metric="test_examples", value=held["device"].map(sizes)),
-        held.assign(metric="test_classes", value=2),
-    ]
-    table = pd.concat([table, *held], ignore_index=True)
+    count = held.assign(metric="test_examples", value=held["device"].map(sizes))
+    table = pd.concat([table, count, held.assign(metric="test_classes", value=2)], ignore_index=True)
     assert points(table, least_test=0)["test/accuracy", 0] == pytest.approx(1.3 / 3)
     found = points(table, least_test=20)
     assert (found["test/accuracy", 0], found["test/worst_device", 0]) == (pytest.approx(0.6), pytest.approx(0.4))
@@ -132,9 +129,8 @@ def test_the_mean_on_own_test_data_is_over_devices_that_count():
 
 
 def test_groups_have_their_mean_accuracy():
-    (found,) = rounds(grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"})).to_dict(
-        "records"
-    )
+    made = grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"})
+    (found,) = rounds(made).to_dict("records")
     assert found["test/accuracy_in_A"] == pytest.approx(0.3)
     assert found["test/accuracy_in_B"] == pytest.approx(0.9)
     assert found["data/in_A"] == pytest.approx(2 / 3)
@@ -151,9 +147,8 @@ def test_the_numbers_of_devices_are_a_table_of_the_last_round():
     assert math.isnan(found.loc["d01", "val/accuracy"])
     earlier = device_table(table).replace(b"test/accuracy", b"test.accuracy")
     assert list(read_device_table(earlier)) == list(found)
-    assert b"." not in b"".join(
-        device_table(table).partition(b'"data"')[:1]
-    )  # in its head: the page shows no dotted column
+    head = device_table(table).partition(b'"data"')[0]
+    assert b"." not in head  # the page shows no dotted column
 
 
 def test_transport_matrices_are_read_back_as_they_were(tmp_path: Path):

@@ -222,14 +222,14 @@ def test_the_numbers_of_two_requests_do_not_mix(
 
 
 def test_a_request_names_what_changed_since_the_one_before() -> None:
-    def run(seed: str, reg: str, data: str = "machines 1") -> Any:
+    def run(seed: str, reg: str, data: str = "machines 1", chosen: str = "0.4") -> Any:
         tags = {"method": "code_ot", "setting": "base", "seed": seed, "data": data}
-        return SimpleNamespace(data=SimpleNamespace(tags=tags, params={"code_ot.reg": reg}))
+        return SimpleNamespace(data=SimpleNamespace(tags=tags, params={"code_ot.reg": reg, "threshold": chosen}))
 
     former = [run("0", "0.01"), run("1", "0.01")]
     assert runs.changes(former, [run("0", "0.1"), run("1", "0.1"), run("2", "1")]) == "code_ot.reg 0.01 -> 0.1"
     assert runs.changes(former, [run("0", "0.01", "machines 2")]) == "data machines 1 -> machines 2"
-    assert runs.changes(former, former) == runs.changes([], former) == ""
+    assert runs.changes(former, [run("0", "0.01", chosen="0.27938"), *former[1:]]) == runs.changes([], former) == ""
     assert runs.changes(former, [run("0", "0.0")]) == "code_ot.reg 0.01 -> off"  # no parameter of a run of today
     assert runs.changes([run("0", "0.0")], former[:1]) == "code_ot.reg off -> 0.01"
 
@@ -243,9 +243,8 @@ def numbers(record: runs.Record, study: str) -> dict[str, float]:
 
 def counted(database: Path) -> dict[str, int]:
     with closing(sqlite3.connect(database)) as db:
-        return {
-            table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
-        }
+        tables = ("logged_models", "inputs")
+        return {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in tables}
 
 
 @pytest.mark.slow

@@ -124,10 +124,8 @@ def test_a_champion_made_by_rest_runs_no_code(
     (evil / "code" / "mynets.py").write_text(f"open({str(tmp_path / 'caught')!r}, 'w')\n")
 
     def post(path: str, **body: Any) -> Any:
-        headers = {
-            "Authorization": f"Basic {b64encode(b'fedcore:secret').decode()}",
-            "Content-Type": "application/json",
-        }
+        user = b64encode(b"fedcore:secret").decode()
+        headers = {"Authorization": f"Basic {user}", "Content-Type": "application/json"}
         place = f"http://127.0.0.1:{port}/api/2.0/mlflow/{path}"
         with urllib.request.urlopen(urllib.request.Request(place, json.dumps(body).encode(), headers)) as answer:
             return json.loads(answer.read())

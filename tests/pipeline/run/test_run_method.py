@@ -198,10 +198,8 @@ def test_the_federation_without_a_device_is_that_of_a_script(tmp_path: Path, sca
     pairs = [(examples, theirs), (found.test, expected.test)]
     for name, device in expected.devices.items():
         assert found.devices[name].net == device.net
-        pairs += [
-            (found.devices[name].data.train, device.data.train),
-            (found.devices[name].data.test, device.data.test),
-        ]
+        own = found.devices[name].data
+        pairs += [(own.train, device.data.train), (own.test, device.data.test)]
     for one, other in pairs:
         assert torch.equal(one.x, other.x)
         assert torch.equal(one.y, other.y)
@@ -261,10 +259,8 @@ def test_a_stage_holds_its_line_until_the_challenge_is_known(file: Path):
     history.append([line("by hand")])
     assert [one["result"] for one in history.read()] == ["by hand"]
     history.append(history.read(history.HELD))
-    assert [(one["study"], one["challenge"]) for one in history.read()[1:]] == [
-        ("s", "better? no"),
-        ("t", "better? no"),
-    ]
+    said = [(one["study"], one["challenge"]) for one in history.read()[1:]]
+    assert said == [("s", "better? no"), ("t", "better? no")]
     assert history.read(history.HELD) == []
 
 

@@ -29,12 +29,7 @@ def texts(figure: Figure) -> list[str]:
 def test_every_picture_names_every_method_and_is_drawn(methods: list[str], devices: int):
     table = drawn(methods, devices, rounds=3)
     summary = summary_of(table, methods[-1])
-    pictures = [
-        figures.comparison(summary),
-        figures.curves(curves(table)),
-        figures.per_device(table),
-    ]
-    for picture in pictures:
+    for picture in (figures.comparison(summary), figures.curves(curves(table)), figures.per_device(table)):
         assert figures.png(picture).startswith(b"\x89PNG")
         assert set(methods) <= set(texts(picture))
         assert picture.get_figwidth() < 14
