@@ -1,9 +1,14 @@
 """A device's side of the field."""
 
+import logging
+import os
+import sys
+import threading
 from pathlib import Path
 
 import click
 
+from fedcore.cli.project import PATH
 from fedcore.errors import InputError, printable, require_extra
 
 
@@ -13,12 +18,9 @@ def device() -> None:
 
 
 @device.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="The device's own rows: CSV, Parquet, a folder of pictures; or a file of examples.",
+    "--data", type=PATH, required=True, help="Its own rows: CSV, Parquet, a folder of pictures; or a file of examples."
 )
 @click.option("--allow", multiple=True, help="A method, numbers, or module=SHA-256; may be given several times.")
 @click.option("--sends", multiple=True, help="What it may send, such as model; by default what the methods send.")
@@ -29,7 +31,7 @@ def device() -> None:
 @click.option("--max-minutes", type=click.FloatRange(0.01), default=60.0, show_default=True, help="Of a step.")
 @click.option("--max-gigabytes", type=click.FloatRange(2.0), default=8.0, show_default=True, help="Of main memory.")
 @click.option("--in-sum", type=click.IntRange(2), default=3, show_default=True, help="Devices that a masked sum needs.")
-@click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
+@click.option("--memory", type=PATH, help="Where its memory is kept; in the kit by default.")
 @click.option("--with-parent", is_flag=True, hidden=True)
 def start(
     kit: Path, data: Path, allow: tuple[str, ...], sends: tuple[str, ...], max_steps: int, max_parameters: int,
@@ -60,10 +62,6 @@ def start(
     from fedcore.field.rows import DeviceRows
 
     rows = DeviceRows(data, opened.name)
-    import logging
-    import sys
-    import threading
-
     from fedcore.field.cells import DeviceCell
     from fedcore.field.device import FieldDevice
     from fedcore.field.keys import Keys
@@ -90,22 +88,18 @@ def start(
 
 
 @device.command()
-@click.argument("kit", type=click.Path(path_type=Path))
-@click.argument("rows", type=click.Path(path_type=Path))
-@click.option(
-    "--data", type=click.Path(path_type=Path), required=True, help="The device's own rows, as it learnt from them."
-)
+@click.argument("kit", type=PATH)
+@click.argument("rows", type=PATH)
+@click.option("--data", type=PATH, required=True, help="The device's own rows, as it learnt from them.")
 @click.option("--run", default="first", show_default=True, help="The run whose model predicts.")
-@click.option("--memory", type=click.Path(path_type=Path), help="Where its memory is kept; in the kit by default.")
-@click.option("--out", type=click.Path(path_type=Path), help="A CSV file to write; the terminal by default.")
+@click.option("--memory", type=PATH, help="Where its memory is kept; in the kit by default.")
+@click.option("--out", type=PATH, help="A CSV file to write; the terminal by default.")
 def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, out: Path | None) -> None:
     """Label new rows with the model that this device has at the end of a run, a personal one among others.
 
     \b
     fedcore device predict a.zip new.csv --data a.csv --run first
     """
-    import sys
-
     from fedcore.field.kits import read_kit, unpack_kit
     from fedcore.field.rows import DeviceRows
 
@@ -132,7 +126,5 @@ def limit_memory(gigabytes: float) -> None:
 
 def give_up() -> None:
     """End this process, whose step takes too long; no thread can be stopped. All that it knows is on disk."""
-    import os
-
     print("a step takes longer than --max-minutes: this device ends", flush=True)
     os._exit(1)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.cli.project import enter_project, find_modules_here, open_template
+from fedcore.cli.project import PATH, enter_project, find_modules_here, open_template
 from fedcore.errors import InputError, TooFew, printable, require_extra
 
 if TYPE_CHECKING:
@@ -41,8 +46,6 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     Each process reads the file of its own examples alone. At the end the command says whether the bits are those of a
     simulation, and leaves with 1 if they are not.
     """
-    import tempfile
-
     require_extra("field")
     import fedcore.field.cells  # noqa: F401  # once for all processes, which are forks
 
@@ -63,7 +66,7 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
 
 
 @field.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--address", required=True, help="Where devices reach the server, host:port.")
 @click.option(
@@ -85,7 +88,6 @@ def init(
     fedcore field init my-field --address 10.0.0.5:8002
     fedcore field init my-field --address 127.0.0.1:8002 --device a --device b --shape 12 --classes 3
     """
-
     require_extra("field")
     require_extra("study")
     from fedcore.field.kits import SERVER, archive, make_kits
@@ -141,7 +143,7 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option("--foreground", is_flag=True, help="Stay in this terminal, or under a service manager, until Ctrl-C.")
 @click.option("--listen", metavar="HOST:PORT", help="Where it listens from now on; else at --address.")
 def start(kit: Path, foreground: bool, listen: str | None) -> None:
@@ -154,7 +156,6 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
     fedcore field start my-field/server
     fedcore field start my-field/server --listen 0.0.0.0:8002
     """
-
     require_extra("field")
     from fedcore.field import station
     from fedcore.field.kits import read_kit, set_address
@@ -175,9 +176,6 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
         finally:
             link.close()
         return
-    import subprocess
-    import time
-
     log = kit / "server.log"
     with log.open("ab") as out:
         child = subprocess.Popen(
@@ -194,7 +192,7 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 def stop(kit: Path) -> None:
     """Stop the server that stays. A run that uses it loses its devices, and goes on when it is started again."""
     from fedcore.field import station
@@ -210,11 +208,9 @@ def stop(kit: Path) -> None:
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 def status(kit: Path) -> None:
     """Show which devices are connected, and how far each run is."""
-    from datetime import UTC, datetime
-
     require_extra("field")
     from fedcore.field import station
     from fedcore.field.kits import check_kit, read_kit
@@ -247,7 +243,7 @@ def status(kit: Path) -> None:
 
 
 @field.command("revoke")
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.argument("device")
 def revoke_(kit: Path, device: str) -> None:
     """Refuse a device's certificate from now on, such as one that was stolen, also while a server runs.
@@ -273,15 +269,10 @@ class Duration(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
-        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-        text = str(value)
-        number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-        try:
-            seconds = float(number) * unit
-        except ValueError:
-            seconds = 0.0
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value), re.ASCII)
+        seconds = float(found[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[found[2]] if found else 0.0
         if not 1 <= seconds <= 1e6:
-            self.fail(f"{text!r} must be at least 1 second, such as 90, 90s, 10m or 1h", param, ctx)
+            self.fail(f"{str(value)!r} must be at least 1 second, such as 90, 90s, 10m or 1h", param, ctx)
         return seconds
 
 
@@ -292,7 +283,7 @@ LEAST = click.option("--least", type=click.IntRange(1), help="How many devices m
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option("--method", "name_of_method", help="A method or a row of the study; by default the study's answer.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the method, e.g. rounds=10.")
 @click.option("--name", default="first", show_default=True, help="The run's name; the same name goes on with it.")
@@ -311,7 +302,6 @@ def run(
     \b
     fedcore field run my-field/server --method fedavg --set rounds=10 --deadline 10m --least 3
     """
-
     require_extra("field")
     if not name.isalnum() or len(name) > LONGEST_NAME:
         raise InputError(f"--name {name}: must be letters and digits, at most {LONGEST_NAME}")
@@ -334,7 +324,7 @@ def run(
 
 
 @field.command()
-@click.argument("kit", type=click.Path(path_type=Path))
+@click.argument("kit", type=PATH)
 @click.option(
     "--method", "labels", multiple=True, help="A row of the study; may be given several times. All by default."
 )
@@ -350,7 +340,6 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     \b
     fedcore field study my-field/server --method local_only --method fedavg --seeds 0,1,2
     """
-
     require_extra("field")
     if not all(seed.isdecimal() for seed in seeds.split(",")):
         raise InputError(f"--seeds {seeds}: must be whole numbers, such as 0,1,2")

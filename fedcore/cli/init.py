@@ -17,6 +17,7 @@ import click
 
 import fedcore
 from fedcore.builders import suggestion
+from fedcore.cli.project import PATH
 from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
@@ -53,41 +54,12 @@ LARGE = 100 * 2**20
 LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
 """A run of a few methods and seeds."""
 
-README = """# {name}
-
-Which way of combining the models of many devices serves every device best? This project asks it of its own data.
-
-```
-fedcore preview                       # the data: columns, missing cells, who holds what
-{look}
-                                      # a first look; a longer run uses its steps again
-fedcore run                           # all methods and seeds: prints the answer and the page's place
-fedcore plan                          # what a run would compute, and how long it takes
-fedcore run 'methods=[local_only,lmf]'
-                                      # some methods; any setting can be typed: section.key=value
-{promote:<37} # train the recommended method on all rows: the champion
-fedcore predict new.csv               # label new rows with it
-fedcore ui                            # the record: Prefect's and MLflow's pages
-dvc repro                             # the same study in stages, with versioned data and results
-```
-
-`params.yaml` has the settings, `studies/` the methods that are compared, `flows/` and `tasks/` the pipeline, which is
-yours to change. `requirements.txt` says which version of fedcore the results are of, and how to install it.
-"""
-
-REQUIREMENTS = """# No package index has fedcore. Once, in a clone of it at this version (PROJECT is this folder):
-#   pip wheel --no-deps --wheel-dir PROJECT/wheels .
-# Then here: pip install -r requirements.txt
---find-links wheels
-fedcore[pipeline]=={version}
-"""
-
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A CSV or Parquet file, or a folder with a file per device; or a folder of pictures, with a folder per class.",
 )
 @click.option(
@@ -126,15 +98,16 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty, changes)
     (folder / "params.yaml").write_text(settings)
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
-    (folder / "requirements.txt").write_text(REQUIREMENTS.format(version=fedcore.__version__))
+    requirements = (source / "ops" / "PROJECT.txt").read_text()
+    (folder / "requirements.txt").write_text(requirements.format(version=fedcore.__version__))
     if nightly:
         write_ops(source / "ops", folder)
     from fedcore.config.settings import model_name_of
 
     model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
-    (folder / "README.md").write_text(
-        README.format(name=folder.resolve().name, promote=f"fedcore promote {model}", look=LOOK)
-    )
+    readme = (source / "ops" / "PROJECT.md").read_text()
+    words = {"name": folder.resolve().name, "promote": f"fedcore promote {model}", "look": LOOK}
+    (folder / "README.md").write_text(readme.format(**words))
     kind = "a project and git repository" if start_git(folder, data_path) else "a project"
     print(f"{folder}: {kind}; next: cd {folder} && fedcore preview")
     for key, value, why in changes:

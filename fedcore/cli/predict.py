@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedcore.cli.project import PATH, enter_project
 from fedcore.errors import InputError, plural
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from fedcore.api.serving import ServedModels
     from fedcore.data.drift import Reference
     from fedcore.data.schema import Schema
-    from fedcore.pipeline.record.registry import Version
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
@@ -35,9 +36,9 @@ NO_NAME = r"[^\w.-]+"
 
 
 @click.command()
-@click.argument("rows", type=click.Path(path_type=Path))
+@click.argument("rows", type=PATH)
 @click.option("--device", help="Whose rows they all are; by default those of their column, or of their file's name.")
-@click.option("--out", type=click.Path(path_type=Path), help="A CSV file to write; the terminal by default.")
+@click.option("--out", type=PATH, help="A CSV file to write; the terminal by default.")
 @click.option(
     "--model",
     help="A dataset's name as `fedcore promote` shows it, for its champion; with @ALIAS or /NUMBER another version. It "
@@ -63,8 +64,6 @@ def predict(
     (or a picture's file), its device, label, and the probability of each class; `predicted_as` says whose rows were
     taken for a new device's. A line tells each column that is no longer as in training.
     """
-    from fedcore.cli.project import enter_project
-
     if not rows.exists():  # this and a wrong model are refused before imports that take seconds
         raise InputError(f"{rows}: no such file or folder")
     require_writable(out)
@@ -74,13 +73,13 @@ def predict(
 
     examples, index, owners = read_rows(rows, served, model_name, device)
     predicted, examples, lines = label(rows, examples, index, served, owners, keep)
-    drift = compare(examples, predicted, served, reference, owners)
-    for line in lines + drift.lines:
+    moved, drift = compare(examples, predicted, served, reference, owners)
+    for line in lines + drift:
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
     if out:
         print(f"{plural(len(predicted), 'row')}: {out}")
-    if fail_on_drift and drift.moved:
+    if fail_on_drift and moved:
         raise click.exceptions.Exit(DRIFTED)
 
 
@@ -88,9 +87,7 @@ def predict(
 @click.argument("model")
 @click.option("--device", help="Whose model and scales.")
 @click.option("--all-devices", is_flag=True, help="A file for each device: NAME-DEVICE.onnx.")
-@click.option(
-    "--to", type=click.Path(path_type=Path), required=True, help="The file to write, NAME.onnx; of trees NAME.ubj."
-)
+@click.option("--to", type=PATH, required=True, help="The file to write, NAME.onnx; of trees NAME.ubj.")
 def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
     """Write a device's model as ONNX, which onnxruntime alone runs, and a JSON file that names its inputs.
 
@@ -101,8 +98,6 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
 
     Its labels are first compared with those of `fedcore predict` on 1,000 made rows.
     """
-    from fedcore.cli.project import enter_project
-
     if (device is None) != all_devices:
         raise InputError("--device: give the name of a device, or --all-devices")
     if to.suffix not in (".onnx", ".ubj"):
@@ -144,7 +139,12 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
                 raise
             model_name, folder = kept
         else:
-            folder = own_files(catalogue[model_name].find(word))
+            from fedcore.pipeline.record import models  # takes PyTorch
+
+            version = catalogue[model_name].find(word)
+            if version is not None and version.location is not None:
+                with suppress(InputError):  # of a project that has moved; otherwise MLflow says it again
+                    folder = models.folder_of(version.name, version.version, version.location)
     if folder is None:
         from fedcore.pipeline.record import promotion
         from fedcore.pipeline.record.runs import Record
@@ -153,18 +153,6 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     from fedcore.pipeline.record import models
 
     return model_name, models.load(folder), models.load_reference(folder)
-
-
-def own_files(version: Version | None) -> Path | None:
-    """Return the folder of a version's files; None if there is none that this project registered."""
-    from fedcore.pipeline.record import models
-
-    try:
-        if version is None or version.location is None:
-            return None
-        return models.folder_of(version.name, version.version, version.location)
-    except InputError:  # of a project that has moved; otherwise MLflow says it again
-        return None
 
 
 def label(
@@ -186,17 +174,10 @@ def label(
     return columns.join(served.predict(rows, whose, every_class=True).set_index(columns.index)), rows, lines
 
 
-class Drift(NamedTuple):
-    """Whether anything has moved, and lines about it."""
-
-    moved: bool
-    lines: list[str]
-
-
 def compare(
     rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, owners: pd.Series | None
-) -> Drift:
-    """Compare rows and their predictions with those of training."""
+) -> tuple[bool, list[str]]:
+    """Return whether rows and their predictions have moved from those of training, and lines about it."""
     import numpy as np
     import pandas as pd
 
@@ -206,9 +187,9 @@ def compare(
 
     schema = served.schema
     if reference is None:
-        return Drift(False, ["drift not checked: this version kept nothing of its training rows"])
+        return False, ["drift not checked: this version kept nothing of its training rows"]
     if len(rows) < drift.LEAST:
-        return Drift(False, [f"drift not checked: {plural(len(rows), 'row')}, {drift.LEAST} needed"])
+        return False, [f"drift not checked: {plural(len(rows), 'row')}, {drift.LEAST} needed"]
     x = np.empty((len(rows), 0))
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns, schema.spelling).numpy()
@@ -219,7 +200,7 @@ def compare(
     elif served.task.standardised:
         answers = predicted[LABEL].to_numpy(np.float32)
     changes = drift.compare(reference, schema, x, whose, answers)
-    return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
+    return bool(changes), [f"drift: {line}" for line in drift.lines(changes)]
 
 
 def kept_columns(
@@ -268,11 +249,8 @@ def leave_out_unknown(
         if len(served.models) > 1 or not names_devices(served.schema):
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
-        return (
-            rows,
-            columns,
-            [f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"],
-        )
+        line = f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"
+        return rows, columns, [line]
     is_known = owners.isin([*served.devices]).to_numpy()
     if is_known.all():
         return rows, columns, []

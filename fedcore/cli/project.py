@@ -8,9 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import click
+
 from fedcore.errors import InputError, require_extra
 from fedcore.pipeline.state import find_home
 
+PATH = click.Path(path_type=Path)
+"""The type of a command's argument that is a path."""
 LIBRARY = f"python{sys.version_info.major}.{sys.version_info.minor}"
 """The folder of Python's own modules."""
 

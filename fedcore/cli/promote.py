@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from fedcore.pipeline.record.registry import AnyVersion, Proposal, Versions
-
 
 @click.command()
 @click.argument("model", required=False)
@@ -72,7 +70,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     if model is None:
         rule = rule_of(read())
 
-        def compare(version: AnyVersion) -> Proposal:
+        def compare(version: registry.AnyVersion) -> registry.Proposal:
             return promotion.compare(client, client.get_model_version(version.name, version.version), rule)
 
         print(*(champions(promotion.all_versions(client), compare) or ()), sep="\n")
@@ -93,7 +91,8 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
 
 
 def champions(
-    catalogue: Mapping[str, Versions], compare: Callable[[AnyVersion], Proposal] | None = None
+    catalogue: Mapping[str, registry.Versions],
+    compare: Callable[[registry.AnyVersion], registry.Proposal] | None = None,
 ) -> list[str] | None:
     """Return a line for each registered model: its champion, and whether the candidate is better.
 

@@ -1,16 +1,11 @@
 """A run, what it would compute, the data before it, its stages in `dvc repro`, and one of the record made again."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from fedcore.cli.project import enter_project, flow, load, open_template
-
-if TYPE_CHECKING:
-    from fedcore.pipeline.run.repeat import Watch
+from fedcore.cli.project import PATH, enter_project, flow, load, open_template
 
 SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
@@ -51,28 +46,24 @@ def run(settings: tuple[str, ...]) -> None:
     with server.begun():  # beside all imports; what is refused ends it
         open_template()
         with repeat.watch(key) as watch:
-            _run(settings, watch)
+            watch.plan(*(planned := _plan(settings)))
+            request, _, jobs = planned
+            from fedcore.config.request import first_own
 
+            if not request.prepared and (own := first_own(jobs)) is not None:
+                from fedcore.report.preview import print_preview
 
-def _run(settings: tuple[str, ...], watch: Watch) -> None:
-    from fedcore.config.request import first_own
+                setting, seed = own
+                request.loaded[setting.source], divided = setting.read_data(seed)
+                least = next(job.criterion.least_test for job in jobs if setting in job.settings)
+                print_preview(setting, request.loaded[setting.source], divided, least=least)
+            from fedcore.pipeline import alerts
+            from fedcore.pipeline.orchestration.session import prefect_server
 
-    watch.plan(*(planned := _plan(settings)))
-    request, _, jobs = planned
-    if not request.prepared and (own := first_own(jobs)) is not None:
-        from fedcore.report.preview import print_preview
-
-        setting, seed = own
-        request.loaded[setting.source], divided = setting.read_data(seed)
-        least = next(job.criterion.least_test for job in jobs if setting in job.settings)
-        print_preview(setting, request.loaded[setting.source], divided, least=least)
-    from fedcore.pipeline import alerts
-    from fedcore.pipeline.orchestration.session import prefect_server
-
-    with alerts.watch():
-        federate = flow("federate", "federate")
-        with prefect_server():
-            federate(**request.to_flow())
+            with alerts.watch():
+                federate = flow("federate", "federate")
+                with prefect_server():
+                    federate(**request.to_flow())
 
 
 @click.command(
@@ -106,7 +97,7 @@ def preview(settings: tuple[str, ...]) -> None:
 @click.command()
 @click.argument("run")
 @click.option("--run", "now", is_flag=True, help="Type these commands, and compare the digests of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Make it here; by default beside the project.")
+@click.option("--folder", type=PATH, help="Make it here; by default beside the project.")
 def reproduce(run: str, now: bool, folder: Path | None) -> None:
     """Print the commands that make a run again: commit, changes, data and settings as they were.
 

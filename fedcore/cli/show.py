@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,8 +16,6 @@ from fedcore.errors import InputError, printable
 from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fedcore.report.answers import Box
 
 
@@ -37,8 +38,6 @@ def show(brief: bool, history: bool, study: str | None) -> None:
 
 def show_brief() -> None:
     """Print a line for each of the last answers. Imports little, as every `make run` ends with it."""
-    from pathlib import Path
-
     path = Path("pipeline") / "compare" / BRIEF
     if not path.is_file():
         show_last_run(path)
@@ -49,8 +48,6 @@ def show_brief() -> None:
 
 def last_by_hand() -> Path | None:
     """Return the file with the answers of the last run by hand, if there is one."""
-    from pathlib import Path
-
     return max(Path("runs").glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -77,8 +74,6 @@ def show_all() -> None:
 
     Imports little where the answers are kept.
     """
-    from pathlib import Path
-
     from fedcore.pipeline import answers
     from fedcore.report import spreadsheet
     from fedcore.report.terminal import print_answers, print_claims, print_summary
@@ -144,9 +139,6 @@ def ui() -> None:
     """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
     enter_with_record()
     print("starting the pages of Prefect and MLflow takes some seconds", flush=True)
-    import subprocess
-    import sys
-
     from fedcore.pipeline import environment
     from fedcore.pipeline.orchestration import server
     from fedcore.pipeline.record import mlflow_links, mlflow_page, runs
@@ -163,7 +155,8 @@ def ui() -> None:
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=mlflow_page.settings(port, password), stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/"
-        secret = f"   its one field takes: {password}" if server.running() == url else ""
+        ours = server.process() if server.running() == url else None
+        secret = f"   its one field takes: {password}" if ours else ""
         links = [("Prefect", url.removesuffix("/api") + secret)]
         links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
         links += [
@@ -171,7 +164,7 @@ def ui() -> None:
         ]
         end = "MLflow asks for user {}, password {}; Ctrl-C ends it".format(*password.split(":"))
         end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
-        end += f", or by: kill {server.process_id()}" * bool(secret)
+        end += f", or by: kill {ours.pid}" if ours else ""
         width = max(len(title) for title, _ in links)
         print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
         try:
@@ -192,8 +185,6 @@ def docs(name: str | None) -> None:
     fedcore docs              every page with its question
     fedcore docs settings     how to change a setting
     """
-    from pathlib import Path
-
     from fedcore.builders import suggestion
 
     package = Path(__file__).parents[1]

@@ -1,19 +1,16 @@
 """The state of a project: what there is, and to delete what is old of the cache and of what Prefect and MLflow know."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
 
 import click
 
 from fedcore.cli.project import enter_project
 from fedcore.errors import InputError, printable
 from fedcore.pipeline.record import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from fedcore.pipeline.record.registry import Versions
 
 PARTS = {
     "rounds": "devices' states and messages after rounds", "deploy": "deployed models",
@@ -23,7 +20,7 @@ PARTS = {
 OTHERS = "other models, messages and reports"
 
 
-def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
+def standing(catalogue: Mapping[str, registry.Versions]) -> Iterator[str]:
     """Yield a line for each candidate that is not the champion's own: how it stands beside the champion."""
     for versions in catalogue.values():
         candidate = versions.find(registry.CANDIDATE)
@@ -40,11 +37,6 @@ def standing(catalogue: Mapping[str, Versions]) -> Iterator[str]:
 def status() -> None:
     """Say how large the project's state is, when it ran last and will run, and which models are champions."""
     home = enter_project()
-    import shutil
-    from collections import Counter
-    from datetime import datetime
-    from pathlib import Path
-
     from fedcore import __version__
     from fedcore.pipeline import environment
     from fedcore.pipeline.cache import journal

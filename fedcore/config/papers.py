@@ -3,11 +3,9 @@
 A file papers/<family>.yaml belongs to the studies in studies/<family>.yaml. A family may have none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -83,7 +81,7 @@ class Figure(Section):
     values: list[Value] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _complete(self) -> Figure:
+    def _complete(self) -> Self:
         if self.status in ("part", "not run") and not self.reason:
             raise ValueError(f"{self.name}: {self.status} needs a reason")
         if self.status in ("run", "part") and not self.command:
@@ -103,7 +101,7 @@ class Statement(Section):
     reason: str = ""
 
     @model_validator(mode="after")
-    def _checked(self) -> Statement:
+    def _checked(self) -> Self:
         if not self.tests and not self.reason:
             raise ValueError(f"{self.name}: needs a test that checks it, or the reason why none does")
         return self

@@ -1,14 +1,12 @@
 """A run's request: which studies, methods and seeds, with which settings; from the command line or a deployment."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from fedcore.config.files import read_mapping, template
 from fedcore.config.params import change, read
@@ -26,69 +24,18 @@ USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
 
 
-class _Choices:
-    """The names that Prefect's form offers for a parameter: those that the project has when it is deployed."""
+def _choices(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Any:
+    """Return what offers names in Prefect's form for a parameter: those that the project has when it is deployed."""
 
-    def __init__(self, names: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
-        self.names = names
-
-    def __get_pydantic_json_schema__(self, core: Any, schema: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def offer(schema: dict[str, Any]) -> None:
         with suppress(InputError):  # a run says what is wrong with the settings
-            return {**schema(core), "enum": sorted({*self.names(read()["studies"])})}
-        return schema(core)
+            schema["enum"] = sorted({*names(read()["studies"])})
+
+    return Field(json_schema_extra=offer)
 
 
-StudyName = Annotated[str, _Choices(lambda studies: studies)]
-SizeName = Annotated[str, _Choices(lambda studies: (size for study in studies.values() for size in study["sizes"]))]
-
-
-class Request(BaseModel):
-    """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
-
-    Args:
-        studies, size, seeds: those of section run.
-        methods: labels of the study, or names of methods; all of the study's rows if empty.
-        changes: dotted keys of params.yaml and their values.
-        prepared: take data and partition from the pipeline's earlier stages, and write to its outputs, for `dvc repro`.
-        promote: make the model that the run proposes the champion, if it is better than the present one or there is
-            none (fedcore/pipeline/record/promotion.py).
-        final_fit: before its promotion, train that model's method once more on all labelled rows of the devices.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    studies: list[str] | None = None
-    size: str | None = None
-    seeds: Seeds | None = None
-    methods: list[str] = []
-    changes: dict[str, Any] = {}
-    prepared: bool = False
-    promote: bool = False
-    final_fit: bool = True
-    _loaded: dict[str, Dataset] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def of_flow(cls, **parameters: Any) -> Request:
-        """Return the request of a flow's parameters, with what only the command that calls the flow knows."""
-        return _COMMAND.get(cls()).model_copy(update=parameters)
-
-    def to_flow(self) -> dict[str, Any]:
-        """Return the parameters of a flow that this command calls next."""
-        _COMMAND.set(self)
-        return self.model_dump(exclude={"prepared"})
-
-    def words(self, job: Job, seeds: Iterable[int], row: str) -> tuple[str, ...]:
-        """Return the words of `fedcore run` that run a row of a job alone, with its seed and those that it needs."""
-        typed = {"study": job.study, "size": job.size, "seeds": sorted(seeds), "methods": [row], **self.changes}
-        return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
-
-    @property
-    def loaded(self) -> dict[str, Dataset]:
-        """What this command has read, by `Setting.source`; a run takes it out. Empty in a deployment."""
-        return self._loaded
-
-
-_COMMAND: ContextVar[Request] = ContextVar("_COMMAND")
+StudyName = Annotated[str, _choices(lambda studies: studies)]
+SizeName = Annotated[str, _choices(lambda studies: (size for study in studies.values() for size in study["sizes"]))]
 
 
 class Job(BaseModel):
@@ -118,6 +65,55 @@ class Job(BaseModel):
     @property
     def name(self) -> str:
         return f"{self.study}-{self.seed}"
+
+
+class Request(BaseModel):
+    """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
+
+    Args:
+        studies, size, seeds: those of section run.
+        methods: labels of the study, or names of methods; all of the study's rows if empty.
+        changes: dotted keys of params.yaml and their values.
+        prepared: take data and partition from the pipeline's earlier stages, and write to its outputs, for `dvc repro`.
+        promote: make the model that the run proposes the champion, if it is better than the present one or there is
+            none (fedcore/pipeline/record/promotion.py).
+        final_fit: before its promotion, train that model's method once more on all labelled rows of the devices.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    studies: list[str] | None = None
+    size: str | None = None
+    seeds: Seeds | None = None
+    methods: list[str] = []
+    changes: dict[str, Any] = {}
+    prepared: bool = False
+    promote: bool = False
+    final_fit: bool = True
+    _loaded: dict[str, Dataset] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of_flow(cls, **parameters: Any) -> "Request":
+        """Return the request of a flow's parameters, with what only the command that calls the flow knows."""
+        return _COMMAND.get(cls()).model_copy(update=parameters)
+
+    def to_flow(self) -> dict[str, Any]:
+        """Return the parameters of a flow that this command calls next."""
+        _COMMAND.set(self)
+        return self.model_dump(exclude={"prepared"})
+
+    def words(self, job: Job, seeds: Iterable[int], row: str) -> tuple[str, ...]:
+        """Return the words of `fedcore run` that run a row of a job alone, with its seed and those that it needs."""
+        typed = {"study": job.study, "size": job.size, "seeds": sorted(seeds), "methods": [row], **self.changes}
+        return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
+
+    @property
+    def loaded(self) -> dict[str, Dataset]:
+        """What this command has read, by `Setting.source`; a run takes it out. Empty in a deployment."""
+        return self._loaded
+
+
+_COMMAND: ContextVar[Request] = ContextVar("_COMMAND")
 
 
 def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
@@ -154,10 +150,8 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
     run = run_section(params)
     if USER_STUDY not in (request.studies or run.studies):
         return
-    shipped, study = (
-        dict(_entries(read_mapping(template() / "params.yaml", "sections"))),
-        find_study(params, USER_STUDY),
-    )
+    study = find_study(params, USER_STUDY)
+    shipped = dict(_entries(read_mapping(template() / "params.yaml", "sections")))
     size, labels = study.sizes[request.size or run.size], request.methods or study.methods
     for key, value in _entries(params):
         if value == shipped.get(key) or key in request.changes:
@@ -170,10 +164,8 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
             others |= {row: own[name]} if name in own else {}
         sets = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
         if sets:
-            first = (
-                f"not used, since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
-            )
-            yield f"params.yaml: {key} = {value!r}: {first}; type it after the command, or change studies/"
+            why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
+            yield f"params.yaml: {key} = {value!r}: not used, {why}; type it after the command, or change studies/"
 
 
 def _plan_jobs(request: Request, params: dict[str, Any]) -> tuple[dict[str, Any], list[Job]]:

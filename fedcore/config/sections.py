@@ -6,7 +6,6 @@ A section's keys, types and defaults are those of the signature of the function 
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from inspect import Parameter, signature
 from typing import Any, Literal
 
@@ -52,13 +51,11 @@ START = tuple(signature(Start).parameters)
 """The settings of any net."""
 
 
-@cache
 def shared_settings() -> type[BaseModel]:
     """Return the model of all settings of all methods."""
     return union(tuple(map(builder, METHODS)), CONTEXT)
 
 
-@cache
 def federation_settings() -> type[BaseModel]:
     """Return the model of the settings of a federation, but for the partition's name."""
     return model(partition, PARTITION_CONTEXT, (Scaling, Threats))

@@ -1,30 +1,20 @@
 """Studies: questions as data, each with a grid of settings."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.builders import parameters, suggestion, unknown_value
+from fedcore.config import sections
 from fedcore.config.methods import MethodConfig
 from fedcore.config.params import change
-from fedcore.config.sections import (
-    SHARED,
-    by_section,
-    complete_federation,
-    data_settings,
-    method_config,
-    net_settings,
-    shared_settings,
-)
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import Section, check
 from fedcore.core.metrics import MetricName
@@ -98,6 +88,16 @@ class Deciding(Section):
     stop_rows: Literal["auto", "none"] | None = None
 
 
+class Size(Section):
+    """set: the study's settings in this size. grid: settings of which every combination is run.
+
+    The values of a grid are settings of its key, or names or numbers that each stand for several settings.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
+
+
 class Study(Deciding):
     """A question as data: which settings, methods and seeds answer it.
 
@@ -131,16 +131,6 @@ class Study(Deciding):
     figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
-
-
-class Size(Section):
-    """set: the study's settings in this size. grid: settings of which every combination is run.
-
-    The values of a grid are settings of its key, or names or numbers that each stand for several settings.
-    """
-
-    set: dict[str, Any] = Field(default_factory=dict)
-    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
 
 
 class Run(Deciding):
@@ -191,7 +181,7 @@ class Run(Deciding):
     threshold: Literal["half", "validation"] = "half"
     recent: Recent = "auto"
 
-    def of(self, study: Study) -> Run:
+    def of(self, study: Study) -> Self:
         """Return the section for a study, which says what the section leaves open; costs say what decides."""
         silent = {key: getattr(study, key) for key in Deciding.model_fields if getattr(self, key) is None}
         if self.costs:
@@ -203,9 +193,6 @@ class Run(Deciding):
         """What decides; raises InputError for settings that do not go together."""
         least = LEAST_TEST if self.least_test is None else self.least_test
         return criterion(self.metric, self.positive, self.costs, self.min_effect, least, self.weigh)
-
-
-Study.model_rebuild()
 
 
 def title_for(title: str, devices: Iterable[int]) -> str:
@@ -262,17 +249,14 @@ def find_study(params: Mapping[str, Any], name: str, key: str = "study") -> Stud
         for row in rows:
             if row not in study.methods:
                 raise InputError(f"studies.{name}.tuned.{label}: {row!r} is not a row in methods")
-    for claim in study.claims:
-        for label in claim.labels - set(study.methods) - set(study.tuned):
+    named = [("claims", claim.rule, claim.labels - {*study.tuned}) for claim in study.claims]
+    for where, rule, labels in [*named, *(("valid", gate.require, gate.labels) for gate in study.valid)]:
+        for label in labels - {*study.methods}:
             raise InputError(
-                f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
+                f"studies.{name}.{where}: {rule!r} names {label!r}, but the study has no such row in methods"
             )
     keys = {key for size in study.sizes.values() for key in size.grid} | {*DEVICES}
     for gate in study.valid:
-        for label in gate.labels - set(study.methods):
-            raise InputError(
-                f"studies.{name}.valid: {gate.require!r} names {label!r}, but the study has no such row in methods"
-            )
         for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
             raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")
     return study
@@ -314,20 +298,20 @@ def grid_points(
         merged = params
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
             merged = change(merged, layer, custom)
-        run, by_user = run_section(merged).of(study), by_section(changes)
+        run, by_user = run_section(merged).of(study), sections.by_section(changes)
         metric, positive = run.criterion.metric, run.positive
         scoring = {"metric": metric.name, "positive": positive if metric.of_positive else None, "costs": run.costs}
-        trained = by_section({**size.set, **at_point}).get("training", {})
-        check(shared_settings(), SHARED, merged.get(SHARED, {}))
-        configs = tuple(method_config(merged, label, row, trained, by_user) for label, row in rows.items())
+        trained = sections.by_section({**size.set, **at_point}).get("training", {})
+        check(sections.shared_settings(), sections.SHARED, merged.get(sections.SHARED, {}))
+        configs = tuple(sections.method_config(merged, label, row, trained, by_user) for label, row in rows.items())
         labels = [config.label for config in configs]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise InputError(f"methods: there are two rows {twice[0]!r}; give one another label in a study")
         points.append(
             Setting(
-                study_name, _name(point), point, data_settings(merged["data"]),
-                complete_federation(merged["federation"]), net_settings(merged["net"]), configs, run.every,
-                {} if metric.always else scoring, metric_name(run), threshold_label(run),
+                study_name, _name(point), point, sections.data_settings(merged["data"]),
+                sections.complete_federation(merged["federation"]), sections.net_settings(merged["net"]), configs,
+                run.every, {} if metric.always else scoring, metric_name(run), threshold_label(run),
                 learning_rates(configs, run.lr_factors, by_user),
             )
         )  # fmt: skip

@@ -21,7 +21,7 @@ from datetime import datetime
 from fedcore import __version__
 from fedcore.config import nightly
 from fedcore.config.nightly import Alerts, Event, Mail
-from fedcore.errors import InputError
+from fedcore.errors import OneLine
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import cause
 
@@ -139,10 +139,8 @@ def notify_failure(alerts: Alerts, error: BaseException | str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    from fedcore.pipeline.command import Failed
-
     line = next(iter(str(error).splitlines()), "")
-    return line if isinstance(error, InputError | Failed) else f"{type(error).__name__}: {line}"
+    return line if isinstance(error, OneLine) else f"{type(error).__name__}: {line}"
 
 
 def scheduled() -> bool:

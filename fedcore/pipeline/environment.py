@@ -82,12 +82,9 @@ def prepare() -> None:
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         sys.exit(f"fedcore: {STATE}: no folder for the cache ({error.strerror})")
-    for name in FILES:
-        if (STATE / name).is_dir():
-            quarantine(STATE / name, "is a folder, not a file")
-    for name in FOLDERS:
-        if (STATE / name).exists() and not (STATE / name).is_dir():
-            quarantine(STATE / name, "is a file, not a folder")
+    for path in (STATE / name for name in (*FILES, *FOLDERS)):
+        if path.exists() and path.is_dir() != (path.name in FOLDERS):
+            quarantine(path, "is a folder, not a file" if path.is_dir() else "is a file, not a folder")
 
 
 def processor_name() -> str:

@@ -5,8 +5,6 @@ that a project that edits no task has the keys of its methods. The source of an 
 Workers load this module: it imports no orchestrator.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -248,7 +248,7 @@ def test_pictures_are_their_folders(tmp_path: Path):
 # drift
 
 
-def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 40) -> predict.Drift:
+def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 40) -> tuple[bool, list[str]]:
     """Compare rows of A and B, whose levels are unequal, with a reference."""
     rng = np.random.default_rng(1)
     lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]

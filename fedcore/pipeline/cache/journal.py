@@ -47,7 +47,7 @@ class Step:
 def append(line: Line) -> None:
     """Append a line with the current time, in a single write, so that lines of concurrent flows do not mix."""
     with JOURNAL.open("ab", buffering=0) as journal:
-        journal.write(_to_text({"time": round(time.time(), 3), **line}).encode())
+        journal.write(f"{json.dumps({'time': round(time.time(), 3), **line})}\n".encode())
 
 
 def read() -> list[Line]:
@@ -77,11 +77,7 @@ def _check(line: Any) -> Line:
 
 def replace(lines: list[Line]) -> None:
     """Replace the journal by these lines."""
-    write_atomic(JOURNAL, "".join(map(_to_text, lines)).encode())
-
-
-def _to_text(line: Line) -> str:
-    return json.dumps(line) + "\n"
+    write_atomic(JOURNAL, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
 
 def marks() -> list[Path]:

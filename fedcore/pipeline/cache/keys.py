@@ -85,9 +85,10 @@ class Digest:
         elif isinstance(value, frozenset | set):
             yield from sorted(self.of(part) for part in value)
         elif is_dataclass(value) and not isinstance(value, type):
-            for name in _digested_fields(type(value)):
-                yield name
-                yield self.of(getattr(value, name))
+            for of in fields(value):
+                if of.metadata.get("digest", True):
+                    yield of.name
+                    yield self.of(getattr(value, of.name))
         elif callable(value) and getattr(value, "__qualname__", "<").isidentifier():
             yield source(value.__module__, value.__qualname__)
         elif callable(value) and hasattr(value, "__qualname__"):
@@ -101,11 +102,6 @@ class Digest:
 def _of_plain(kind: type, value: Any) -> str:
     """Return the digest of a text, a whole number or a reference, given by its digest: devices' names, rounds, data."""
     return _blake(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
-
-
-@cache
-def _digested_fields(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind) if f.metadata.get("digest", True))
 
 
 def _blake(text: str | bytes) -> str:
@@ -297,10 +293,8 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
     bound: dict[str, tuple[str, str]] = {}
     if isinstance(node, ast.Import):
         for alias in node.names:
-            bound[alias.asname or alias.name.split(".")[0]] = (
-                alias.name if alias.asname else alias.name.split(".")[0],
-                "",
-            )
+            module = alias.name if alias.asname else alias.name.split(".")[0]
+            bound[alias.asname or module] = (module, "")
     elif isinstance(node, ast.ImportFrom):
         base = package.rsplit(".", node.level - 1)[0] if node.level else ""
         origin = ".".join(part for part in (base, node.module) if part)
@@ -351,16 +345,9 @@ def _within(statement: ast.stmt) -> list[ast.AST]:
 def _strip(statement: ast.stmt) -> ast.stmt:
     """Return a statement without docstrings and words for steps; a syntax tree has no comments and no layout."""
     for node in _within(statement):
-        if isinstance(node, ast.FunctionDef):
-            node.decorator_list = [decorator for decorator in node.decorator_list if not _gives_a_word(decorator)]
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            and ast.get_docstring(node, False) is not None
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            marks = node.decorator_list
+            node.decorator_list = [mark for mark in marks if not ast.unparse(mark).startswith("step_word(")]
+            if ast.get_docstring(node, False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
     return statement
-
-
-def _gives_a_word(decorator: ast.expr) -> bool:
-    """Tell whether a decorator is fedcore.types.method.step_word."""
-    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "step_word"

@@ -37,30 +37,26 @@ def prune(steps: Path, store: Store, days: float, dry_run: bool = False) -> Prun
     with journal.starting():
         if any(map(journal.alive, journal.marks())):
             raise InputError("a flow is running here: try again when it has ended")
-        return _prune(steps, store, days, dry_run)
-
-
-def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
-    since = time.time() - days * DAY
-    lines = journal.read()
-    recent = [line for line in lines if line["time"] >= since]
-    used = {line["key"] for line in recent}
-    needed = {digest for line in recent for digest in line.get("blobs", ())}
-    records, blobs = files(steps, "*"), files(store.root, "*/*")
-    unused = [record for record in records if record.name not in used and is_older(record, since)]
-    orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
-    parts = [part for part in files(steps.parent, ".*") if PART.fullmatch(part.name) and is_older(part, since)]
-    freed = sum(map(room, (*unused, *orphans, *parts)))
-    left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
-    pruned = Pruned(len(unused), len(orphans), freed, left)
-    if dry_run:
+        since = time.time() - days * DAY
+        lines = journal.read()
+        recent = [line for line in lines if line["time"] >= since]
+        used = {line["key"] for line in recent}
+        needed = {digest for line in recent for digest in line.get("blobs", ())}
+        records, blobs = files(steps, "*"), files(store.root, "*/*")
+        unused = [record for record in records if record.name not in used and is_older(record, since)]
+        orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
+        parts = [part for part in files(steps.parent, ".*") if PART.fullmatch(part.name) and is_older(part, since)]
+        freed = sum(map(room, (*unused, *orphans, *parts)))
+        left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
+        pruned = Pruned(len(unused), len(orphans), freed, left)
+        if dry_run:
+            return pruned
+        # steps first, so that no step refers to a deleted blob if this process is killed
+        for path in (*unused, *orphans, *parts):
+            path.unlink(missing_ok=True)
+        if len(recent) < len(lines):
+            journal.replace(recent)
         return pruned
-    # steps first, so that no step refers to a deleted blob if this process is killed
-    for path in (*unused, *orphans, *parts):
-        path.unlink(missing_ok=True)
-    if len(recent) < len(lines):
-        journal.replace(recent)
-    return pruned
 
 
 def room(path: Path) -> int:

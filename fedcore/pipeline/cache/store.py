@@ -106,16 +106,15 @@ class Store:
     def import_blob(self, path: Path) -> Ref:
         """Copy a blob from another folder into the store. Raises OSError, or DamagedBlob if the file is not a blob."""
         content = path.read_bytes()
-        ref = Ref(digest_of(content), len(content))
-        self._keep(ref, content)
         try:
-            with safe_open(self.path(ref), framework="pt") as file:
+            with safe_open(path, framework="pt") as file:
                 whole = HEADER in (file.metadata() or {})
         except SafetensorError:
             whole = False
         if not whole:
-            self.drop(ref)
             raise DamagedBlob(f"{path} is not a stored value")
+        ref = Ref(digest_of(content), len(content))
+        self._keep(ref, content)
         return ref
 
     def _keep(self, ref: Ref, content: bytes) -> None:
@@ -241,25 +240,23 @@ def rebuild(value: Any, change: Any) -> Any:
 def refs(value: Any) -> list[Ref]:
     """Return every reference in a value."""
     references: list[Ref] = []
-    _collect(value, references)
+
+    def collect(parts: Iterable[Any]) -> None:
+        for part in parts:
+            kind = type(part)
+            if kind is Ref:
+                references.append(part)
+            elif kind in PLAIN:
+                continue
+            elif isinstance(part, dict):
+                collect(part.values())
+            elif isinstance(part, tuple | list):
+                collect(part)
+            else:
+                collect([getattr(part, name) for name in _part_names(kind)])  # type: ignore[arg-type]
+
+    collect([value])
     return references
-
-
-def _collect(value: Any, references: list[Ref]) -> None:
-    kind = type(value)
-    if kind is Ref:
-        references.append(value)
-    elif kind in PLAIN:
-        return
-    elif isinstance(value, dict):
-        for part in value.values():
-            _collect(part, references)
-    elif isinstance(value, tuple | list):
-        for part in value:
-            _collect(part, references)
-    else:
-        for name in _part_names(kind):  # type: ignore[arg-type]
-            _collect(getattr(value, name), references)
 
 
 def put_in(values: Mapping[Ref, Any], value: Any) -> Any:
@@ -324,10 +321,9 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         index_of = {word: index for index, word in enumerate(dict.fromkeys(value))}
         tensors[name] = torch.tensor([index_of[word] for word in value], dtype=torch.int32)
         return {"words": [[*index_of], name]}
-    if isinstance(value, tuple):
-        return {"tuple": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
-    if isinstance(value, list):
-        return {"list": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
+    if isinstance(value, tuple | list):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return {"plain": value}
     raise TypeError(f"a step cannot return {type(value).__name__}")

@@ -1,10 +1,9 @@
 """Run each step of the loop by its key: what the cache has is taken, the rest is computed in Prefect's task runs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from threading import Lock
@@ -45,7 +44,6 @@ class Graph:
     """
 
     in_parts = True  # methods with one training share it, whatever their devices attach
-    offers = True  # what is cached here, to the other machines of a shared store
 
     def __init__(
         self, store: Store, workers: Engine, on_step: Callable[[Step], None] = lambda step: None,
@@ -255,8 +253,7 @@ class Graph:
         blobs = dict.fromkeys(refs(needed(outcome.value)))
         if [ref for ref in blobs if not self.store.holds(ref)]:
             return None
-        if self.offers:
-            self.store.offer(blobs)
+        self.store.offer(blobs)
         self._known[key] = outcome
         return outcome
 
@@ -265,6 +262,7 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
     return Outcome(unflatten(record["value"], {}), record["wall"], record["cpu"], True)
 
 
+@dataclass
 class Part:
     """Steps, by name, that a worker does side by side, though each is a record of its own.
 
@@ -272,12 +270,10 @@ class Part:
     call failed, a worker died or a step is tried again, a step is done alone and says what is wrong.
     """
 
-    def __init__(
-        self, calls: Mapping[str, tuple[Any, ...]], run: Callable[[Sequence[tuple[Any, ...]]], list[Any]]
-    ) -> None:
-        self._calls, self._run = calls, run
-        self._lock = Lock()
-        self._done: dict[str, Any] | None = None
+    calls: Mapping[str, tuple[Any, ...]]
+    run: Callable[[Sequence[tuple[Any, ...]]], list[Any]]
+    _lock: Lock = field(default_factory=Lock)
+    _done: dict[str, Any] | None = None
 
     def take(self, name: str) -> Any:
         """Return what a step stored and the seconds it took, once; None if the step is to be done alone."""
@@ -285,7 +281,7 @@ class Part:
             if self._done is None:
                 self._done = {}
                 with suppress(Exception):
-                    self._done = dict(zip(self._calls, self._run([*self._calls.values()]), strict=True))
+                    self._done = dict(zip(self.calls, self.run([*self.calls.values()]), strict=True))
             return self._done.pop(name, None)
 
 
@@ -310,17 +306,15 @@ def into_parts(store: Store, workers: Engine, fn: Any, due: Mapping[str, tuple[A
     return parts
 
 
+@dataclass
 class OnEngine:
     """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
 
-    def __init__(
-        self, store: Store, workers: Engine, advance: Callable[[int], None], accelerator: str | None, together: int = 1
-    ) -> None:
-        self.store = store
-        self.workers = workers
-        self.advance = advance
-        self.accelerator = accelerator
-        self.together = together
+    store: Store
+    workers: Engine
+    advance: Callable[[int], None]
+    accelerator: str | None
+    together: int = 1
 
     def capacity(self) -> int:
         """Return how many steps run at a time."""

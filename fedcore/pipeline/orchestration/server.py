@@ -73,7 +73,7 @@ def ensure() -> str:
         if os.environ["PREFECT_PROFILES_PATH"] == environment.DEFAULTS["PREFECT_PROFILES_PATH"]:
             os.environ.setdefault("PREFECT_API_AUTH_STRING", "")  # the profile's password is for another server
         return url
-    touch()
+    LEASE.touch()
     with FileLock(LOCK):
         url = running() or _restart()
     _end_begun()  # another command was faster
@@ -88,7 +88,7 @@ def begun() -> Iterator[None]:
     Without an address it writes nothing. `ensure` gives it one; otherwise it ends with the body, or with this process.
     """
     global _begun
-    if "PREFECT_API_URL" not in os.environ and not alive():
+    if "PREFECT_API_URL" not in os.environ and not process():
         _begun = _launch(subprocess.DEVNULL)
     try:
         yield
@@ -121,18 +121,16 @@ def password() -> str:
 
 def running() -> str | None:
     """Return the address of this project's server if it answers, and will stop when it is no longer used."""
-    url, pid = _last()
-    return url if _process(pid) and answers(url) else None
+    url, _ = _last()
+    return url if process() and answers(url) else None
 
 
-def alive() -> bool:
-    """Tell whether a server of this project runs or starts, whether it answers or not."""
-    return _process(process_id()) is not None
-
-
-def process_id() -> int:
-    """Return the process id of the server last started; 0 if that is not known."""
-    return _last()[1]
+def process() -> psutil.Process | None:
+    """Return the process of this project's server, whether it answers or not; None if its id is free or another's."""
+    with contextlib.suppress(psutil.Error):
+        last = psutil.Process(_last()[1])
+        return last if COMMAND[-1] in last.cmdline() else None
+    return None
 
 
 def _last() -> tuple[str, int]:
@@ -167,7 +165,7 @@ def lease() -> Iterator[str]:
     def beat() -> None:
         left = RESTARTS
         while not done.wait(BEAT):
-            touch()
+            LEASE.touch()
             if ours and not listens(url):
                 left -= 1
                 reason = "is gone again and again" if left < 0 else _revive(url)
@@ -182,7 +180,7 @@ def lease() -> Iterator[str]:
     finally:
         done.set()
         thread.join()
-        touch()
+        LEASE.touch()
 
 
 def listens(url: str) -> bool:
@@ -217,10 +215,6 @@ def _leave(reason: str) -> None:
     os._exit(1)
 
 
-def touch() -> None:
-    LEASE.touch()
-
-
 def stop() -> None:
     """Stop this project's server, if it runs; flows that use it end."""
     if STATE.exists():
@@ -229,20 +223,12 @@ def stop() -> None:
 
 
 def _stop() -> None:
-    if process := _process(_last()[1]):
-        for end in (process.terminate, process.kill):
+    if last := process():
+        for end in (last.terminate, last.kill):
             with contextlib.suppress(psutil.Error):
                 end()
-                process.wait(15)
+                last.wait(15)
     STATE.unlink(missing_ok=True)
-
-
-def _process(pid: int) -> psutil.Process | None:
-    """Return the process of a server, None if it is gone and its id is free or another's."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return process if COMMAND[-1] in process.cmdline() else None
-    return None
 
 
 def _restart() -> str:
@@ -260,19 +246,19 @@ def _restart() -> str:
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }  # fmt: skip
     with LOG.open("ab") as log:
-        process = _take_begun() or _launch(log)
+        started = _take_begun() or _launch(log)
     # A flow that is killed meanwhile leaves a server that the next one finds.
-    write_atomic(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
+    write_atomic(STATE, json.dumps({"url": url, "pid": started.pid}).encode())
     profile = [f"{name} = {json.dumps(settings[name])}" for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")]
     text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *profile, ""])  # prefect.toml names the file
     write_atomic(environment.PREFECT / "profiles.toml", text.encode())
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+    assert started.stdin is not None
+    with contextlib.suppress(BrokenPipeError), started.stdin as pipe:
         pipe.write(f"{json.dumps(settings)}\n".encode())
-    threading.Thread(target=process.wait, daemon=True).start()  # who stops it waits until it is collected
+    threading.Thread(target=started.wait, daemon=True).start()  # who stops it waits until it is collected
     limit = time.monotonic() + 120
     while not answers(url):
-        if process.poll() is not None or time.monotonic() > limit:
+        if started.poll() is not None or time.monotonic() > limit:
             noted, pages = (path.relative_to(environment.HOME) for path in (LOG, environment.PREFECT))
             raise Failed(
                 f"the Prefect server did not start; see {noted}, or rename {pages}, which holds its pages only"
@@ -337,21 +323,13 @@ def answers(url: str) -> bool:
 def _serve(arguments: list[str]) -> None:
     """Run Prefect's command in this process, with an address, until the lease has not been touched for IDLE seconds."""
     environment.prepare()
-    settings: dict[str, str] = {}
-
-    def wait() -> None:
-        if not (line := sys.stdin.readline()):
-            os._exit(0)  # the command that began this process has ended, and needed no server
-        settings.update(json.loads(line))
-
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
     for module in IMPORTS:
         import_module(module)
-    waiting.join()
+    if not (line := sys.stdin.readline()):
+        return  # the command that began this process has ended, and needed no server
     with LOG.open("ab") as log:
         os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
-    os.environ |= settings
+    os.environ |= json.loads(line)
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()

@@ -40,8 +40,9 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.orchestration.task_runs import shorten
-from fedcore.pipeline.work import edited
+from fedcore.pipeline.work import edited, word_of
 from fedcore.types.federation import Federation
+from fedcore.types.method import Method
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class Session:
         self.flow = flow
         self.on_compute = on_compute
         self.store = store
-        self.steps = Graph(store, workers, self._on_step, self._advance, accelerator, together)
+        self.steps = Graph(store, workers, self._on_step, self.advance, accelerator, together)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -120,10 +121,17 @@ class Session:
         self.began = time.monotonic()
         self.local_steps: frozenset[str] = frozenset()
 
-    def start_method(self, description: str, local_steps: frozenset[str]) -> None:
-        """Show a description of the method, and count these of its steps as local."""
-        self.local_steps = local_steps
+    @contextmanager
+    def counting(self, description: str, method: Method, count: int) -> Iterator[None]:
+        """Show a description of the method whose rounds the body runs, and count its local steps, cache hits included.
+
+        count: of these steps, which all are done at the end.
+        """
+        self.local_steps = frozenset(word_of(stage.local) for stage in method.stages)
         self.progress.update(self.bar, description=printable(description))
+        done = self.done + count
+        yield
+        self.advance(done - self.done)
 
     def expect_steps(self, count: int) -> None:
         """Set the number of remaining local steps."""
@@ -135,10 +143,6 @@ class Session:
         """How long the remaining local steps take at the speed of those that were computed; "" below a minute."""
         minutes = (time.monotonic() - self.began) * (self.total - self.done) / max(self.computed, 1) / 60
         return f", about {minutes:.0f} min left" if self.computed and minutes >= 1 else ""
-
-    def advance_to(self, done: int) -> None:
-        """Set the number of local steps that are done, cache hits included."""
-        self._advance(done - self.done)
 
     def from_cache(self, run: Callable[[], T]) -> T | None:
         """Return what a run gives of which all steps are cached; otherwise None, and nothing is shown."""
@@ -190,7 +194,8 @@ class Session:
             self.progress.console.print(printable(line), markup=False)
         self.log.info(line.strip())
 
-    def _advance(self, count: int) -> None:
+    def advance(self, count: int) -> None:
+        """Count so many more local steps as done."""
         self.done += count
         self.progress.update(self.bar, completed=self.done)
 
@@ -201,7 +206,7 @@ class Session:
             "blobs": step.blobs, **({"calls": step.calls} if step.calls > 1 else {}),
         })  # fmt: skip
         if step.kind in self.local_steps:
-            self._advance(step.calls)
+            self.advance(step.calls)
             self.computed += step.calls * (not step.cached)
         if not step.cached:
             self.on_compute()

@@ -44,24 +44,16 @@ class Outcome(NamedTuple):
     cached: bool
 
 
-class Call:
-    """A call as the function of a task: without arguments, which Prefect would copy and search for tasks' results."""
-
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self.run = run
-
-    def __call__(self) -> Any:
-        return self.run()
-
-
 def task_of(run: Callable[[], T], task: str, name: str, **options: Any) -> Task[[], T]:
-    """Return a Prefect task that makes a call. task: its name on the page; name: of its run, whatever is in it."""
+    """Return a Prefect task that makes a call, without arguments, which Prefect would copy and search for results.
+
+    task: its name on the page. name: of its run, whatever is in it.
+    """
     from prefect import Task
     from prefect.cache_policies import NO_CACHE
 
-    return Task(
-        Call(run), name=task, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False, **options
-    )
+    call = partial(run)  # a function's source would be part of the task's key, which takes time
+    return Task(call, name=task, task_run_name=lambda: name, cache_policy=NO_CACHE, persist_result=False, **options)
 
 
 def task(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -159,7 +151,8 @@ class Nodes:
                 count = sum(len(due[unit]) for unit in units) if sharded else len(units)
                 title = f"{kind}: {count} {'pairs' if pairs else 'devices'}"
             run = partial(_run, units, ends, compute, name, self.ends)
-            node = self.submit(run, kind, title, [due[unit] for unit in units], **RETRIED)
+            reads, again = [due[unit] for unit in units], {"retries": RETRIES, "retry_condition_fn": _should_retry}
+            node = self.submit(run, kind, title, reads, **again)
             node.add_done_callback(partial(_end, [ends[unit] for unit in units]))
             nodes |= dict.fromkeys(units, node)
         for unit in in_order_of_completion(ends):
@@ -239,6 +232,3 @@ def _should_retry(task: Any, run: Any, state: State[Any]) -> bool:
     """
     error = state.result(raise_on_failure=False)
     return isinstance(error, WorkerDied) and error.times == 1
-
-
-RETRIED: dict[str, Any] = {"retries": RETRIES, "retry_condition_fn": _should_retry}

@@ -67,14 +67,13 @@ def release(method: Method, fed: Federation, seed: int, steps: Graph, starts: Se
     A step that needs them computes them again, from `starts`.
     """
     server, _, memories, replays = stored_parts(end)
-    recompute = partial(recompute_end, method, fed, seed, [checkpoint_of(start) for start in (*starts, end)])
+    checkpoints = [checkpoint_of(start) for start in (*starts, end)]
+
+    def recompute(execute: Any) -> Any:
+        return stored_parts(restore(execute, method, fed, seed, checkpoints))
+
     cheap = steps.done[-1].wall <= CHUNK
     steps.release((server, memories, replays), [stored_parts(start) for start in starts], recompute, cheap)
-
-
-def recompute_end(method: Method, fed: Federation, seed: int, checkpoints: Sequence[Checkpoint], execute: Any) -> Any:
-    """Compute the state at the last checkpoint again."""
-    return stored_parts(restore(execute, method, fed, seed, checkpoints))
 
 
 def count_local_steps(method: Method, devices: int) -> int:

@@ -14,25 +14,10 @@ import pandas as pd
 from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
-from fedcore.core.metrics import METRICS as DECIDERS
+from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
+from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.files import (
-    BRIEF,
-    CLAIMS,
-    CURVES,
-    GROUPS,
-    INDEX,
-    METRICS,
-    OUTCOMES,
-    PAGE,
-    PICTURES,
-    PLOTS,
-    RUNS,
-    SECONDS,
-    SUMMARY,
-    TABLE,
-)
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
@@ -91,15 +76,15 @@ def compare(
         setting_key = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
         pictures.setdefault(setting_key, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
-        if (folder / PICTURES / INDEX).is_file():
-            index = spreadsheet.read(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
+        if (folder / files.PICTURES / files.INDEX).is_file():
+            index = spreadsheet.read(folder / files.PICTURES / files.INDEX, dtype=str, keep_default_na=False)
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 setting_key = (folder.name.rpartition("-")[0], setting)
-                pictures.setdefault(setting_key, {})[caption] = (folder / PICTURES / file).read_bytes()
+                pictures.setdefault(setting_key, {})[caption] = (folder / files.PICTURES / file).read_bytes()
     for setting_key, drawn in (trends or {}).items():
         pictures.setdefault(setting_key, {})[TREND] = drawn
     runs = read_runs(results)
-    points = grid(runs)
+    points = {study: {run["setting"]: run["point"] for run in runs if run["study"] == study} for study in studies}
     verdicts = [
         (study, verdict)
         for study in studies
@@ -134,7 +119,7 @@ def compare(
 def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Outcomes]]:
     """Return the outcomes of each study, setting and method, summed over the seeds that are in some folders."""
     outcomes: dict[tuple[str, str], dict[str, Outcomes]] = {}
-    for path in (folder / OUTCOMES for folder in results if (folder / OUTCOMES).is_file()):
+    for path in (folder / files.OUTCOMES for folder in results if (folder / files.OUTCOMES).is_file()):
         for stored in json.loads(path.read_text()):
             by_method = outcomes.setdefault((path.parent.name.rpartition("-")[0], stored["setting"]), {})
             of_seed = from_json(stored)
@@ -145,12 +130,13 @@ def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Ou
 
 def read_input(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> ComparisonInput:
     """Return what results that are in some folders say."""
-    for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
+    for missing in (path for folder in results if not (path := folder / files.TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
-    spent = [spreadsheet.read(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
+    spent = [spreadsheet.read(folder / files.SECONDS) for folder in seconds if (folder / files.SECONDS).is_file()]
     runs = read_runs(results)
+    controls = frozenset(run["method"] for run in runs if run["control"])
     tasks = {task for run in runs for task in run.get("tasks", ())}
-    return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(runs), tasks)
+    return answer(params, [pd.read_parquet(folder / files.TABLE) for folder in results], spent, controls, tasks)
 
 
 def answer_results(
@@ -210,51 +196,39 @@ def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.Da
 
 def read_runs(results: Iterable[Path]) -> list[dict[str, Any]]:
     """Return what some folders say of their runs, see :func:`fedcore.pipeline.run.run_method.save`."""
-    return [run for folder in results for run in json.loads((folder / RUNS).read_text())]
-
-
-def grid(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return study -> setting -> its point in the study's grid."""
-    points: dict[str, dict[str, dict[str, Any]]] = {}
-    for run in runs:
-        points.setdefault(run["study"], {})[run["setting"]] = run["point"]
-    return points
-
-
-def controls(runs: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return the labels of controls."""
-    return frozenset(run["method"] for run in runs if run["control"])
+    return [run for folder in results for run in json.loads((folder / files.RUNS).read_text())]
 
 
 def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     """Write a comparison: tables and pictures to `versioned`, those with seconds and the page to `unversioned`."""
     versioned.mkdir(parents=True, exist_ok=True)
     unversioned.mkdir(parents=True, exist_ok=True)
-    compared.table.to_parquet(versioned / TABLE, index=False)
-    (versioned / PLOTS).mkdir(exist_ok=True)
+    compared.table.to_parquet(versioned / files.TABLE, index=False)
+    (versioned / files.PLOTS).mkdir(exist_ok=True)
     for (study, setting), picture in compared.plots.comparisons.items():
-        (versioned / PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
-    (versioned / CURVES).mkdir(exist_ok=True)
+        (versioned / files.PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
+    (versioned / files.CURVES).mkdir(exist_ok=True)
     for study, course in curves_of(compared.plots.curves, compared.summary).items():
-        (versioned / CURVES / f"{slug(study)}.csv").write_text(csv(course))
+        (versioned / files.CURVES / f"{slug(study)}.csv").write_text(csv(course))
     for study, picture in compared.along.items():
-        (versioned / PLOTS / f"{study}.png").write_bytes(picture)
-    (versioned / BRIEF).write_text(brief(compared.answers))
-    (versioned / METRICS).write_text(json.dumps(answer_numbers(compared.summary, compared.answers), indent=1) + "\n")
-    (versioned / CLAIMS).write_text(csv(compared.claims))
-    (unversioned / SUMMARY).write_text(csv(compared.summary))
+        (versioned / files.PLOTS / f"{study}.png").write_bytes(picture)
+    (versioned / files.BRIEF).write_text(brief(compared.answers))
+    numbers = answer_numbers(compared.summary, compared.answers)
+    (versioned / files.METRICS).write_text(json.dumps(numbers, indent=1) + "\n")
+    (versioned / files.CLAIMS).write_text(csv(compared.claims))
+    (unversioned / files.SUMMARY).write_text(csv(compared.summary))
     if len(compared.groups):
-        (unversioned / GROUPS).write_text(csv(compared.groups))
+        (unversioned / files.GROUPS).write_text(csv(compared.groups))
     else:
-        (unversioned / GROUPS).unlink(missing_ok=True)
-    (unversioned / PAGE).write_text(html(compared))
+        (unversioned / files.GROUPS).unlink(missing_ok=True)
+    (unversioned / files.PAGE).write_text(html(compared))
 
 
 def curves_of(curves: pd.DataFrame, summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return each study's mean of the metric that decides after each round, as `dvc plots` draws it."""
     means = {}
     for study, rows in summary.groupby("study", sort=False):
-        keys = rows.assign(split=rows["primary"], metric=rows["metric"].map(lambda name: DECIDERS[name].column))
+        keys = rows.assign(split=rows["primary"], metric=rows["metric"].map(lambda name: METRICS[name].column))
         course = curves.merge(keys[["study", "setting", "method", "split", "metric"]])
         means[str(study)] = course[[*COLUMNS]].rename(columns=COLUMNS)
     return means
@@ -304,8 +278,8 @@ def describe(
         )
         request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)).encode())
         asked = ComparedRequest(
-            request, compared.questions[of.study], text, numbers_of_answers(answered), methods,
-            pair_of(rows, answered), drawn | {PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
+            request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(rows, answered),
+            drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
         )  # fmt: skip
         writer.describe(of, asked)
 
@@ -384,15 +358,10 @@ def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> 
     advised = {(study, setting): answer.advised for (study, _, setting), answer in answers.items()}
     chosen = {}
     for setting_key, rows in by_setting.items():
-        scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
-        scored = [name for name, score in scores.items() if score is not None]
-        name = advised.get(setting_key) or max(scored, key=lambda name: scores[name] or 0.0, default=None)
+        values = {name: [run["validation"] for run in runs] for name, runs in rows.items()}
+        scores = {name: sum(of) / len(of) for name, of in values.items() if None not in of}
+        name = advised.get(setting_key) or max(scores, key=scores.__getitem__, default=None)
         if name in rows:
             config = min(rows[name], key=lambda run: run["seed"])["config"]
             chosen[config] = Evidence(len(rows[name]), advised.get(setting_key) is not None)
     return chosen
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

@@ -4,8 +4,8 @@ It repeats the configuration of a study's run with the same seed, and refuses if
 no longer those of that run. Killed and repeated it finds its steps in the cache and its run in the record.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from fedcore.config.studies import run_section
 from fedcore.errors import InputError
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
-from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.result import FinalFit, PreparedData, PromotionCandidate, Result
@@ -26,32 +25,35 @@ from fedcore.pipeline.run.step_functions import divide_finally
 from fedcore.pipeline.work import build
 from fedcore.results import tidy
 from fedcore.types.federation import Federation
-from fedcore.types.method import Method
-
-ADVICE = "promote it as it is with: fedcore promote {name} --version {version} --no-final-fit"
 
 
-@contextmanager
-def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> Iterator[Session]:
+def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> AbstractContextManager[Session]:
     """Open the session of a final fit: its store, and the engine that computes its steps."""
     setting = replace(origin.setting, methods=(origin.row,))
-    with open_run_session("final fit", run_section(params), [setting], writer.warm_up) as session:
-        yield session
+    return open_run_session("final fit", run_section(params), [setting], writer.warm_up)
 
 
 def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: PromotionCandidate) -> Result:
     """Fit the method of a version's run on all rows. Raises InputError if it is no longer that run's."""
     setting, row, seed = origin.setting, origin.row, origin.seed
     dataset = partitions.read_dataset(session.store, setting.data)
-    advice = ADVICE.format(name=setting.model_name, version=source.version)
+    advice = f"promote it as it is with: fedcore promote {setting.model_name} --version {source.version} --no-final-fit"
     if dataset.digest != origin.data:
         raise InputError(
             f"version {source.version}: the data, or how they are read, have changed since its run; run its study "
             f"again, or {advice}"
         )
     study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
-    method = require_same(session, origin, study, f"version {source.version}", advice)
-    final = PreparedData(dataset, divide(session.steps, study, method))
+    fed = partitions.build_federation(session.steps, setting, study)
+    method = build(row, fed.public.nets, count_examples(session.store, study))
+    hardware = session.steps.hardware
+    if origin.config != config_digest(setting, study, fed, row, method, seed, origin.size, setting.every, hardware):
+        raise InputError(
+            f"version {source.version}: code, packages or hardware have changed since its run; run its study again, "
+            f"or {advice}"
+        )
+    divided = partial(divide_finally, held_out=method.held_out)  # what tested the method trains it, too
+    final = PreparedData(dataset, session.steps.run_inline(divided, dataset, study.partition))
     fed = partitions.build_federation(session.steps, setting, final, final_fit=method.held_out)
     before, rows = (count_examples(session.store, job) for job in (study, final))
     session.print_line(announce(session, params, origin, source, fed, before, rows))
@@ -65,27 +67,6 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
         result, config=Digest().of(("final fit", result.config)), table=tidy.without_scores(result.table), final=about,
         threshold=origin.threshold,
     )  # fmt: skip
-
-
-def require_same(session: Session, origin: Origin, study: PreparedData, name: str, advice: str) -> Method:
-    """Return the method of a run; raises InputError if its configuration has another digest by now."""
-    setting, row = origin.setting, origin.row
-    fed = partitions.build_federation(session.steps, setting, study)
-    method = build(row, fed.public.nets, count_examples(session.store, study))
-    digest_now = config_digest(
-        setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.hardware
-    )
-    if digest_now != origin.config:
-        raise InputError(
-            f"{name}: code, packages or hardware have changed since its run; run its study again, or {advice}"
-        )
-    return method
-
-
-def divide(steps: Any, study: PreparedData, method: Method) -> Ref:
-    """Divide the examples anew, as a cached step: what tested the method trains it, too."""
-    partition: Ref = steps.run_inline(partial(divide_finally, held_out=method.held_out), study.dataset, study.partition)
-    return partition
 
 
 def announce(

@@ -5,8 +5,6 @@ models or, in the first stage in which devices send, of what one sends after a s
 Their keys are in no cache, so that what depends on them counts as not cached either.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -74,6 +72,22 @@ class StageBytes(NamedTuple):
     up: int
     down: int
     growth: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a method needs: its steps by key, and the bytes that all devices send and receive.
+
+    bound: whether some rounds stand for all.
+    """
+
+    steps: Mapping[str, Step]
+    traffic: float
+    bound: bool = False
+
+    def is_cached(self, before: Mapping[str, Step]) -> bool:
+        """Tell whether no step is to be computed but those that were needed before."""
+        return all(step.cached or key in before for key, step in self.steps.items())
 
 
 class DryRun(Graph):
@@ -226,22 +240,6 @@ class DryRun(Graph):
         does = [self._digest.of((stage.local, getattr(stage, "attach", None))) for stage in stages]
         alike = (self._sent[k] for k in (number, *self._sent) if k in self._sent and does[k] == does[number])
         return next(alike, StageBytes(self._model, self._model))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a method needs: its steps by key, and the bytes that all devices send and receive.
-
-    bound: whether some rounds stand for all.
-    """
-
-    steps: Mapping[str, Step]
-    traffic: float
-    bound: bool = False
-
-    def is_cached(self, before: Mapping[str, Step]) -> bool:
-        """Tell whether no step is to be computed but those that were needed before."""
-        return all(step.cached or key in before for key, step in self.steps.items())
 
 
 def forecast(

@@ -24,7 +24,7 @@ from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import distribute_without, prepare_sites
-from fedcore.pipeline.work import build, word_of
+from fedcore.pipeline.work import build
 from fedcore.results import left_out
 from fedcore.results.answer import rows_to_leave_out
 from fedcore.results.criterion import Criterion
@@ -88,13 +88,9 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
         return federation_without(session.steps, result.fed, result.prepared, scale, device)
 
     def train(result: Result, device: str, method: Method, fed: Federation) -> State:
-        local_before = session.done
-        session.start_method(
-            f"{result.setting.study} {result.setting.name} seed {result.seed}: {result.row.label} without {device}",
-            frozenset(word_of(stage.local) for stage in method.stages),
-        )
-        *_, last = rounds(method, fed, result.seed, session.steps, NEVER)
-        session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
+        run = f"{result.setting.study} {result.setting.name} seed {result.seed}: {result.row.label} without {device}"
+        with session.counting(run, method, count_local_steps(method, len(fed.devices))):
+            *_, last = rounds(method, fed, result.seed, session.steps, NEVER)
         return last.state
 
     def refused(label: str, error: InputError) -> None:

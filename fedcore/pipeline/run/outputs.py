@@ -105,11 +105,9 @@ def write_run(
     with repeat.printed():
         print_summary(inputs.summary)  # before pictures and pages, which take longer
     folder = RUNS / digest(everything)
-    folders = []
+    folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
-        job_folder = folder / job.name
-        folders.append(job_folder)
-        run_method.save(store, results[job.name], job_folder, job_folder)
+        run_method.save(store, results[job.name], folder / job.name, folder / job.name)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
@@ -200,14 +198,9 @@ def publish_result(result: Result) -> None:
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
     """Return the folders of results and of seconds, and the pictures of partitions, for the studies of the run."""
-    params = read()
-    run = run_section(params)
+    run, points = plan_settings()
     names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
-    pictures = [
-        partition_folder(point, run.seeds[0]) / "who.png"
-        for study in run.studies
-        for point in grid_points(params, study, run.size, {})
-    ]
+    pictures = [partition_folder(point, run.seeds[0]) / "who.png" for point in points]
     return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], pictures
 
 

@@ -1,14 +1,12 @@
 """From a dataset to a federation: read, store, divide among devices."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -25,6 +23,7 @@ from fedcore.partition import Partition
 from fedcore.partition.examples import label_scale
 from fedcore.partition.tables import counts, dropped_devices, dropped_note, from_frame, to_frame
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
+from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.pipeline.work import around
@@ -32,9 +31,6 @@ from fedcore.report import figures, spreadsheet
 from fedcore.results.criterion import scoring
 from fedcore.types.federation import Device, Federation, Scoring
 from fedcore.types.method import HeldOut
-
-if TYPE_CHECKING:
-    from fedcore.pipeline.orchestration.graph import Graph  # which imports Prefect
 
 DATASET, CARD = "dataset.safetensors", "card.json"
 PARTITION = "index.parquet"

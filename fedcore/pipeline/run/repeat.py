@@ -12,7 +12,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import date, datetime
 from glob import glob
 from hashlib import blake2b
@@ -156,15 +156,10 @@ def watch(key: str) -> Iterator[Watch]:
         watch.keep()
 
 
-@contextmanager
-def printed(stream: str = "stdout") -> Iterator[None]:
+def printed(stream: str = "stdout") -> AbstractContextManager[Any]:
     """Keep what the body prints, for a command that repeats this one."""
-    before = getattr(sys, stream)
-    setattr(sys, stream, _Tee(stream, before))
-    try:
-        yield
-    finally:
-        setattr(sys, stream, before)
+    tee: Any = _Tee(stream, getattr(sys, stream))
+    return redirect_stdout(tee) if stream == "stdout" else redirect_stderr(tee)
 
 
 def note(line: str, folder: Path | None = None) -> None:

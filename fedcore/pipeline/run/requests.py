@@ -1,5 +1,6 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,13 +54,9 @@ class ReadySetting:
     federation: Federation
     leave_out: bool = False
 
-
-@dataclass(frozen=True)
-class TunedResult:
-    """The result of a method with the best of its learning rates, with the first seed of a run."""
-
-    seed: int
-    result: Result
+    def local_steps(self, row: MethodConfig) -> int:
+        """Return the number of local steps of a method."""
+        return count_local_steps(build(row, self.federation.public.nets), len(self.federation.devices))
 
 
 class Run:
@@ -82,9 +79,9 @@ class Run:
         self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
         self.refusals: dict[tuple[str, str], str] = {}
-        self._tuned: dict[tuple[str, str, str], TunedResult] = {}
+        self._tuned: dict[tuple[str, str, str], Result] = {}  # with the best learning rate, of the first seed
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
-        self._so_far: dict[tuple[str, str], SoFar] = {}
+        self._so_far: defaultdict[tuple[str, str], SoFar] = defaultdict(SoFar)
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
         self._flow_run: str | None = runtime.flow_run.id
         self._cached: dict[str, bool] = {}  # for each method that was run, whether all of its steps were cached
@@ -93,12 +90,12 @@ class Run:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
         self._ready = ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
         first = {job.study: job.seed for job in reversed(self.jobs)}
-        self.session.expect_steps(
-            sum(
-                run_method.count_all_steps(ready.setting, ready.federation, ready.job.seed == first[ready.job.study])
-                for ready in ready
-            )
-        )
+        count = 0
+        for of in ready:
+            for row in of.setting.methods:
+                tries = len(run_method.rates_of(of.setting, row)) if of.job.seed == first[of.job.study] else 1
+                count += tries * of.local_steps(row)
+        self.session.expect_steps(count)
         return ready
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
@@ -138,8 +135,7 @@ class Run:
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
         if method.label in self._stop_rows(ready):
-            local = count_local_steps(build(method, ready.federation.public.nets), len(ready.federation.devices))
-            self.session.advance_to(self.session.done + local)
+            self.session.advance(ready.local_steps(method))
             return None
         row_key = ready.job.study, ready.setting.name, method.label
         self._begin(ready)
@@ -147,7 +143,7 @@ class Run:
             if row_key not in self._tuned:
                 self._tuned[row_key] = self._tune(ready, method)
             tuned = self._tuned[row_key]
-            return tuned.result if tuned.seed == ready.job.seed else self._run(ready, tuned.result.row)
+            return tuned if tuned.seed == ready.job.seed else self._run(ready, tuned.row)
         except InputError as refused:
             self.leave_out(ready.job, method, refused)
             return None
@@ -166,10 +162,7 @@ class Run:
                 self._first[setting_key][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
-            leader = run_method.leader_of(result, ready.job.criterion)
-            if leader and (line := provisional.add(leader, run_method.combines(result))):
-                line = f"{line}, and learning rates are still to be tried"
-                self.session.print_line(line, terminal=not self.request.prepared)
+            self._say_leader(ready, result, provisional, ", and learning rates are still to be tried")
 
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with one learning rate: in a flow run of its own, unless all is cached or it is a control."""
@@ -195,7 +188,7 @@ class Run:
             label, setting.name, job.seed, method.flat(), data, ready.federation, run_and_publish
         )
 
-    def _tune(self, ready: ReadySetting, method: MethodConfig) -> TunedResult:
+    def _tune(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""
         rates = run_method.rates_of(ready.setting, method)
         results, diverged = {}, None
@@ -211,11 +204,11 @@ class Run:
             raise diverged
         rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
         if len(rates) == 1:
-            return TunedResult(ready.job.seed, results[rate])
+            return results[rate]
         listing = ", ".join(f"{rate:g}" for rate in rates)
         self.session.print_line(f"  {method.label}: learning rate {rate:g}, best of {listing} on validation rows")
         tried = {rate: results[rate].table if rate in results else None for rate in rates}
-        return TunedResult(ready.job.seed, replace(results[rate], tried=tried))
+        return replace(results[rate], tried=tried)
 
     def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:
         """Return the labels of rows that cannot win, once the first seeds have run, and print them once."""
@@ -288,16 +281,14 @@ class Run:
         # `dvc repro` ends each study with its answer; the page has every row.
         line = run_method.summary_line(result, ready.job.criterion, seeds, self.session.left)
         self.session.print_line(line, terminal=not self.request.prepared)
-        if leading := self._say_so_far(ready, result):
-            self.session.print_line(leading, terminal=not self.request.prepared)
+        if not result.control and self._says_so_far(ready):
+            self._say_leader(ready, result, self._so_far[ready.job.study, ready.setting.name])
 
-    def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
-        """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
-        leader = None if result.control else run_method.leader_of(result, ready.job.criterion)
-        if leader is None or not self._says_so_far(ready):
-            return None
-        setting_key = ready.job.study, ready.setting.name
-        return self._so_far.setdefault(setting_key, SoFar()).add(leader, run_method.combines(result))
+    def _say_leader(self, ready: ReadySetting, result: Result, so_far: SoFar, more: str = "") -> None:
+        """Print which rows lead with the first of several seeds, if this row has come to lead."""
+        leader = run_method.leader_of(result, ready.job.criterion)
+        if leader and (line := so_far.add(leader, run_method.combines(result))):
+            self.session.print_line(f"{line}{more}", terminal=not self.request.prepared)
 
     def _says_so_far(self, ready: ReadySetting) -> bool:
         """Tell whether this is the first of several seeds."""
@@ -379,15 +370,9 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
         session.print_line(run_method.tally(session.steps.done))
         repeat.note(run_method.tally(replace(step, cached=True) for step in session.steps.done) + "\n\n")
-        names = [name for name, cached in run._cached.items() if cached]
-        known = "\n".join(
-            [
-                f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods",
-                "",
-                *(f"* {n}" for n in names),
-            ]
-        )
-        outputs.publish("from the cache", known, "which methods computed nothing")
+        names = [f"* {name}" for name, cached in run._cached.items() if cached]
+        title = f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods"
+        outputs.publish("from the cache", "\n".join([title, "", *names]), "which methods computed nothing")
 
 
 def name_run() -> str:

@@ -34,7 +34,7 @@ from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
-from fedcore.pipeline.work import build, edited, word_of
+from fedcore.pipeline.work import build, edited
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.criterion import Criterion, measured
@@ -44,7 +44,7 @@ from fedcore.results.stopping import Leader
 from fedcore.results.summary import mean_over_devices
 from fedcore.results.threshold import best_threshold
 from fedcore.types.federation import Federation, Params
-from fedcore.types.method import Method, Report, Threshold
+from fedcore.types.method import Method, Threshold
 
 if TYPE_CHECKING:
     from fedcore.pipeline.orchestration.session import Session  # which imports Prefect
@@ -55,21 +55,17 @@ def run_method(
     size: str, every: int, extra_figures: Collection[str] = (),
 ) -> Result:  # fmt: skip
     """Run a method to its end; every step is cached."""
-    steps_before, local_before = len(session.steps.done), session.done
+    steps_before = len(session.steps.done)
     method = build(row, fed.public.nets)
     labels = [one.label for one in setting.methods]  # a final fit's row is not among them
     number = f", method {labels.index(row.label) + 1} of {len(labels)}" if row.label in labels else ""
-    session.start_method(
-        f"{setting.study} {setting.name} seed {seed}{number}: {row.label}",
-        frozenset(word_of(s.local) for s in method.stages),
-    )
-    with naming(f"in method {row.label}, seed {seed}"):
+    description = f"{setting.study} {setting.name} seed {seed}{number}: {row.label}"
+    counting = session.counting(description, method, count_local_steps(method, len(fed.devices)))
+    with naming(f"in method {row.label}, seed {seed}"), counting:
         played = list(rounds(method, fed, seed, session.steps, every))
-    session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
-    loaded_reports: list[Report] = session.store.get([result.report for result in played])
-    turn_reports = name_classes(session.store, prepared, loaded_reports)
+    classes = read_prepared(session.store, prepared)[0].classes
+    turn_reports = reports.name_classes(session.store.get([result.report for result in played]), classes)
     models, counted = deploy_models(session.steps, method, fed, played[-1].state)
-    classes = session.store.get(prepared.dataset).classes
     validated = None
     if setting.threshold is not None:
         positive = classes.index(setting.threshold)
@@ -141,13 +137,6 @@ def embed_features(
     return embedded
 
 
-def name_classes(store: Store, prepared: PreparedData, loaded: list[Report]) -> list[Report]:
-    """Return reports whose warnings name the data's classes; reads the data only if there are warnings."""
-    if not reports.words(loaded, reports.WARNING):
-        return loaded
-    return reports.name_classes(loaded, store.get(prepared.dataset).classes)
-
-
 def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str, float]:
     """Return the bytes of each device before a method's first round, see `preparation_bytes`."""
     return preparation_bytes(schema_of(read_prepared(store, prepared)[0]), scale)
@@ -157,17 +146,6 @@ def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
     """Return device -> its labelled training examples."""
     parts = read_prepared(store, prepared)[1]
     return dict(zip(parts.names, parts.sizes[:, 0].tolist(), strict=True))
-
-
-def count_all_steps(setting: Setting, fed: Federation, tuned: bool) -> int:
-    """Return the number of local steps of a setting's methods on a federation.
-
-    tuned: whether the methods are run with each of their learning rates.
-    """
-    return sum(
-        count_local_steps(build(row, fed.public.nets), len(fed.devices)) * (len(rates_of(setting, row)) if tuned else 1)
-        for row in setting.methods
-    )
 
 
 def rates_of(setting: Setting, row: MethodConfig) -> list[float]:
@@ -312,13 +290,6 @@ def tally(steps: Iterable[Step]) -> str:
 
 def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
     """Return the seconds of a method's steps by kind, as measured when they were computed."""
-    spent: dict[str, list[float]] = {}
-    for step in steps:
-        total = spent.setdefault(step.kind, [0.0, 0.0])
-        total[0] += step.wall
-        total[1] += step.cpu
-    row = (setting.study, setting.name, label, seed)
-    return pd.DataFrame(
-        [(*row, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
-        columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
-    )
+    of_steps = [(setting.study, setting.name, label, seed, step.kind, step.wall, step.cpu) for step in steps]
+    keys = ["study", "setting", "method", "seed", "kind"]
+    return pd.DataFrame(of_steps, columns=[*keys, "wall", "cpu"]).groupby(keys, sort=False, as_index=False).sum()

@@ -148,7 +148,7 @@ def test_the_command_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(environment, "STEPS", cache / "steps")
     monkeypatch.setattr(environment, "BLOBS", cache / "blobs")
     monkeypatch.setattr(environment, "PREFECT", cache / "prefect")
-    monkeypatch.setattr(server, "alive", lambda: False)
+    monkeypatch.setattr(server, "process", lambda: None)
     blob(cache, 1, 50)
     monkeypatch.chdir(ROOT)
     main(["prune", "--dry-run", "--days", "30"])

@@ -16,7 +16,7 @@ from fedcore import Data, Dataset, InputError
 from fedcore.core.evaluation import outputs
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.types.method import Model, Report, Threshold
+from fedcore.types.method import Model, Threshold
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
@@ -38,21 +38,12 @@ from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_
 from fedcore.pipeline.run.run_method import (
     choose_threshold,
     leader_of,
-    name_classes,
     prepared_bytes,
     summary_line,
 )
 from fedcore.pipeline.run.step_functions import distribute, score_validation
 from fedcore.results.answer import answers
 from fedcore.results.criterion import Criterion
-
-
-def test_a_warning_names_the_classes_of_the_data(tmp_path: Path):
-    store = Store(tmp_path)
-    data: Any = store.put(Dataset(Data(torch.zeros(2, 1), torch.tensor([0, 1])), None, ("leak", "worn")))
-    told = [Report(words={"warning": "nobody has {1}"})]
-    assert name_classes(store, PreparedData(data, data), told) == [Report(words={"warning": "nobody has 'worn'"})]
-    assert name_classes(store, PreparedData(None, None), [Report()]) == [Report()]  # type: ignore[arg-type]
 
 
 def test_progress_counts_the_devices_of_the_table():
