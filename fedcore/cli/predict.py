@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedcore.cli.project import PATH, enter_project
-from fedcore.errors import InputError, plural
+from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,14 +103,10 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
     if to.suffix not in (".onnx", ".ubj"):
         raise InputError(f"--to = {to}: must end in .onnx, or of boosted trees in .ubj")
     require_writable(to)
+    if to.suffix == ".onnx":
+        require_extra("export")
     enter_project()
     _, served, _ = load(model)
-    try:
-        if to.suffix == ".onnx":
-            import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
-    except ImportError:
-        raise InputError("fedcore export: needs onnx and onnxruntime, fedcore's extra `export`") from None
     from fedcore.api import export as onnx_files
 
     stems = {name: f"{to.stem}-{re.sub(NO_NAME, '-', name)}" for name in served.devices}
