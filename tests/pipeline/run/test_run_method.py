@@ -328,8 +328,7 @@ def test_time_left_is_that_of_whole_seeds_and_of_their_record(monkeypatch: pytes
     run = requests.Run(requests.Request(), {"studies": {}}, jobs, session := Mock(), writer := Mock())
     for job, now, writer.left in zip(jobs, (900.0, 7200.0, 7320.0, 7440.0), (0, 0, 0, 6), strict=True):
         monkeypatch.setattr(requests.time, "monotonic", lambda now=now: now)
-        for _ in range(12):
-            run._say_left(Mock(job=job, leave_out=now == 7440))
+        run._say_left(Mock(job=job, leave_out=now == 7440))
         run.results[job.name] = [Mock()] * 12
     last = "  3 of 4 seeds done, about 6 min left, before what a new device takes"
     assert [line.args[0] for line in session.print_line.mock_calls] == ["  2 of 4 seeds done, about 4 min left", last]
