@@ -183,7 +183,7 @@ def suggestion(word: str, choices: Iterable[object]) -> str:
         return f"; it is now called {RENAMED[word]}"
     if ELSEWHERE.get(word) in names:
         return f"; here it is {ELSEWHERE[word]}"
-    close = difflib.get_close_matches(word, names, 1)
+    close = difflib.get_close_matches(word, names, 1) or difflib.get_close_matches(word.lower(), names, 1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

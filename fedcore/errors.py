@@ -63,6 +63,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "pipeline": ("prefect", "mlflow", "dvc", "ruamel"),
     "cluster": ("distributed",),
     "field": ("nvflare",),
+    "export": ("onnx", "onnxruntime"),
+    "trees": ("xgboost",),
 }
 """Packages that are there where an extra is installed."""
 

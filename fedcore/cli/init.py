@@ -46,6 +46,8 @@ the time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2
 FEW_VALUES, BY_CHANCE = 20, 1e-9
 """The most values of a label with a rare class, and of a column that may tell it alone; and the chance, if it did not,
 that all rows of one of its values have that class, below which the column is left out."""
+MOST_SITES = 50
+"""The most values of a column that may name devices."""
 FEW_TEXTS = 0.1
 """A column with a smaller share of texts is one of numbers, which a run refuses for them."""
 LARGE = 100 * 2**20
@@ -80,7 +82,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     fedcore preview
     """
     require_extra("pipeline")
-    from fedcore.config.files import template
+    from fedcore.config.files import read_mapping, template
 
     source = template()
     frames, training = check(folder, data, labels, device)
@@ -110,6 +112,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     (folder / "README.md").write_text(readme.format(**words))
     kind = "a project and git repository" if start_git(folder, data_path) else "a project"
     print(f"{folder}: {kind}; next: cd {folder} && fedcore preview")
+    if device is None and labels and data is not None and data.is_file():
+        print(drawn(training[0], labels, read_mapping(source / "params.yaml", "sections")["federation"]["devices"]))
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
     print(*(f"{line}\n" for line in problems(frames, training, labels, device)), sep="", end="")
@@ -201,6 +205,14 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
             ("data.ignore", telling, "a value has rows of one rare class alone; keep what is known before it")
         )
     return changes
+
+
+def drawn(rows: pd.DataFrame, labels: Sequence[str], devices: int) -> str:
+    """Return a line about devices that no column names, with the first column of texts that may name them."""
+    texts = rows.drop(columns=[*labels]).select_dtypes(exclude=["number", "bool", "datetime"])
+    names = [name for name in texts if 2 <= texts[name].nunique() <= MOST_SITES]
+    more = f"; does {names[0]!r} say whose rows they are? Then --device '{names[0]}'" if names else ""
+    return f"no --device: {devices} devices are drawn at random{more}"
 
 
 def pictures_in(data: Path | None) -> list[Path]:

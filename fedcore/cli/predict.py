@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedcore.cli.project import PATH, enter_project
-from fedcore.errors import InputError, plural
+from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedcore.api.serving import ServedModels
     from fedcore.data.drift import Reference
     from fedcore.data.schema import Schema
+    from fedcore.pipeline.record.registry import Version
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
@@ -103,14 +104,10 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
     if to.suffix not in (".onnx", ".ubj"):
         raise InputError(f"--to = {to}: must end in .onnx, or of boosted trees in .ubj")
     require_writable(to)
+    if to.suffix == ".onnx":
+        require_extra("export")
     enter_project()
     _, served, _ = load(model)
-    try:
-        if to.suffix == ".onnx":
-            import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
-    except ImportError:
-        raise InputError("fedcore export: needs onnx and onnxruntime, fedcore's extra `export`") from None
     from fedcore.api import export as onnx_files
 
     stems = {name: f"{to.stem}-{re.sub(NO_NAME, '-', name)}" for name in served.devices}
@@ -139,12 +136,7 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
                 raise
             model_name, folder = kept
         else:
-            from fedcore.pipeline.record import models  # takes PyTorch
-
-            version = catalogue[model_name].find(word)
-            if version is not None and version.location is not None:
-                with suppress(InputError):  # of a project that has moved; otherwise MLflow says it again
-                    folder = models.folder_of(version.name, version.version, version.location)
+            folder = own_files(catalogue[model_name].find(word))
     if folder is None:
         from fedcore.pipeline.record import promotion
         from fedcore.pipeline.record.runs import Record
@@ -153,6 +145,16 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
     from fedcore.pipeline.record import models
 
     return model_name, models.load(folder), models.load_reference(folder)
+
+
+def own_files(version: Version | None) -> Path | None:
+    """Return the folder of a version's files; None if there is none that this project registered."""
+    from fedcore.pipeline.record import models
+
+    if version is not None and version.location is not None:
+        with suppress(InputError):  # of a project that has moved; otherwise MLflow says it again
+            return models.folder_of(version.name, version.version, version.location)
+    return None
 
 
 def label(

@@ -139,7 +139,7 @@ def show_history(study: str | None) -> None:
 def ui() -> None:
     """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
     enter_with_record()
-    print("starting the pages of Prefect and MLflow takes some seconds", flush=True)
+    print("starting the pages of Prefect and MLflow takes about 15 s", flush=True)
     from fedcore.pipeline import environment
     from fedcore.pipeline.orchestration import server
     from fedcore.pipeline.record import mlflow_links, mlflow_page, runs

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedcore.builders import RENAMED, suggestion
 from fedcore.config.files import parse_value, read_mapping
-from fedcore.config.sections import REQUIRED, SHARED, allowed_keys
+from fedcore.config.sections import REQUIRED, SHARED, allowed_keys, net_keys
 from fedcore.errors import InputError
 from fedcore.methods import METHODS
 
@@ -121,7 +121,8 @@ def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: 
             return near
         sections = (section for section in allowed_keys((), custom) if section != SHARED)
         below = [f"{section}.{name}" for section in sections if name in allowed_keys((section,), custom)]
-        allowed = f" (allowed: {', '.join(here)})"
+        own = net_keys(values.get("name")) if above == ("net",) else []
+        allowed = f" (allowed: {', '.join(own or here)})"
     below = [key for key in below if key.split(".")[0] in REQUIRED] or below
     listed = " or ".join(below) if len(below) <= MANY else f"{SHARED}.{name}"
     return f"{f'; did you mean {listed}?' if below else ''}{allowed}"

@@ -124,6 +124,8 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
     except InputError as refused:
         line = str(refused).removeprefix("run." if request.size and str(refused).startswith("run.size") else "")
         file = {k: v for k, v in _entries(params) if k not in request.changes}.items()
+        if len(request.methods) > 1 and line.startswith("method = "):
+            line = line.replace("method", "methods", 1)
         own = any(line.startswith((f"{key} = {value!r}: ", f"{key}: no such key")) for key, value in file)
         raise InputError(f"params.yaml: {line}" if own else line) from None
 

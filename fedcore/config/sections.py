@@ -127,6 +127,11 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, **complete, **start_settings(start), **({"variants": others} if others else {})}
 
 
+def net_keys(name: Any) -> list[str]:
+    """Return the keys that section net may have with one of fedcore's nets; none for another name."""
+    return ["name", *model(maker(name), NET_CONTEXT).model_fields, *START, "variants"] if name in NETS else []
+
+
 def start_settings(start: BaseModel) -> dict[str, Any]:
     """Return the settings of a net that starts from a file; none for one that does not."""
     settings = start.model_dump()

@@ -33,6 +33,9 @@ PLAIN = {
 LISTS = ("list_type", "tuple_type", "sequence_str")
 """The types of pydantic's errors about a value that should be a list."""
 
+FEW = 4
+"""So many choices need no guess which one is meant."""
+
 MEMBERS = ("str", "int", "float")
 """Members of a union, as pydantic names them in the place of an element of a list."""
 
@@ -94,7 +97,10 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
             known = [
                 name for error in errors for name in re.findall("'(.*?)'", error.get("ctx", {}).get("expected", ""))
             ]
-            message = ", or ".join(members) + suggestion(str(first["input"]), known)
+            known = list(dict.fromkeys(known))
+            literal = all(error["type"] == "literal_error" for error in errors if error["loc"][:1] == location[:1])
+            one = f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}" if literal else ""
+            message = (one or ", or ".join(members)) + suggestion(str(first["input"]), known)
         location = location[:1]
     within = [part for part in location if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
@@ -123,7 +129,9 @@ def _message(error: ErrorDetails) -> str:
     """Return pydantic's message; where a list was expected, show how to write it."""
     value, context = error["input"], error.get("ctx", {})
     if error["type"] == "literal_error":
-        return plain(error["msg"]) + suggestion(str(value), re.findall("'(.*?)'", context["expected"]))
+        choices = re.findall("'(.*?)'", context["expected"])
+        hint = suggestion(str(value), choices)
+        return plain(error["msg"]) + ("" if len(choices) <= FEW and "did you mean" in hint else hint)
     if error["type"] not in LISTS and context.get("class") != "Sequence":
         return plain(error["msg"])
     if not isinstance(value, str | int | float):

@@ -17,7 +17,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.config.params import change
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import Section, check
-from fedcore.core.metrics import MetricName
+from fedcore.core.metrics import METRICS, MetricName
 from fedcore.errors import InputError
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
@@ -45,7 +45,7 @@ def check_url(url: str) -> str:
 
 def _check_list(seeds: Any) -> Any:
     """Refuse a number: whether it would be one seed, or so many, is not clear."""
-    if isinstance(seeds, int):
+    if isinstance(seeds, int | str):
         raise ValueError("must be a list, for example [0,1,2]")
     if isinstance(seeds, list) and any(seeds.count(seed) > 1 for seed in seeds):
         raise ValueError("must name each seed once")
@@ -225,9 +225,10 @@ def threshold_label(run: Run) -> str | None:
     if run.positive is None:
         raise InputError("run.threshold = 'validation': needs run.positive, the label that is predicted from it on")
     if (name := metric_name(run)) not in (*DECIDED, "auto"):
-        raise InputError(
-            f"run.threshold = 'validation': is for a metric that depends on it, {', '.join(DECIDED)}; not {name}"
-        )
+        classes = "classification" in METRICS[name].labels
+        of = "" if classes else f"run.metric = {name!r}: is for labels that are no single class; "
+        why = f"is for a metric that depends on it, {', '.join(DECIDED)}; not {name}"
+        raise InputError(f"{of}run.threshold = 'validation': {why}")
     return run.positive
 
 

@@ -5,12 +5,13 @@ model runs on a net of its own.
 """
 
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedcore.errors import InputError
+from fedcore.errors import require_extra
 from fedcore.types.federation import Net
 
 TREES = "trees"
@@ -19,11 +20,8 @@ TREES = "trees"
 
 def xgboost() -> Any:
     """Return the library; raises InputError where it is not installed."""
-    try:
-        import xgboost as library
-    except ImportError:
-        raise InputError("trees: needs xgboost, fedcore's extra `trees`") from None
-    return library
+    require_extra("trees")
+    return import_module("xgboost")
 
 
 def load_trees(trees: Tensor) -> Any:

@@ -93,13 +93,15 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
-    """Print a table of texts; a cell that is too wide goes on in the next line."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for head in heads:
-        table.add_column(Text(head), overflow="fold")
-    for row in rows:
-        table.add_row(*map(one_line, row))
-    (console or standard()).print(table)
+    """Print a table of texts; a cell that is too wide goes on in the next line, but no word does."""
+    table, lines = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False), [*rows]
+    for number, head in enumerate(heads):
+        words = [printable(line[number]).split() for line in ([*heads], *lines)]
+        longest = max(len(word) for cell in words for word in cell)
+        table.add_column(Text(head), min_width=longest, no_wrap=max(map(len, words)) == 1)
+    for line in lines:
+        table.add_row(*map(one_line, line))
+    (console or standard()).print(table, crop=False)
 
 
 def standard(width: int = WIDE) -> Console:

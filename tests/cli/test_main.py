@@ -115,21 +115,25 @@ def test_outside_of_a_project_a_command_says_so_and_creates_nothing(outside: tup
 WITHOUT = """
 import importlib.util, sys
 find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name in ("prefect", "mlflow", "dvc") else find(name, *more)
+importlib.util.find_spec = lambda name, *more: None if name == sys.argv[1] else find(name, *more)
 from fedcore.cli.main import main
-main(sys.argv[1:])
+main(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("words", [["run"], ["init", "new"]])
-def test_without_the_extra_one_line_names_it(tmp_path: Path, words: list[str]):
+@pytest.mark.parametrize(
+    ("words", "lacks", "extra"),
+    [("run", "prefect", "pipeline"), ("init new", "prefect", "pipeline"),
+     ("export m --device a --to a.onnx", "onnxruntime", "export")],
+)  # fmt: skip
+def test_without_the_extra_one_line_names_it(tmp_path: Path, words: str, lacks: str, extra: str):
     (tmp_path / "params.yaml").write_text("run: {}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": ""}
-    call = [sys.executable, "-c", WITHOUT, *words]
+    call = [sys.executable, "-c", WITHOUT, lacks, *words.split()]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (done.stdout, done.returncode) == ("", 2)
-    install = "in a clone of fedcore: pip install '.[pipeline]' --constraint constraints.txt"
-    assert done.stderr == f"fedcore: prefect is not installed; {install}\n"
+    install = f"in a clone of fedcore: pip install '.[{extra}]' --constraint constraints.txt"
+    assert done.stderr == f"fedcore: {lacks} is not installed; {install}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
 
 

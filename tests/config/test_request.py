@@ -1,5 +1,6 @@
 """Requests: what a command asks for, and what it needs to know that."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,10 +91,8 @@ def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch:
         ("analytic.delta=1", "analytic.delta = 1: must be below 1"),
         ("ensemble.weights=foo", "ensemble.weights = 'foo': must be 'counts', 'size', 'even' or 'entropy'"),
         ("gaussian_distillation.hard=1.5", "gaussian_distillation.hard = 1.5: must be at most 1"),
-        ("gaussian_distillation.minimum=1", "gaussian_distillation.minimum = 1: must be at least"),
         ("personal_distillation.personal=false", "personal_distillation.personal: no such key"),
         ("regmean.align=ot", "regmean.align = 'ot': must be 'none' or 'exact'"),
-        ("stack.reg=0", "stack.reg = 0: must be above 0"),
     ],
 )
 def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
@@ -105,18 +104,15 @@ def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPa
     ("word", "line"),
     [
         ("seeds=3", "seeds = 3: must be a list, for example [0,1,2]"),
+        ("seeds=range(3)", "seeds = 'range(3)': must be a list, for example [0,1,2]"),
         ("seeds=[0,0,1]", "seeds = [0, 0, 1]: must name each seed once"),
         ("seed=[0,1]", "seed = [0, 1]: must be one; several are seeds=[...]"),
-        ("run.seeds=3", "run.seeds = 3: must be a list, for example [0,1,2]"),
         ("methods=a, b", "methods = 'a, b': must be a list, for example [a,b]"),
         ("studies=code", "studies = 'code': must be a list, for example [code]"),
         ("size=[1]", "size = [1]: must be a text"),
         ("data.ignore=s99", "data.ignore = 's99': must be a list, for example [s99]"),
-        ("data.categorical=s99", "data.categorical = 's99': must be a list, for example [s99]"),
-        ("data.exclude=s99", "data.exclude = 's99': must be a list, for example [s99]"),
         ("data.missing_values=-999", "data.missing_values = -999: must be a list, for example [-999]"),
         ("data.missing_values=[a,null]", "data.missing_values.1 = None: must be a text"),
-        ("data.features=a,b", "data.features = 'a,b': must be a list, for example [a,b]"),
         ("net.widths=32", "net.widths = 32: must be a list, for example [32]"),
         ("net.widths={}", "net.widths = {}: must be a list"),
     ],
@@ -134,10 +130,7 @@ def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.Mo
         ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (method analytic)"),
         ("analytic.reg=0", "analytic.reg = 0: 120 examples do not determine 201 weights of a class; set a larger reg"),
         ("analytic.epsilon=1", "analytic.epsilon = 1.0: needs analytic.clip, since noise hides"),
-        (
-            "gaussian_distillation.minimum=101",
-            "minimum = 101: no device has as many labelled examples; lower it (method",
-        ),
+        ("gaussian_distillation.minimum=101", "minimum = 101: no device has as many labelled examples; lower it (meth"),
     ],
 )
 def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
@@ -146,6 +139,21 @@ def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pyte
     (row,) = [row for row in rows if row.label == word.split(".")[0]]
     nets = dict.fromkeys("ab", net("mlp", shape=(4,), classes=3, widths=[5]))
     assert refusal(row.build, nets, {"a": 100, "b": 20}).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("run.metric=F1", "run.metric = 'F1': must be 'accuracy', .* 'cost' or 'auto'; did you mean f1.$"),
+        ("methods=[a_b,fedavgg]", "methods = 'a_b': "), ("data.missing=mean", "data.missing = 'mean': .*' or 'drop'$"),
+        ("net.units=8", r"net.units: no such key .allowed: name, widths, weights, frozen, rank, variants.$"),
+        ("run.metric=mae run.threshold=validation run.positive=a", "run.metric = 'mae': is for labels that are no "),
+    ],
+)  # fmt: skip
+def test_a_wrong_word_has_its_key_and_choices(monkeypatch: pytest.MonkeyPatch, word: str, said: str):
+    monkeypatch.chdir(ROOT)
+    words = ["data.name=table", "data.path=t.csv", "data.label=y", "net.name=mlp", *word.split()]
+    assert re.match(said, refusal(lambda: plan_jobs(ask(words))))
 
 
 def test_a_title_has_the_number_of_devices():

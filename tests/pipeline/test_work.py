@@ -101,15 +101,13 @@ def equal(one: Any, other: Any) -> bool:
 
 
 EDITED = {
-    "train": ("local", "train", halve_update, "fedavg"),
-    "rank": ("attach", "rank", count_no_classes, "half_best"),
+    "train": ("local", "train", halve_update, "fedavg"), "rank": ("attach", "rank", count_no_classes, "half_best"),
     "fuse": ("combine", "fuse", without_first, "code_ot"),
     "share_cells": ("combine", "mix", halve_messages, "fedasa"),
     "distil": ("combine", "distil", halve_messages, "fedgen"),
     "form_links": ("combine", "link", link_others, "single_match"),
-    "average": ("combine", "average", without_first, "fedavg"),
-    "deploy": ("deploy", "", halve_model, "code_ot"),
-}
+    "average": ("combine", "average", without_first, "fedavg"), "deploy": ("deploy", "", halve_model, "code_ot"),
+}  # fmt: skip
 
 
 @pytest.mark.slow

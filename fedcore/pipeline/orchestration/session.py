@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -117,8 +116,7 @@ class Session:
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
-        self.done = self.total = self.computed = 0
-        self.began = time.monotonic()
+        self.done = 0
         self.local_steps: frozenset[str] = frozenset()
 
     @contextmanager
@@ -135,14 +133,7 @@ class Session:
 
     def expect_steps(self, count: int) -> None:
         """Set the number of remaining local steps."""
-        self.total = self.done + count
-        self.progress.update(self.bar, total=self.total)
-
-    @property
-    def left(self) -> str:
-        """How long the remaining local steps take at the speed of those that were computed; "" below a minute."""
-        minutes = (time.monotonic() - self.began) * (self.total - self.done) / max(self.computed, 1) / 60
-        return f", about {minutes:.0f} min left" if self.computed and minutes >= 1 else ""
+        self.progress.update(self.bar, total=self.done + count)
 
     def from_cache(self, run: Callable[[], T]) -> T | None:
         """Return what a run gives of which all steps are cached; otherwise None, and nothing is shown."""
@@ -207,7 +198,6 @@ class Session:
         })  # fmt: skip
         if step.kind in self.local_steps:
             self.advance(step.calls)
-            self.computed += step.calls * (not step.cached)
         if not step.cached:
             self.on_compute()
             self.log.info(shorten([f"{step.kind} {step.unit}".strip()]) + f": {step.wall:.1f} s")

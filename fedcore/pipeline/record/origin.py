@@ -46,9 +46,7 @@ def to_json(origin: Origin, command: Sequence[str] = ()) -> bytes:
         "study": setting.study, "setting": setting.name, "point": setting.point, "size": origin.size, "seed":
         origin.seed, "every": setting.every, "data": setting.data, "federation": setting.federation, "net": setting.net,
         "scoring": setting.scoring, "metric": setting.metric, "config": origin.config, "dataset": origin.data, "method":
-        {
-            "label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)
-        },
+        {"label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)},
     }  # fmt: skip
     if command:
         card["command"] = list(command)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import Run, RunData
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
@@ -34,23 +34,14 @@ from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import (
     AGAINST,
-    BEFORE_DRIFT,
     BETTER,
     CANDIDATE,
     CHAMPION,
     FAMILY,
-    FINAL_FIT_OF,
-    PREVIOUS,
     PROPOSAL,
-    SEEDS,
-    SHOWN,
     STUDY_RUN,
     WHY,
     Proposal,
-    Version,
-    Versions,
-    registered,
-    standing_proposal,
     study_run,
 )
 from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
@@ -68,7 +59,7 @@ SAME = (DATA, PARTITION)
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "validation"}
 """The splits of a version's run that a list of versions shows -> their columns."""
-COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.values(), "is")
+COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "is")
 """The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
 
 
@@ -97,7 +88,7 @@ def alias(client: MlflowClient, name: str, word: str) -> ModelVersion | None:
 
 def study_version(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
     """Return the version of the study's run whose score stands for a version; None if it is gone."""
-    if FINAL_FIT_OF not in version.tags:
+    if registry.FINAL_FIT_OF not in version.tags:
         return version
     versions = client.search_model_versions(f"run_id = '{study_run(version)}'")
     return versions[0] if versions else None
@@ -112,15 +103,15 @@ def mark_candidate(
     no champion, a tag says that it is not recommended.
     """
     before = alias(client, version.name, CANDIDATE)
-    seeds = max(evidence.seeds, int(version.tags.get(SEEDS, 0)))
-    client.set_model_version_tag(version.name, version.version, SEEDS, str(seeds))
+    seeds = max(evidence.seeds, int(version.tags.get(registry.SEEDS, 0)))
+    client.set_model_version_tag(version.name, version.version, registry.SEEDS, str(seeds))
     version = client.get_model_version(version.name, version.version)
     same = before is not None and before.tags.get(DATA) == version.tags.get(DATA)
-    if before and same and not evidence.shown and int(before.tags.get(SEEDS, 0)) > seeds:
+    if before and same and not evidence.shown and int(before.tags.get(registry.SEEDS, 0)) > seeds:
         return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
     if proposal.champion is None and not evidence.shown:
-        client.set_model_version_tag(version.name, version.version, SHOWN, "no")
+        client.set_model_version_tag(version.name, version.version, registry.SHOWN, "no")
         proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     against = "none" if proposal.champion is None else str(proposal.champion.version)
@@ -131,7 +122,7 @@ def mark_candidate(
 
 def last_comparison(client: MlflowClient, version: ModelVersion) -> Proposal:
     """Return a candidate's comparison with the champion as its tags keep it; anew if the champion is another now."""
-    return standing_proposal(version, alias(client, version.name, CHAMPION)) or compare(client, version)
+    return registry.standing_proposal(version, alias(client, version.name, CHAMPION)) or compare(client, version)
 
 
 def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
@@ -150,7 +141,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
             return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")
         scoring = read_origin(client, candidate).setting.scoring
         criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
-        drifted = champion.tags.get(BEFORE_DRIFT)
+        drifted = champion.tags.get(registry.BEFORE_DRIFT)
         return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring, drifted))
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
@@ -180,10 +171,10 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
     if before is not None and before.version == version.version:
         return
     studied = study_version(client, version)
-    if before is None and studied is not None and SHOWN in studied.tags:
-        client.set_model_version_tag(version.name, version.version, SHOWN, studied.tags[SHOWN])
+    if before is None and studied is not None and registry.SHOWN in studied.tags:
+        client.set_model_version_tag(version.name, version.version, registry.SHOWN, studied.tags[registry.SHOWN])
     if before is not None:
-        client.set_registered_model_alias(version.name, PREVIOUS, before.version)
+        client.set_registered_model_alias(version.name, registry.PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)
     runs: list[tuple[Run, Path | None]] = []
     with suppress(InputError, MlflowException):  # of an earlier version, or deleted
@@ -201,12 +192,12 @@ def names(client: MlflowClient) -> list[str]:
     return sorted(model.name for model in registered_models)
 
 
-def all_versions(client: MlflowClient) -> dict[str, Versions]:
+def all_versions(client: MlflowClient) -> dict[str, registry.Versions]:
     """Return this record's versions by model, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
     return {
-        name.removeprefix(FAMILY): Versions(
+        name.removeprefix(FAMILY): registry.Versions(
             {
-                str(version.version): Version(name, str(version.version), version.run_id, tags=version.tags)
+                str(version.version): registry.Version(name, str(version.version), version.run_id, tags=version.tags)
                 for version in mlflow.search_model_versions(filter_string=f"name = '{name}'")
             },
             {word: str(number) for word, number in client.get_registered_model(name).aliases.items()},
@@ -218,39 +209,46 @@ def all_versions(client: MlflowClient) -> dict[str, Versions]:
 def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
     """Return a row of texts for each version of a model, with the columns of COLUMNS, the oldest first.
 
-    Then those of the last studies' runs whose models are no version.
+    Then those of the last studies' runs whose models are no version, and local training beside the candidate.
     """
     of_model = all_versions(client)[model_name]
     versions = sorted(of_model.numbers.values(), key=lambda version: int(version.version))
-    rows = []
+    rows, data = [], {}
     for version in versions:
         try:
-            recorded = client.get_run(version.run_id).data.metrics
+            data[version.run_id] = client.get_run(version.run_id).data
         except MlflowException:  # deleted for good
-            recorded = {}
+            data[version.run_id] = RunData()
         named = sorted(word for word, number in of_model.aliases.items() if number == version.version)
-        rows.append(_cells(version.version, version.tags, recorded, named))
-    experiment, known = client.get_experiment_by_name(EXPERIMENT), {version.run_id for version in versions}
-    query = f"tags.`{MODEL}` = '{registered(model_name)}' and tags.latest = 'true'"
-    runs = client.search_runs([experiment.experiment_id], query, max_results=1000) if experiment else []
-    others = sorted((run for run in runs if run.info.run_id not in known), key=lambda run: run.info.start_time)
-    return rows + [_cells("-", run.data.tags, run.data.metrics, [f"run {run.info.run_id[:8]}"]) for run in others]
+        rows.append(_cells(version.version, version.tags, data[version.run_id], named))
+    runs, of = {}, f"tags.`{MODEL}` = '{registry.registered(model_name)}' and tags."
+    queries, candidate = [f"{of}latest = 'true'"], of_model.find(CANDIDATE)
+    tags = data[study_run(candidate)].tags if candidate and study_run(candidate) in data else {}
+    if "requests" in tags:
+        beside = f"requests LIKE '%{tags['requests'].split()[0]}%' and tags.`fedcore.seed` = '{tags['fedcore.seed']}'"
+        queries.append(f"{of}{beside} and tags.`fedcore.method` = 'local_only'")
+    if experiment := client.get_experiment_by_name(EXPERIMENT):
+        found = (client.search_runs([experiment.experiment_id], query, max_results=1000) for query in queries)
+        runs = {run.info.run_id: run for some in found for run in some if run.info.run_id not in data}
+    others = sorted(runs.values(), key=lambda run: run.info.start_time)
+    return rows + [_cells("-", run.data.tags, run.data, [f"run {run.info.run_id[:8]}"]) for run in others]
 
 
-def _cells(number: str, tags: Mapping[str, str], recorded: Mapping[str, float], aliases: list[str]) -> list[str]:
-    final = [f"final fit of {tags[FINAL_FIT_OF]}"] if FINAL_FIT_OF in tags else []
+def _cells(number: str, tags: Mapping[str, str], data: RunData, aliases: list[str]) -> list[str]:
+    final = [f"final fit of {tags[registry.FINAL_FIT_OF]}"] if registry.FINAL_FIT_OF in tags else []
     metric = METRICS[tags.get(METRIC, ACCURACY.name)]
-    scores = [score(recorded, split, metric.name) for split in SCORES]
+    scores = [score(data.metrics, split, metric.name) for split in SCORES]
     values = ["-" if value is None else metric.value(value) for value in scores]
     study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
-    return [number, *named[:2], study, named[2], metric.words, *values, ", ".join([*aliases, *final])]
+    net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
+    return [number, named[0], net, named[1], study, named[2], metric.words, *values, ", ".join([*aliases, *final])]
 
 
 def find(client: MlflowClient, model_name: str, word: str) -> ModelVersion:
     """Return a version by its number or alias; raises InputError, which names what there is."""
     registry.require(all_versions(client), model_name, word)
-    name = registered(model_name)
+    name = registry.registered(model_name)
     return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
 
 

@@ -66,6 +66,11 @@ class RecordWriter:
         self.history: list[dict[str, Any]] = []
         self._ready = False
 
+    @property
+    def left(self) -> int:
+        """How many runs are not written yet."""
+        return sum(not run.done() for run in self._runs)
+
     def warm_up(self) -> None:
         """Start the processes that write and draw, once."""
         if not self._ready:
@@ -121,8 +126,7 @@ class RecordWriter:
         """Wait until all is written: the record of hundreds of short rows takes minutes. Shows how much is left."""
         quiet = not sys.stdout.isatty()
         if quiet and wait(self._pending, timeout=SILENT).not_done:
-            left = sum(not run.done() for run in self._runs)
-            count = f": {left} of {len(self._runs)} methods and seeds left" if self._runs else ""
+            count = f": {self.left} of {len(self._runs)} methods and seeds left" if self._runs else ""
             sys.stdout.write(f"saving the record{count}\n")
             sys.stdout.flush()
         for _ in progress(

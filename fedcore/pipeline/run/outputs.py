@@ -81,9 +81,7 @@ def write_plan() -> None:
         settings = [asdict(point) | {"data": point.content} for point in points]
         plans: dict[str, Any] = {
             "data": {point.dataset: point.content for point in points},
-            "partition": {
-                "seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points},
-            },
+            "partition": {"seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points}},
             "federate": {
                 "size": section.size, "seeds": section.seeds, "show": study.figures, "settings": settings,
                 **({"new_device": own.new_device} if own.new_device not in (None, "shared") else {}),

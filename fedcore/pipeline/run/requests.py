@@ -1,5 +1,6 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -83,6 +84,7 @@ class Run:
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: defaultdict[tuple[str, str], SoFar] = defaultdict(SoFar)
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
+        self._ends: defaultdict[str, list[tuple[float, int, int]]] = defaultdict(list)  # time, runs, those written
         self._flow_run: str | None = runtime.flow_run.id
         self._cached: dict[str, bool] = {}  # for each method that was run, whether all of its steps were cached
 
@@ -117,8 +119,7 @@ class Run:
         """Read the data, once in a run and its preview, and divide them among devices."""
         store, source = self.session.store, setting.source
         if source not in self._datasets:
-            loaded = self.request.loaded.pop(source, None)
-            self._datasets[source] = partitions.read_dataset(store, setting.data, loaded)
+            self._datasets[source] = partitions.read_dataset(store, setting.data, self.request.loaded.pop(source, None))
         dataset = self._datasets[source]
         parts = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed)
         prepared = PreparedData(dataset, parts)
@@ -134,6 +135,7 @@ class Run:
 
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
+        self._say_left(ready)
         if method.label in self._stop_rows(ready):
             self.session.advance(ready.local_steps(method))
             return None
@@ -147,6 +149,22 @@ class Run:
         except InputError as refused:
             self.leave_out(ready.job, method, refused)
             return None
+
+    def _say_left(self, ready: ReadySetting) -> None:
+        """Where a seed begins, say how long the seeds that are left and their record take, as the one before it."""
+        names = [job.name for job in self.jobs if job.study == ready.job.study]
+        ends, begun = self._ends[ready.job.study], names.index(ready.job.name)
+        if len(ends) > begun:
+            return
+        runs, unwritten = sum(len(self.results[name]) for name in names), self.writer.left
+        ends.append((time.monotonic(), runs, runs - unwritten))
+        if begun < 2:  # the first one has the start-up, and tries learning rates
+            return
+        seconds, rows, written = (b - a for a, b in zip(ends[-2], ends[-1], strict=True))
+        minutes = written and ((len(names) - begun) * rows + unwritten) * seconds / written / 60
+        if minutes >= 1:
+            new = ", before what a new device takes" * ready.leave_out
+            self.session.print_line(f"  {begun} of {len(names)} seeds done, about {minutes:.0f} min left{new}")
 
     def _begin(self, ready: ReadySetting) -> None:
         """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
@@ -179,14 +197,12 @@ class Run:
         if result is not None or method.control:
             return result or run()
 
-        def run_and_publish() -> Result:
+        def publish() -> Result:
             outputs.publish_result(result := run())
             return result
 
         data = {"dataset": ready.data.dataset.digest, "partition": ready.data.partition.digest}
-        return self.session.run_in_flow(
-            label, setting.name, job.seed, method.flat(), data, ready.federation, run_and_publish
-        )
+        return self.session.run_in_flow(label, setting.name, job.seed, method.flat(), data, ready.federation, publish)
 
     def _tune(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with each of its learning rates, if it has several, and return the best with its result."""
@@ -199,8 +215,7 @@ class Run:
                 results[rate] = done or self._run(ready, run_method.with_rate(method, rate))
             except Diverged as error:
                 diverged = error
-        if not results:
-            assert diverged is not None
+        if diverged is not None and not results:
             raise diverged
         rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
         if len(rates) == 1:
@@ -277,8 +292,7 @@ class Run:
     def record(self, ready: ReadySetting, result: Result) -> None:
         """Keep a result, write it to the record, and print it in a line."""
         title = title_for(ready.job.title, [len(ready.federation.devices)])
-        md5 = tracked.data_digest(ready.setting.data.get("path"))
-        thread = {"flow_run": self._flow_run, "data_md5": md5}
+        thread = {"flow_run": self._flow_run, "data_md5": tracked.data_digest(ready.setting.data.get("path"))}
         seeds = [job.seed for job in self.jobs if job.study == ready.job.study]
         command = self.request.words(ready.job, {seeds[0], min(seeds), ready.job.seed}, result.row.label)
         tags = {k: str(v) for k, v in thread.items() if v}
@@ -286,7 +300,7 @@ class Run:
         self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
-        line = run_method.summary_line(result, ready.job.criterion, seeds, self.session.left)
+        line = run_method.summary_line(result, ready.job.criterion, seeds)
         self.session.print_line(line, terminal=not self.request.prepared)
         if not result.control and self._says_so_far(ready):
             self._say_leader(ready, result, self._so_far[ready.job.study, ready.setting.name])
@@ -317,9 +331,7 @@ class Run:
 
 @contextmanager
 def open_record() -> Iterator[RecordWriter]:
-    """Open the record; at the end, append the run to the history, print which models were proposed or promoted, and
-    tell Prefect's automations and whom nightly.yaml names.
-    """
+    """Open the record; at the end, keep the history, and tell the user, automations and alerts what was proposed."""
     settings = nightly.read()
     if tracked.is_new_clone():
         outputs.open_clone()

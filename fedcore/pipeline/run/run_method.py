@@ -239,10 +239,10 @@ def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[
         yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *refs, planes)
 
 
-def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = (), left: str = "") -> str:
+def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = ()) -> str:
     """Return a method's result in one line: means over the devices that count in the table, too.
 
-    seeds: those of the run; of several it says which one this is. left: how long the others take.
+    seeds: those of the run; of several it says which one this is.
     """
     metric = result.metric
     scores = ", ".join(
@@ -254,7 +254,7 @@ def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = ()
     scores = scores if metric.name == "accuracy" else f"{metric.words}: {scores}"
     computed = sum(not step.cached for step in result.steps)
     place = f", seed {seeds.index(result.seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
-    return f"  {result.name:<36} {scores}  [{computed} of {len(result.steps)} steps computed{place}{left}]"
+    return f"  {result.name:<36} {scores}  [{computed} of {len(result.steps)} steps computed{place}]"
 
 
 def leader_of(result: Result, criterion: Criterion) -> Leader | None:

@@ -183,5 +183,5 @@ def test_embeddings_and_a_lack_of_xgboost_are_refused(monkeypatch):
     with pytest.raises(InputError, match=r"^xgb_local: takes inputs as quantities; "):
         method("xgb_local", nets={"a": tokens}, training=SGD)
     monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
-    with pytest.raises(InputError, match=r"^trees: needs xgboost, fedcore's extra `trees`$"):
+    with pytest.raises(InputError, match=r"^xgboost is not installed; .* pip install '\.\[trees\]' "):
         built("xgb_bagging", federation("a"))

@@ -133,10 +133,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 REACHED = {
-    "its own body": ("steps.py", "+ LIMIT", "- LIMIT"),
-    "its default": ("steps.py", "rate=1", "rate=2"),
-    "a constant": ("steps.py", "LIMIT = 3", "LIMIT = 5"),
-    "a function beside it": ("steps.py", "math.pi", "math.e"),
+    "its own body": ("steps.py", "+ LIMIT", "- LIMIT"), "its default": ("steps.py", "rate=1", "rate=2"),
+    "a constant": ("steps.py", "LIMIT = 3", "LIMIT = 5"), "a function beside it": ("steps.py", "math.pi", "math.e"),
     "an imported function": ("helpers.py", "x + 1", "x + 2"),
     "a function of an imported module": ("helpers.py", "below(x)", "below(-x)"),
     "a function that one inside imports": ("helpers.py", "x / 2", "x / 3"),
@@ -148,7 +146,7 @@ REACHED = {
     "a function under a condition": ("deep/tables.py", '"!"', '"?"'),
     "where a name of another package comes from": ("deep/tables.py", "import dumps", "import loads"),
     "where a name comes from": ("steps.py", "from .helpers import near", "from .helpers import far as near"),
-}
+}  # fmt: skip
 WITHOUT = {
     "a comment": ("steps.py", "# a remark", "# another"),
     "its word": ("steps.py", '"walk"', '"run"'),

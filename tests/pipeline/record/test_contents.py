@@ -20,18 +20,8 @@ from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.pipeline.cache.keys import Digest
-from fedcore.pipeline.record.contents import (
-    NOTE,
-    REST,
-    device_table,
-    fold_files,
-    metrics,
-    read_device_table,
-    rounds,
-    safe_name,
-    score,
-    shorten_note,
-)
+from fedcore.pipeline.record import contents
+from fedcore.pipeline.record.contents import NOTE, REST, device_table, metrics, read_device_table, rounds
 from fedcore.pipeline.record.mlflow_page import Guard
 from fedcore.pipeline.record.origin import Origin, from_json, to_json
 from fedcore.results.criterion import Criterion
@@ -45,9 +35,9 @@ def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
     head, *tables = "Which?\n\n**An answer**", *(f"### {name}\n\n{table}" for name in ("first", "second", "third"))
     note = "\n\n".join([head, *tables])
     assert len(note) > NOTE
-    assert shorten_note(note) == "\n\n".join([head, *tables[:2], REST])
-    assert shorten_note(note[:NOTE]) == note[:NOTE]
-    assert shorten_note("?" * (NOTE + 1)) == REST
+    assert contents.shorten_note(note) == "\n\n".join([head, *tables[:2], REST])
+    assert contents.shorten_note(note[:NOTE]) == note[:NOTE]
+    assert contents.shorten_note("?" * (NOTE + 1)) == REST
 
 
 # A run's metrics: few final numbers, and the numbers of single devices in a table.
@@ -108,8 +98,8 @@ def test_scores_of_earlier_versions_are_read():
     earlier = {"accuracy": 0.7, "shared_accuracy": 0.6, "validation_accuracy": 0.5}
     today = {"test/accuracy": 0.7, "shared/accuracy": 0.6, "val/accuracy": 0.5}
     for recorded in (earlier, today):
-        assert [score(recorded, split, "accuracy") for split in ("test", "shared", "val")] == [0.7, 0.6, 0.5]
-    assert score({}, "val", "accuracy") is None
+        assert [contents.score(recorded, split, "accuracy") for split in ("test", "shared", "val")] == [0.7, 0.6, 0.5]
+    assert contents.score({}, "val", "accuracy") is None
 
 
 def test_the_mean_on_own_test_data_is_over_devices_that_count():
@@ -159,7 +149,7 @@ def test_transport_matrices_are_read_back_as_they_were(tmp_path: Path):
         matrices=matrices | solver, words={"folds": json.dumps({"b/1": ["a", "b/1", 0.25], "c": ["b/1", "c", 0.25]})}
     )
     expected = folds([told, Report()])
-    files = fold_files(expected)
+    files = contents.fold_files(expected)
     for path, content in files.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(content)
@@ -174,8 +164,8 @@ def test_transport_matrices_are_read_back_as_they_were(tmp_path: Path):
 
 
 def test_names_that_mlflow_refuses_stay_distinct():
-    assert safe_name("in_A") == "in_A"
-    assert safe_name("a/b") != safe_name("a?b")
+    assert contents.safe_name("in_A") == "in_A"
+    assert contents.safe_name("a/b") != contents.safe_name("a?b")
 
 
 # What made a run, as JSON: it comes back as it was, with every digest, for every method and kind of setting.

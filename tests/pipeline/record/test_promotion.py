@@ -258,24 +258,39 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     versions.append(make([0.9], of=versions[1]))
     for version in versions[:2]:
         promotion.promote(client, version)
-    client.log_metric(versions[1].run_id, "accuracy", 0.9)
-    client.log_metric(versions[1].run_id, "macro_f1", 0.6)
-    client.log_metric(versions[1].run_id, "validation_macro_f1", 0.125)
-    client.set_model_version_tag(versions[1].name, versions[1].version, promotion.METRIC, "macro_f1")
-    client.set_model_version_tag(versions[1].name, versions[1].version, "fedcore.setting", "alpha=1")
+    for key, value in {"accuracy": 0.9, "macro_f1": 0.6, "validation_macro_f1": 0.125}.items():
+        client.log_metric(versions[1].run_id, key, value)
+    for key, word in {promotion.METRIC: "macro_f1", "fedcore.setting": "alpha=1"}.items():
+        client.set_model_version_tag(versions[1].name, versions[1].version, key, word)
+    client.log_param(versions[1].run_id, "net.name", "mlp")
+    client.set_registered_model_alias(versions[2].name, registry.CANDIDATE, versions[2].version)
+    of, own = client.get_run(versions[2].run_id).info.experiment_id, {"requests": "3f 77", "fedcore.seed": "0"}
+    client.log_batch(versions[2].run_id, tags=[mlflow.entities.RunTag(*tag) for tag in own.items()])
+    local = {promotion.MODEL: versions[0].name, "fedcore.method": "local_only", **own}
+    for more in (
+        {"requests": "9d", "latest": "true"},
+        {"requests": "9d 3f"},
+        {"requests": "9d"},
+        {"fedcore.seed": "1"},
+    ):
+        client.create_run(of, tags={**local, **more})
     task = versions[0].name.removeprefix("fedcore-")
     monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
     head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
-    assert head == "version method seed study setting metric own test shared test validation is"
-    assert rows == [
-        "1 a 0 code (small) base accuracy - - - previous",
-        "2 a 0 code (small) alpha=1 macro F1 60.0% - 12.5% champion",
-        "3 a 0 code (small) base accuracy - - -", "4 a 0 code (small) base accuracy - - - final fit of 2",
+    assert head == "version method net seed study setting metric own test shared test validation is"
+    assert rows[:4] == [
+        "1 a - 0 code (small) base accuracy - - - previous",
+        "2 a mlp 0 code (small) alpha=1 macro F1 60.0% - 12.5% champion",
+        "3 a - 0 code (small) base accuracy - - - candidate", "4 a - 0 code (small) base accuracy - - - final fit of 2",
     ]  # fmt: skip
+    assert [row[:-13] for row in rows[4:]] == ["- local_only - 0 - (-) - accuracy - - -"] * 2
     assert advice == f"to promote one: fedcore promote {task} --version NUMBER, or --run RUN"
+    monkeypatch.setenv("COLUMNS", "100")
+    promote.list_versions(client, task)
+    assert capsys.readouterr().out.count("local_only") == 2
 
 
 def versions(numbers: str, **aliases: str) -> registry.Versions:

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -35,12 +36,7 @@ from fedcore.pipeline.run import history, requests
 from fedcore.pipeline.run import outputs as run_outputs
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
-from fedcore.pipeline.run.run_method import (
-    choose_threshold,
-    leader_of,
-    prepared_bytes,
-    summary_line,
-)
+from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line
 from fedcore.pipeline.run.step_functions import distribute, score_validation
 from fedcore.results.answer import answers
 from fedcore.results.criterion import Criterion
@@ -320,6 +316,18 @@ def test_a_request_of_some_methods_or_seeds_is_a_part_of_its_study(monkeypatch: 
     monkeypatch.setattr(run_outputs, "run_section", lambda params: SimpleNamespace(**params["run"]))
     assert [is_whole(2, "a", "b"), is_whole(3, "a", "b", "c")] == [True, True]
     assert [is_whole(1, "a", "b"), is_whole(2, "a")] == [False, False]
+
+
+def test_time_left_is_that_of_whole_seeds_and_of_their_record(monkeypatch: pytest.MonkeyPatch):
+    jobs: Any = [SimpleNamespace(study="s", name=f"s-{seed}") for seed in range(4)]
+    monkeypatch.setattr(requests, "read_papers", lambda _: {})
+    run = requests.Run(requests.Request(), {"studies": {}}, jobs, session := Mock(), writer := Mock())
+    for job, now, writer.left in zip(jobs, (900.0, 7200.0, 7320.0, 7440.0), (0, 0, 0, 6), strict=True):
+        monkeypatch.setattr(requests.time, "monotonic", lambda now=now: now)
+        run._say_left(Mock(job=job, leave_out=now == 7440))
+        run.results[job.name] = [Mock()] * 12
+    last = "  3 of 4 seeds done, about 6 min left, before what a new device takes"
+    assert [line.args[0] for line in session.print_line.mock_calls] == ["  2 of 4 seeds done, about 4 min left", last]
 
 
 def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
