@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -156,11 +156,20 @@ def users_values(nets: Collection[Net], values: Sequence[Any]) -> dict[str, byte
     """
     for net in nets:
         init(net, torch.Generator())
-    plain = bool, int, float, str, bytes, type, type(None), CodeType, torch.Tensor, np.ndarray
+    plain = (bool, int, float, str, bytes, set, frozenset, slice, type, type(None), CodeType, FunctionType,
+             BuiltinFunctionType, torch.Tensor, np.ndarray, np.generic, np.ufunc)  # fmt: skip
     found = [pair for pair in values_of(*(net.build for net in nets), *values) if isinstance(pair[1], plain)]
     users = any(isinstance(value, CodeType) for _, value in found)
-    own = {path: blake2b(to_bytes(value)).digest() for path, value in found} if users else {}
+    own = {path: blake2b(_bytes_of(value)).digest() for path, value in found} if users else {}
     return own | replaced()
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, set | frozenset):
+        return repr(sorted(map(repr, value))).encode()
+    name = getattr(value, "__qualname__", getattr(value, "__name__", "")) if callable(value) else ""
+    of_name = f"{getattr(value, '__module__', '')} {name}".encode()
+    return to_bytes(value) if isinstance(value, type) or not name else of_name
 
 
 def replaced() -> dict[str, bytes]:

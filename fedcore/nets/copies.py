@@ -10,6 +10,8 @@ import functools
 import io
 import pickle
 from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,44 +87,44 @@ class Copy:
         pickler.dump(module)
         names = {id(tensor): name for name, tensor in module.state_dict(keep_vars=True).items()}
         self._content = stream.getvalue()
-        self._tensors = [(names.get(id(tensor)), tensor) for tensor in pickler.tensors]
-        self.shapes = {name: tensor.shape for name, tensor in self._tensors if name is not None}
+        self._kept = [(names.get(id(value)), value) for value in pickler.kept]
+        self.shapes = {name: of.shape for name, of in self._kept if name is not None and isinstance(of, Tensor)}
 
     def load(self, tensors: Mapping[str, Tensor], where: torch.device) -> nn.Module:
         """Return a module with these tensors, by name, on their device; others are copied."""
         unpickler = _Unpickler(io.BytesIO(self._content))
-        unpickler.begin(self._tensors, tensors, where)
+        unpickler.begin(self._kept, tensors, where)
         module: nn.Module = unpickler.load()
         return module
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles everything except tensors, which it collects."""
+    """Pickles everything except tensors, classes and functions, which it collects: a name may have another later."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
-        self.tensors: list[Tensor] = []
+        self.kept: list[object] = []
         self._index: dict[int, int] = {}
 
     def persistent_id(self, value: object) -> int | None:
-        if not isinstance(value, Tensor):
-            return None
+        if not isinstance(value, Tensor | type | FunctionType) or "<" in getattr(value, "__qualname__", ""):
+            return None  # a local function may hold the module: it has no pickle
         if id(value) not in self._index:
-            self._index[id(value)] = len(self.tensors)
-            self.tensors.append(value)
+            self._index[id(value)] = len(self.kept)
+            self.kept.append(value)
         return self._index[id(value)]
 
 
 class _Unpickler(pickle.Unpickler):
-    def begin(self, known: list[tuple[str | None, Tensor]], given: Mapping[str, Tensor], where: torch.device) -> None:
+    def begin(self, known: list[tuple[str | None, Any]], given: Mapping[str, Tensor], where: torch.device) -> None:
         self._known, self._given, self._where = known, given, where
-        self._loaded: dict[int, Tensor] = {}
+        self._loaded: dict[int, Any] = {}
 
-    def persistent_load(self, index: int) -> Tensor:
+    def persistent_load(self, index: int) -> Any:
         if index not in self._loaded:
-            name, original = self._known[index]
-            tensor = original.detach().clone().to(self._where) if name is None else self._given[name]
-            if isinstance(original, nn.Parameter):
-                tensor = nn.Parameter(tensor, original.requires_grad)
-            self._loaded[index] = tensor
+            name, kept = self._known[index]
+            if isinstance(kept, Tensor):
+                tensor = kept.detach().clone().to(self._where) if name is None else self._given[name]
+                kept = nn.Parameter(tensor, kept.requires_grad) if isinstance(kept, nn.Parameter) else tensor
+            self._loaded[index] = kept
         return self._loaded[index]

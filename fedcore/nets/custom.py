@@ -199,6 +199,10 @@ def _is_plain(value: object) -> bool:
     return all(map(_is_plain, value)) if type(value) is tuple else type(value) in (bool, int, float, str, type(None))
 
 
+_CLASSES: dict[str, list[type]] = {}
+"""The classes that this process has seen of each name: a file that is imported anew brings others."""
+
+
 def _words_of(value: object) -> str:
     """Return what tells a layer's attribute from another; nothing of tensors and layers, which are digested as such."""
     if isinstance(value, dict):
@@ -223,6 +227,11 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
     for path, layer in module.named_modules():
         plain = {name: value for name, value in vars(layer).items() if _is_plain(value)}
         digest.update(f"{path} {type(layer).__qualname__} {plain}".encode())
+        made = _CLASSES.setdefault(f"{type(layer).__module__} {type(layer).__qualname__}", [])
+        if type(layer) not in made:
+            made.append(type(layer))
+        if number := made.index(type(layer)):
+            digest.update(f"{number}".encode())
         for name, value in vars(layer).items():
             if name not in plain and not name.startswith("_"):
                 digest.update(f"{name} {_words_of(value)}".encode())

@@ -67,6 +67,26 @@ def test_a_global_that_a_constructor_reads_makes_another_net(monkeypatch, kind):
     torch.testing.assert_close(seen[2], 3 * predict_by_hand(x).tanh())
 
 
+def named(function):
+    class Named(Scaled):
+        def forward(self, x):
+            return function(self.last(x))
+
+    Named.__qualname__ = "Named"
+    return Named
+
+
+def test_a_class_defined_again_leaves_nets_of_the_one_before(monkeypatch):
+    x, seen = torch.ones(1, 3), []
+    for function in (torch.relu, torch.tanh):
+        monkeypatch.setitem(globals(), "Named", named(function))
+        net = nets.net(f"{__name__}:Named", shape=(3,), classes=2)
+        start = nets.init(net, torch.Generator().manual_seed(0))
+        seen.append((net, function(nn.functional.linear(x, start["last.weight"], start["last.bias"]))))
+        for earlier, expected in seen:
+            torch.testing.assert_close(predict(start, earlier, x, 1), expected)
+
+
 def predict_by_hand(x):
     net = nets.net(f"{__name__}:Scaled", shape=(3,), classes=2)
     start = nets.init(net, torch.Generator().manual_seed(0))

@@ -527,7 +527,7 @@ def test_what_a_worker_process_has_otherwise_is_found(workers, monkeypatch):
     for of, name, value, path in (
         (own_modules, "FEATURES", 8, "FEATURES"), (Two, "forward", lambda self, x: x, "Drawn.Two.forward"),
         (Drawn, "power", 3.0, "Drawn.power"), (F, "relu", torch.tanh, "torch.nn.functional.relu"),
-        (own_modules, "EQUAL", [], None),
+        (own_modules, "EQUAL", [], None), (own_modules, "ACT", torch.tanh, "ACT"), (own_modules, "ACT", {1, 2}, "ACT"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(of, name, value, raising=False)
