@@ -288,7 +288,7 @@ def _problems(
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
-        f"fewer than {least_test} test examples{seed}, {counted}": few_tests,
+        f"fewer than {least_test} test rows{seed}, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in examples_of if lacks[who]],
     }

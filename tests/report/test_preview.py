@@ -178,7 +178,7 @@ def test_pictures_have_a_preview_too(tmp_path: Path):
     text = preview(name="image_folder", path=str(tmp_path), size=8, federation__devices=3, federation__min_size=5)
     assert "60 examples, 3 x 8 x 8 numbers each, 2 classes, 3 devices, 12 shared test examples" in text.splitlines()
     assert sum(line.startswith("device-0") and len(line.split()) > 2 for line in text.splitlines()) == 3
-    assert "fewer than 20 test examples with this seed, though all count: 3 of 3 devices" in text
+    assert "fewer than 20 test rows with this seed, though all count: 3 of 3 devices" in text
 
 
 def sites(tmp_path: Path, sizes: dict[str, int], **columns: Any) -> dict[str, str]:
@@ -219,7 +219,7 @@ def test_devices_count_from_the_least_test_rows_on(
     monkeypatch.setattr(run, "enter_project", lambda: None)
     run.preview.callback((*(f"data.{key}={value}" for key, value in given.items()), f"run.least_test={least}"))
     text = " ".join(capsys.readouterr().out.split())
-    assert ("test examples" in text.partition("shared test examples")[2]) == (said is not None)
+    assert ("test rows" in text.partition("shared test examples")[2]) == (said is not None)
     assert (said or "") in text
 
 
@@ -254,9 +254,9 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
     of_means = "left out of means (run.least_test): 1 of 2 devices: b"
     shown = preview(**sites(tmp_path, {"a": 130, "b": 122}), width=140)  # 19.5 to expect; the table has 20
-    assert f"fewer than 20 test examples to expect over seeds (the table is one draw), {of_means}" in shown
+    assert f"fewer than 20 test rows to expect over seeds (the table is one draw), {of_means}" in shown
     shown = preview(**sites(tmp_path, {"a": 130, "b": 60}), width=140)
-    assert f"fewer than 20 test examples, {of_means}" in shown
+    assert f"fewer than 20 test rows, {of_means}" in shown
     given = sites(tmp_path, {"a": 1950, "b": 130, "c": 19})  # too few rows on c to count
     asked = r"each device counts alike, with \d\d to \d{3} training examples; if rows matter, .*: run.weigh=examples"
     assert re.search(asked, preview(**given, width=140))
@@ -406,7 +406,7 @@ def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeyp
     assert "if they are words" not in preview(name="words_read:read", scale=0.5, net__name="auto", width=200)
 
 
-TINY = "fewer than 20 test examples, left out of means (run.least_test): {} of {} devices"
+TINY = "fewer than 20 test rows, left out of means (run.least_test): {} of {} devices"
 OF_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "leaf_synthetic": ({"name": "leaf", "path": "."}, "24 examples, 3 numbers each, 3 classes, 2 devices"),
     "narrow_preview": ({"path": "rows.csv", "label": "state"}, "education-years  number        -  0 to 6 "),
