@@ -93,15 +93,19 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
-    """Print a table of texts; a cell that is too wide goes on in the next line, but no word does."""
-    table, lines = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False), [*rows]
-    for number, head in enumerate(heads):
-        words = [printable(line[number]).split() for line in ([*heads], *lines)]
-        longest = max(len(word) for cell in words for word in cell)
-        table.add_column(Text(head), min_width=longest, no_wrap=max(map(len, words)) == 1)
+    """Print a table of texts; a cell that is too wide goes on in the next line, a word only where it must."""
+    console, lines = console or standard(), [*rows]
+    words = [[printable(line[number]).split() for line in ([*heads], *lines)] for number in range(len(heads))]
+    longest = [max((len(word) for cell in column for word in cell), default=0) for column in words]
+    fits = (cap for cap in range(max(longest), NARROW, -1) if sum(min(cap, of) + 2 for of in longest) <= console.width)
+    most = next(fits, NARROW)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head, column, of in zip(heads, words, longest, strict=True):
+        one_word = of <= most and max(map(len, column)) <= 1
+        table.add_column(Text(head), overflow="fold", min_width=min(of, most), no_wrap=one_word)
     for line in lines:
         table.add_row(*map(one_line, line))
-    (console or standard()).print(table, crop=False)
+    console.print(table, crop=False)
 
 
 def standard(width: int = WIDE) -> Console:
