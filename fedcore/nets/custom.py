@@ -203,6 +203,16 @@ _CLASSES: dict[str, list[type]] = {}
 """The classes that this process has seen of each name: a file that is imported anew brings others."""
 
 
+def _number_of(kind: type) -> int:
+    """Return how many others a file has had by a class's name; 0 for a class that each module has anew."""
+    if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+        return 0
+    made = _CLASSES.setdefault(f"{kind.__module__} {kind.__qualname__}", [])
+    if kind not in made:
+        made.append(kind)
+    return made.index(kind)
+
+
 def _words_of(value: object) -> str:
     """Return what tells a layer's attribute from another; nothing of tensors and layers, which are digested as such."""
     if isinstance(value, dict):
@@ -227,10 +237,7 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
     for path, layer in module.named_modules():
         plain = {name: value for name, value in vars(layer).items() if _is_plain(value)}
         digest.update(f"{path} {type(layer).__qualname__} {plain}".encode())
-        made = _CLASSES.setdefault(f"{type(layer).__module__} {type(layer).__qualname__}", [])
-        if type(layer) not in made:
-            made.append(type(layer))
-        if number := made.index(type(layer)):
+        if number := _number_of(type(layer)):
             digest.update(f"{number}".encode())
         for name, value in vars(layer).items():
             if name not in plain and not name.startswith("_"):

@@ -87,6 +87,20 @@ def test_a_class_defined_again_leaves_nets_of_the_one_before(monkeypatch):
             torch.testing.assert_close(predict(start, earlier, x, 1), expected)
 
 
+def test_a_net_built_twice_is_one_net_though_its_layers_have_classes_of_their_own():
+    def build():
+        class Local(Scaled):
+            pass
+
+        return nn.Sequential(Local((3,), 2), torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+
+    built = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        built.append(digest_of(build(), ()))
+    assert built[0] == built[1]
+
+
 def predict_by_hand(x):
     net = nets.net(f"{__name__}:Scaled", shape=(3,), classes=2)
     start = nets.init(net, torch.Generator().manual_seed(0))
