@@ -87,7 +87,7 @@ def test_a_class_defined_again_leaves_nets_of_the_one_before(monkeypatch):
             torch.testing.assert_close(predict(start, earlier, x, 1), expected)
 
 
-def test_a_net_built_twice_is_one_net_though_its_layers_have_classes_of_their_own():
+def test_a_net_whose_layers_have_classes_of_their_own_is_one_net():
     def build():
         class Local(Scaled):
             pass
