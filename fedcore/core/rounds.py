@@ -39,10 +39,9 @@ from fedcore.types.method import (
 FEWEST, TOGETHER = 4, 1000
 """Devices of one model that are scored in a step, if there are so many; the first step scores the shared test set."""
 
-
-LARGEST = {torch.float32: torch.finfo(torch.float32).max ** 0.5}
-"""What numbers of an update must be below, by their type: their squares are finite, too."""
-
+LARGEST = {torch.float32: torch.finfo(torch.float32).max ** 0.5, torch.float64: 2.0**100}
+"""What numbers of an update must be below, by their type: squares of float32 are finite, too, and a sum of squares in
+float64 is one of numbers up to 1e15."""
 NO_EXAMPLES = Splits(NO_DATA, NO_DATA, NO_DATA)
 """What a function that makes a device's model may see of its data."""
 
@@ -376,7 +375,7 @@ def are_below(tensors: Iterable[Tensor], largest: Mapping[torch.dtype, float]) -
 def check(unit: Unit, update: Update, net: Net | None, fine: bool = False) -> None:
     """Refuse an update that is not finite, or that has a tensor of another name or shape than the device's net.
 
-    A number of float32 whose square is not finite in it counts as none: no step could be taken from a mean with it.
+    A number that is not below LARGEST counts as none: no step could be taken from a mean with it.
     fine: whether all its numbers are known to be finite and small enough.
     """
     who = " and ".join(members(unit))
@@ -385,7 +384,10 @@ def check(unit: Unit, update: Update, net: Net | None, fine: bool = False) -> No
     for name, tensor in () if fine else (*update.params.items(), *update.extra.items()):
         if tensor.is_floating_point() and not bool((tensor.abs() < LARGEST.get(tensor.dtype, math.inf)).all()):
             what = "whose squares are" if bool(torch.isfinite(tensor).all()) else "that are"
-            raise Diverged(f"update of {who}: tensor {name} has values {what} not finite; lower the learning rate")
+            why = f"values {what} not finite; lower the learning rate"
+            if what != "that are" and tensor.dtype == torch.float64:
+                why = "sums above 1e30; scale the inputs"
+            raise Diverged(f"update of {who}: tensor {name} has {why}")
     for name, tensor in update.params.items() if net is not None else ():
         if name not in expected:
             raise InputError(f"update of {who}: tensor {name} is not one of its net's ({', '.join(expected)})")

@@ -324,6 +324,7 @@ BAD = {
     "-inf": ("params", "fc1.bias", -INF, r"tensor fc1\.bias has values that are not finite"),
     "extra": ("extra", "c", NAN, r"tensor c has values that are not finite"),
     "namesake": ("extra", "fc1.bias", NAN, r"tensor fc1\.bias has values that are not finite"),
+    "sum": ("extra", "d", torch.full((2,), 3e38).double(), r"tensor d has sums above 1e30; scale the inputs"),
     "double": ("extra", "d", NAN.double(), r"tensor d has values that are not finite"),
     "shape": ("params", "fc1.bias", torch.zeros(4), r"tensor fc1\.bias has shape \(4,\), its net has \(5,\)"),
     "turned": ("params", "fc1.weight", torch.zeros(4, 5), r"tensor fc1\.weight has shape \(4, 5\), its net .*\(5, 4\)"),

@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge
 
 from fedcore import Data, Device, Federation, InputError, Splits
 from fedcore.core.evaluation import outputs
-from fedcore.core.rounds import begin
+from fedcore.core.rounds import begin, check
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
@@ -323,9 +323,9 @@ def test_zero_reg_with_fewer_examples_than_features_is_refused():
 def test_a_device_that_lies_is_named_in_place_of_the_ridge():
     """A Gram matrix has no negative eigenvalue, whatever the examples; of masked sums nobody sees whose are wrong."""
     _, server, updates = sent(divided([30, 30]))
-    at = RoundInfo(0, 0, 0, (), tuple(updates))
-    rng = torch.Generator().manual_seed(0)
-    for wrong in (-3 * updates["b"].extra[GRAM], 1e6 * torch.randn(91, generator=rng, dtype=torch.float64)):
+    at, right, rng = RoundInfo(0, 0, 0, (), tuple(updates)), updates["b"].extra[GRAM], torch.Generator().manual_seed(0)
+    check("b", replace(updates["b"], extra={GRAM: 1e24 * right}), None)  # inputs of about 1e12, which nobody scaled
+    for wrong in (-3 * right, 1e6 * torch.randn(91, generator=rng, dtype=torch.float64)):
         lied = {**updates, "b": replace(updates["b"], extra={**updates["b"].extra, GRAM: wrong})}
         with pytest.raises(InputError, match=r"^analytic: b sent sums that no examples have"):
             fit_output(server, lied, at, features=FEATURES, reg=1e-4, spread=0.0)
