@@ -503,8 +503,10 @@ def executor(
     if together > 1 and workers is not None:
         raise InputError(f"{where}.together = {together}: devices train together in this process; leave workers out")
     with ExitStack() as stack:
-        for mode in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
-            stack.enter_context(mode)  # in worker processes there is none of the caller's either
+        # none of the caller's, as in worker processes; PyTorch never clears cast weights inside another autocast
+        bare = torch.autocast("cpu", enabled=False, cache_enabled=False)
+        for mode in (torch.inference_mode(False), torch.enable_grad(), bare):
+            stack.enter_context(mode)
         stack.enter_context(keep_generators())
         execute = stack.enter_context(Workers(workers) if workers is not None else Inline())
         yield Together(execute, kind, together, always=accelerator != "auto")

@@ -128,6 +128,19 @@ def test_a_guess_that_nobody_asked_for_ends_no_comparison():
 # Where a script's steps run.
 
 
+class Cast(Halved):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+@pytest.mark.slow
+def test_a_net_that_casts_its_weights_casts_them_anew_at_each_step():
+    divided = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.net(Cast), examples=100)
+    here, there = (fc.run(fc.local_only(training=QUICK), divided, workers=workers) for workers in (None, 1))
+    assert bits(here.state) == bits(there.state)
+
+
 @pytest.mark.slow
 def test_devices_train_on_the_accelerator_to_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
