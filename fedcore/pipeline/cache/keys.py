@@ -50,10 +50,8 @@ class Digest:
 
     def of(self, value: Any) -> str:
         kind = type(value)
-        if kind is str or kind is int:
-            return _of_plain(kind, value)  # type: ignore[arg-type]
-        if kind is Ref:
-            return _of_plain(kind, value.digest)  # type: ignore[arg-type]
+        if kind is str or kind is int or kind is Ref:
+            return _of_plain(kind, value.digest if kind is Ref else value)  # type: ignore[arg-type]
         if kind is tuple:
             return _blake("\x1f".join(["tuple", *map(self.of, value)]))
         if is_dataclass(value) or isinstance(value, partial | dict):
@@ -64,7 +62,7 @@ class Digest:
         return self._hash(value)
 
     def _hash(self, value: Any) -> str:
-        return _blake("\x1f".join([type(value).__name__, *self.key_parts(value)]))
+        return _blake("\x1f".join([type(value).__name__, *_class_source(type(value)), *self.key_parts(value)]))
 
     def key_parts(self, value: Any) -> Iterator[str]:
         """Yield texts that distinguish a value from all others of its type."""
@@ -72,16 +70,13 @@ class Digest:
             yield value.digest
         elif value is None or isinstance(value, bool | int | float | str):
             yield repr(value)
-        elif isinstance(value, torch.Tensor):
-            yield from (str(value.dtype), str(tuple(value.shape)), _blake(value.contiguous().numpy().tobytes()))
-        elif isinstance(value, np.ndarray):
-            yield from (str(value.dtype), str(value.shape), _blake(np.ascontiguousarray(value).tobytes()))
+        elif isinstance(value, torch.Tensor | np.ndarray):
+            content = value.numpy(force=True) if isinstance(value, torch.Tensor) else value
+            yield from (str(value.dtype), str(tuple(value.shape)), _blake(np.ascontiguousarray(content).tobytes()))
         elif isinstance(value, partial):
             yield from (self.of(value.func), self.of(value.args), self.of(value.keywords))
-        elif isinstance(value, dict):
-            yield from (self.of(part) for part in value.items())
-        elif isinstance(value, tuple | list):
-            yield from (self.of(part) for part in value)
+        elif isinstance(value, dict | tuple | list):
+            yield from map(self.of, value.items() if isinstance(value, dict) else value)
         elif isinstance(value, frozenset | set):
             yield from sorted(self.of(part) for part in value)
         elif is_dataclass(value) and not isinstance(value, type):
@@ -96,6 +91,13 @@ class Digest:
             raise InputError(f"a step cannot be keyed by {name_of(value)}: {advice}")
         else:
             raise TypeError(f"a step cannot be keyed by {type(value).__name__}")
+
+
+def _class_source(kind: type) -> list[str]:
+    """Return the source of a user's class, whose methods a step may call; steps reach those of fedcore by name."""
+    top = kind.__module__.split(".")[0]
+    known = top in OWN_PACKAGES or top in sys.stdlib_module_names or _version(top)
+    return [] if known else [source(kind.__module__, kind.__qualname__.split(".")[0])]
 
 
 @lru_cache(1 << 16)
@@ -113,8 +115,7 @@ def source(module: str, name: str) -> str:
     """Return the digest of the source of a module's name, and of all names that it uses, directly or indirectly."""
     reached: dict[tuple[str, str], str] = {}
     versions: set[str] = set()
-    todo = [(module, name)]
-    follow = OWN_PACKAGES | {module.split(".")[0]}
+    todo, follow = [(module, name)], OWN_PACKAGES | {module.split(".")[0]}
     while todo:
         definition = todo.pop()
         if definition in reached:

@@ -29,6 +29,7 @@ from fedcore.pipeline.cache.store import Ref
 STEP = '''
 """A module."""
 import math
+from typing import NamedTuple
 import keyed_beside
 import numpy as np
 from .helpers import near, unused
@@ -55,9 +56,9 @@ def other(x):
 def apart(x):
     return unused(x) + REST
 
-class Shape:
+class Shape(NamedTuple):
     """A class."""
-    side = LIMIT
+    side: int = LIMIT
 
     def area(self):
         return near(self.side)
@@ -157,7 +158,7 @@ WITHOUT = {
     "a function that it does not reach": ("helpers.py", "x * 3", "x * 5"),
     "a constant that it does not reach": ("steps.py", "REST = 4", "REST = 5"),
     "a table that it does not reach": ("deep/tables.py", '"c": 3', '"c": 4'),
-    "a class that it does not reach": ("steps.py", "side = LIMIT", "side = 2 * LIMIT"),
+    "a class that it does not reach": ("steps.py", "int = LIMIT", "int = 2 * LIMIT"),
     "a function that it does not reach beside its package": ("../keyed_beside.py", "x\n", "-x\n"),
     "an import that it does not use": ("steps.py", "import math\n", "import math\nimport json\n"),
 }
@@ -244,11 +245,13 @@ def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: 
     assert changed(package, *WITHOUT[what]) == before
 
 
-def test_a_class_counts_with_its_methods(package: Package):
-    before = changed(package, "steps.py", "", "", name="Shape")
-    assert changed(package, "steps.py", "near(self.side)", "near(-self.side)", name="Shape") != before
-    assert changed(package, "steps.py", "A class.", "Another class.", name="Shape") == before
-    assert changed(package, "helpers.py", "x + 1", "x + 2", name="Shape") != before
+@pytest.mark.parametrize("name", ["Shape", "shape"])
+def test_a_class_and_a_value_of_it_count_with_its_methods(package: Package, name: str):
+    package.steps.shape = package.steps.Shape()
+    before = changed(package, "steps.py", "", "", name=name)
+    assert changed(package, "steps.py", "near(self.side)", "near(-self.side)", name=name) != before
+    assert changed(package, "steps.py", "A class.", "Another class.", name=name) == before
+    assert changed(package, "helpers.py", "x + 1", "x + 2", name=name) != before
 
 
 def test_a_collection_that_parses_disturbs_no_key(package: Package):
