@@ -5,6 +5,7 @@
 method imports all of them from here. A round that stops early and a loss with trainable parts of its own are below.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -82,7 +83,8 @@ def fit(
     memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
     loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
     """
-    batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
+    own = copy.deepcopy if callable(training.loss) else lambda same: same  # a loss may change what it is given in place
+    batch_of = partial(Batch, message=own(message or Message()), memory=own(memory), round=step_id.round)
     training = at_round(training, step_id.round)
     keep = training.optimiser_state == "keep"
     moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if keep and name.startswith(prefix)}

@@ -110,9 +110,10 @@ class Engine:
 def run_step(fn: Callable[..., Result], *args: Any) -> Result:
     """Call a step; an error that is not one of input says, as a note, on which device and in which round it was.
 
-    Before, the global generators are seeded by what the step is: code of a user's own may draw from them.
+    Before, the global generators are seeded by what the step is, or by the seed that it gets: a user's code may draw.
     """
-    seed_all(next((at.generator("step").initial_seed() for at in args if isinstance(at, StepId | RoundInfo)), 0))
+    at = next((at for at in args if isinstance(at, StepId | RoundInfo)), None)
+    seed_all(at.generator("step").initial_seed() if at else next((seed for seed in args if type(seed) is int), 0))
     try:
         with refuse_changes(fn, args):
             return fn(*args)

@@ -583,3 +583,9 @@ def test_shares_are_even_in_examples_and_then_in_calls():
     calls = {name: (device(name, count, 0),) for name, count in (("a", 10), ("b", 40), ("c", 25), ("d", 15))}
     assert shares(calls, 2) == [["b", "a"], ["c", "d"]]
     assert shares(dict.fromkeys(range(5), ()), 3) == [[0, 3], [1, 4], [2]]
+
+
+def test_a_step_that_draws_has_other_numbers_for_each_seed():
+    first, second, again = (Inline()(lambda public, seed: torch.rand(3), None, seed) for seed in (0, 1, 1))
+    assert torch.equal(second, again)
+    assert not torch.equal(first, second)
