@@ -83,8 +83,9 @@ def fit(
     memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
     loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
     """
-    own = copy.deepcopy if callable(training.loss) else lambda same: same  # a loss may change what it is given in place
-    batch_of = partial(Batch, message=own(message or Message()), memory=own(memory), round=step_id.round)
+    given = message or Message(), memory
+    given = copy.deepcopy(given) if callable(training.loss) else given  # it may change them in place
+    batch_of = partial(Batch, message=given[0], memory=given[1], round=step_id.round)
     training = at_round(training, step_id.round)
     keep = training.optimiser_state == "keep"
     moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if keep and name.startswith(prefix)}

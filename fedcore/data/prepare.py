@@ -199,9 +199,11 @@ def fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and variance of each input, (*shape) float64; a variance of 0 where all values are equal."""
+    """Return the mean and variance of each input, (*shape) float64; of equal values their value, to the bit, and 0."""
     x = x.double()
-    return x.mean(0), x.var(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 0.0)
+    least, most = x.aminmax(dim=0)
+    same = least == most
+    return torch.where(same, least, x.mean(0)), x.var(0, correction=0).masked_fill_(same, 0.0)
 
 
 def pool_moments(

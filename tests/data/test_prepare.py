@@ -84,7 +84,7 @@ def levels(classes: int = 2) -> Dataset:
     for site, (who, index) in enumerate(SITES.items()):
         x[index, 4] = 0.1 + site
         x[index, :4] += len(who) * site
-    return Dataset(Data(torch.from_numpy(x).float(), torch.arange(120) % classes), None, ("a", "b"))
+    return Dataset(Data(torch.from_numpy(x), torch.arange(120) % classes), None, ("a", "b"))
 
 
 def test_a_common_scale_is_that_of_all_training_rows_together():
