@@ -194,8 +194,7 @@ def medians(x: Tensor) -> NDArray[np.float64]:
 
 def fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
     """Return each input's mean and deviation; 1 in place of a deviation of 0, and 0 and 1 for that of a text."""
-    x = x.double()
-    return _as_numbers(schema, x.mean(0), x.std(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 1.0))
+    return pool_moments(schema, {"": moments(x)}, {"": len(x)})
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
