@@ -171,9 +171,9 @@ def _check_parts(path: Path, folders: Sequence[ClassFolder], classes: Sequence[s
 
 def _notes(sites: Sequence[str], roles: Mapping[str, str], exclude: Sequence[str]) -> tuple[str, ...]:
     """Return lines about how the folders were understood."""
-    lines = [f"folders: {len(sites) - len(exclude):,} sites, each with a folder per class"] if sites else []
+    lines = [f"folders: {len(sites) - len(exclude):,} devices, each with a folder per class"] if sites else []
     if roles:
-        whose = "of each site" if sites else "shared by all devices"
+        whose = "of each device" if sites else "shared by all devices"
         if roles.get("val") == "test":
             lines += [f"folders: train, and val as the test set, {whose}"]
         else:

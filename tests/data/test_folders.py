@@ -158,7 +158,7 @@ def test_a_folder_per_site_makes_devices(tmp_path: Path):
     assert data.device == ("north",) * 3 + ("south",) * 3
     assert data.train.y.tolist() == [0, 0, 1, 1, 1, 2]
     assert values(data.train.x) == [*range(6)]
-    assert data.notes == ("folders: 2 sites, each with a folder per class",)
+    assert data.notes == ("folders: 2 devices, each with a folder per class",)
     without = load("image_folder", path=tmp_path, size=4, exclude=["north"])
     assert without.classes == ("dog", "fox")
     assert without.device == ("south",) * 3
