@@ -69,7 +69,7 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
 
 def _answer(line: Line) -> str:
     text = {Action.USE: f"use {line['method']}", Action.ALONE: "use local training"}.get(line["action"], line["action"])
-    return text if line.get("whole", True) else f"part: {text}"
+    return f"{'' if line.get('whole', True) else 'part: '}{text}"
 
 
 def _short(value: str) -> str:
