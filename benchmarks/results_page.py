@@ -50,7 +50,7 @@ Right of 0 the paper's method is more accurate than the rival; in a line "A on B
 90 % interval over seeds, if values by seed were kept ([numbers](results/forest.csv)).
 
 * Filled: a baseline has about [the paper's accuracy](#how-near-to-the-papers): it counts for or against the paper.
-* Hollow: under our conditions alone. It says nothing against the paper.
+* Hollow: only under our conditions. It says nothing against the paper.
 * Grey band: less than a point. Outside of it the axis is logarithmic.
 
 [Intervals](answer.md#the-interval) have a part for data that seeds share: they are 10 % wider than Student's with three

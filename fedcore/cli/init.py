@@ -120,7 +120,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     if empty:
         print("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
     print(f"Then try four methods: {LOOK}")
-    print("`fedcore run` alone tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
+    print("Plain `fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
 
 
 def check(
@@ -182,7 +182,7 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         changes.append(("federation.scale", "common", why))
     sizes = rows[device].value_counts() if device else pd.Series([*map(len, training)] if len(training) > 2 else [])
     if len(sizes) and sizes.max() >= UNEQUAL * sizes.min():  # two files may be train and val
-        why = f"sites have {sizes.min():,} to {sizes.max():,} rows; examples, if rows matter and not sites"
+        why = f"devices have {sizes.min():,} to {sizes.max():,} rows; examples, if rows matter and not devices"
         changes.append(("run.weigh", "devices", why))
     y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
     shares = y.value_counts(normalize=True)
@@ -202,7 +202,7 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
             telling += [str(name)] * bool((chance < BY_CHANCE).any())
     if telling:
         changes.append(
-            ("data.ignore", telling, "a value has rows of one rare class alone; keep what is known before it")
+            ("data.ignore", telling, "a value has only rows of one rare class; keep what is known before it")
         )
     return changes
 

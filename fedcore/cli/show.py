@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--brief", is_flag=True, help="A line for each answer.")
 @click.option("--history", is_flag=True, help="A line for each run, with its date.")
-@click.option("--study", help="Of the history: one study alone.")
+@click.option("--study", help="Of the history: only one study.")
 def show(brief: bool, history: bool, study: str | None) -> None:
     """Print the last answers of `dvc repro`, with their tables and claims; without them those of the last run."""
     if study is not None and not history:
-        raise InputError("--study: works with --history alone; type: fedcore show --history --study NAME")
+        raise InputError("--study: works only with --history; type: fedcore show --history --study NAME")
     enter_project()
     if history:
         show_history(study)

@@ -76,7 +76,7 @@ class Deciding(Section):
             devices; 0: all have; None: 20.
         new_device: where the answer for a new device is from: "left_out": each device in turn is left out of training,
             and the best rows are scored on all its labelled rows; "shared": the shared test set, new rows of all
-            devices; "auto": "left_out" where the data name their devices, at most 20, and no site is all test rows,
+            devices; "auto": "left_out" where the data name their devices, at most 20, and none is all test rows,
             else "shared"; None: "shared".
         stop_rows: "auto": a row that cannot win by the first three seeds' validation data is not run with further ones
             (:mod:`fedcore.results.stopping`); "none": all rows run with all seeds; None: "none".

@@ -73,7 +73,7 @@ def image_folder(
     folders = find_folders(path, sites)
     named = sorted({folder.site for folder in folders if folder.site is not None})
     if excluded and not named:
-        raise InputError(f"data.exclude = {[*excluded]}: the folders in data.path = {path} name no sites")
+        raise InputError(f"data.exclude = {[*excluded]}: the folders in data.path = {path} name no devices")
     check_exclude(excluded, named)
     read = {of.folder for of in folders}
     folders = [folder for folder in folders if folder.site not in excluded]
@@ -99,7 +99,7 @@ def image_folder(
         tuple(marks) if {*marks} != {"train"} else None, schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
         notes=(
             *_notes(named, {str(part): roles[part] for part in parts}, excluded),
-            *_advice(path, read, {"classes": classes, "sites": named}),
+            *_advice(path, read, {"classes": classes, "devices": named}),
         ),
     )  # fmt: skip
     return scale(dataset, scaling)
@@ -153,7 +153,7 @@ def _in_part(path: Path, part: str | None, sites: bool) -> list[ClassFolder]:
     if len({folder.part is None for folder in class_folders}) > 1:
         whole = next(folder.site for folder in class_folders if folder.part is None)
         raise InputError(
-            f"data.path = {path}: site {whole!r} has no folders train and test, others have; give all the same"
+            f"data.path = {path}: device {whole!r} has no folders train and test, others have; give all the same"
         )
     return class_folders
 
@@ -162,7 +162,7 @@ def _check_parts(path: Path, folders: Sequence[ClassFolder], classes: Sequence[s
     """Refuse a class that only folders for validation or testing have, and such a folder without classes."""
     for of in folders:
         if of.folder.name not in classes:
-            where = path / "train" if of.site is None else f"the sites' {'folders train' if of.part else 'folders'}"
+            where = path / "train" if of.site is None else f"the devices' {'folders train' if of.part else 'folders'}"
             raise InputError(f"data.path = {of.folder}: no such class in {where}; it has: {', '.join(classes)}")
     for folder in part_folders(subfolders(path)).values():
         if not subfolders(folder):
@@ -171,9 +171,9 @@ def _check_parts(path: Path, folders: Sequence[ClassFolder], classes: Sequence[s
 
 def _notes(sites: Sequence[str], roles: Mapping[str, str], exclude: Sequence[str]) -> tuple[str, ...]:
     """Return lines about how the folders were understood."""
-    lines = [f"folders: {len(sites) - len(exclude):,} sites, each with a folder per class"] if sites else []
+    lines = [f"folders: {len(sites) - len(exclude):,} devices, each with a folder per class"] if sites else []
     if roles:
-        whose = "of each site" if sites else "shared by all devices"
+        whose = "of each device" if sites else "shared by all devices"
         if roles.get("val") == "test":
             lines += [f"folders: train, and val as the test set, {whose}"]
         else:

@@ -43,7 +43,7 @@ KINDS = {
     "differ": "how often each two of the received models disagree on its examples",
     "trees": "decision trees: the thresholds of its columns, and sums over the examples in each node",
     "features": "features of some of its examples", "attention": "the weights of the models that it received",
-    "rows": "its training examples: in a simulation alone",
+    "rows": "its training examples: only in a simulation",
 }  # fmt: skip
 """What can leave a device, by the kind of its tensors, see :func:`kind_of`; `rows` never leave a real one."""
 
@@ -209,7 +209,7 @@ def describe(consent: Consent) -> list[str]:
     lines = ["numbers: the medians, means and variances of its columns"] if consent.numbers else []
     for method, wanted in sorted(consent.methods.items()):
         kinds = [kind for kind in KINDS_OF[method] if consent.sends is None or kind in consent.sends]
-        only = "".join(f", with {key} = {value} alone" for key, value in wanted.items())
+        only = "".join(f", only with {key} = {value}" for key, value in wanted.items())
         lines.append(f"{method}{only}: " + ("; ".join(KINDS[kind] for kind in kinds) or "nothing leaves the device"))
     return lines
 

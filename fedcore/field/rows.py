@@ -117,7 +117,7 @@ class DeviceRows:
         if schema.missing == "drop":
             keep = frame[[column.name for column in schema.columns]].notna().all(axis=1).to_numpy(copy=True)
         elif schema.missing == "refuse":
-            check_complete(frame, schema.columns, "; the study takes complete rows alone (data.missing)")
+            check_complete(frame, schema.columns, "; the study takes only complete rows (data.missing)")
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
         as_in_study = {name: rows.spelt[name] for name in recipe.texts if name in rows.spelt}
         read_rows = {file: replace(rows, earlier={**rows.earlier, **as_in_study})}

@@ -125,10 +125,10 @@ def setup_of(
     threats, section = split_threats(setting.federation)
     for key, value in ONLY_SIMULATED.items():
         if section.get(key, value) != value:
-            raise InputError(f"federation.{key} = {section[key]}: a simulation alone can have it; set it to {value}")
+            raise InputError(f"federation.{key} = {section[key]}: only a simulation can have it; set it to {value}")
     wanted = setting.threats
     if wanted is not None and wanted != Threats(bound=wanted.bound, beyond=wanted.beyond):
-        raise InputError(f"federation.{next(iter(threats))}: a simulation alone can have it")
+        raise InputError(f"federation.{next(iter(threats))}: only a simulation can have it")
     names = tuple(sorted(devices or {*(dataset.device or ())}))
     if not names:
         raise InputError("--device: the study's data name no devices; name each")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Line: TypeAlias = Mapping[str, Any]
 """A line of the history, see :mod:`fedcore.pipeline.run.history`."""
 
-HEADS = ("date", "data", "rows", "answer", "value", "change", "alone", "champion")
+HEADS = ("date", "data", "rows", "answer", "value", "change", "local", "champion")
 WIDTH = 80
 
 
@@ -68,8 +68,8 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
 
 
 def _answer(line: Line) -> str:
-    text = f"use {line['method']}" if line["action"] == Action.USE else str(line["action"])
-    return text if line.get("whole", True) else f"part: {text}"
+    text = {Action.USE: f"use {line['method']}", Action.ALONE: "use local training"}.get(line["action"], line["action"])
+    return f"{'' if line.get('whole', True) else 'part: '}{text}"
 
 
 def _short(value: str) -> str:

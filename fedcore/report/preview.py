@@ -312,8 +312,8 @@ def _problems(
 def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool, held: int) -> list[str]:
     """Return what the user should know or choose. held: the missing cells in devices' own rows."""
     lines = _rare(setting, dataset)
-    for site, rows in new_sites(dataset, divided).items():
-        lines.append(f"new site: {site}: {plural(len(rows), 'row')}, all marked test; it is scored, and not trained on")
+    for new, rows in new_sites(dataset, divided).items():
+        lines.append(f"new device: {new}: {plural(len(rows), 'row')}, all marked test; it is scored, not trained on")
     schema, table = schema_of(dataset), columns(dataset)
     gaps = int(table["missing"].sum())
     cells = plural(gaps, "cell") + f" ({held:,} on devices)" * (held < gaps)
@@ -427,7 +427,7 @@ def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> lis
     else:
         return []
     both = "; size=scales tries both" if setting.study == USER_STUDY else ""
-    new = "; rows of new sites then get the common scale" if scale == "device" else ""
+    new = "; rows of new devices then get the common scale" if scale == "device" else ""
     return [f"scales: {why}: federation.scale={scale} is suggested{both}{new}"]
 
 

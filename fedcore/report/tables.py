@@ -94,7 +94,7 @@ def notes(rows: pd.DataFrame, shown: Collection[str] = ()) -> tuple[str, ...]:
     most = rows["n_seeds"].max()
     for few, names in rows[rows["n_seeds"] < most].groupby("n_seeds")["method"]:
         have = "has" if len(names) == 1 else "have"
-        lines.append(f"{join_words(names)} {have} {few} of {most} seeds; the rank compares these seeds alone.")
+        lines.append(f"{join_words(names)} {have} {few} of {most} seeds; the rank compares only these seeds.")
     if not all(_says_something(row, split) for _, row in rows.iterrows() for split in SPLITS):
         lines.append(f"± {ANY}: with so few seeds the 95 % interval has every value.")
     guess = rows[(rows["method"] == GUESS) & (rows["metric"] == "balanced_accuracy")]

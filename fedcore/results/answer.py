@@ -266,7 +266,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
         ratio=sets.ratio, ahead=_ahead(sets, (combining, alone), scores.criterion),
     )  # fmt: skip
     if not alone:
-        return replace(advice, reason="no method trains alone; add one, such as local_only")
+        return replace(advice, reason="no method is local training; add one, such as local_only")
     reference = sets.best(alone)
     advice = replace(advice, alone=reference, alone_value=sign * sets.mean(reference))
     among = 1 if validated else len(combining)

@@ -106,5 +106,5 @@ class SoFar:
         if self.alone is None or self.combining is None:
             return None
         best, alone = self.combining, self.alone
-        so_far = f"  so far, chosen on validation rows: {best.label} {best.test}, {alone.label} (alone) {alone.test}"
-        return f"{so_far}; one seed decides nothing"
+        chosen = f"{best.label} {best.test}, local training ({alone.label}) {alone.test}"
+        return f"  so far, chosen on validation rows: {chosen}; one seed decides nothing"

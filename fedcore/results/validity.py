@@ -182,7 +182,7 @@ def _gain(steps: NDArray[np.int64], seeds: NDArray[np.int64], values: NDArray[np
         return ""
     earlier = steps[steps <= NEARLY_ALL * end]
     if not len(earlier):
-        return "was scored at its end alone"
+        return "was scored only at its end"
     before, last = steps == earlier[-1], steps == end
     _, first, second = np.intersect1d(seeds[before], seeds[last], assume_unique=True, return_indices=True)
     with np.errstate(invalid="ignore"):  # of a row that diverged, where nothing is known of infinity less infinity

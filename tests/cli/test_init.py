@@ -174,7 +174,7 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     params = YAML(typ="safe").load(tmp_path / "other" / "params.yaml")
     assert (params["federation"]["scale"], params["run"]["threshold"]) == ("none", "half")
     assert "another value in each row" not in (said := capsys.readouterr().out)
-    assert "params.yaml: run.weigh = devices, since sites have 1 to 199 rows; examples, if rows matter" in said
+    assert "params.yaml: run.weigh = devices, since devices have 1 to 199 rows; examples, if rows matter" in said
     rows.assign(row=rows.index, name=rows.index.astype(str) + "x").to_csv(even, index=False)
     main(["init", str(tmp_path / "ids"), "--data", str(even), "--label", "row", "--device", "name"])
     said = capsys.readouterr().out

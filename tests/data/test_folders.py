@@ -158,7 +158,7 @@ def test_a_folder_per_site_makes_devices(tmp_path: Path):
     assert data.device == ("north",) * 3 + ("south",) * 3
     assert data.train.y.tolist() == [0, 0, 1, 1, 1, 2]
     assert values(data.train.x) == [*range(6)]
-    assert data.notes == ("folders: 2 sites, each with a folder per class",)
+    assert data.notes == ("folders: 2 devices, each with a folder per class",)
     without = load("image_folder", path=tmp_path, size=4, exclude=["north"])
     assert without.classes == ("dog", "fox")
     assert without.device == ("south",) * 3
@@ -205,8 +205,8 @@ SAID = {
     "forms of classes": ({"K\u00f6": 1, "Ko\u0308": 1}, {}, "classes: " + ALIKE.format("'Ko\u0308', 'K\u00f6'")),
     "numbers of classes": ({"1": 1, "01": 1}, {}, "classes: " + ALIKE.format("'01', '1'")),
     "a part as a site": ({f"{of}/{label}": 1 for of in ("train", "eval") for label in CLASSES}, {},
-                         "sites: 'train' is read as one, as 'eval' are; call folders of parts train, val and test"),
-    "case of sites": ({**SITES, "North/cat": 1}, {}, "sites: " + ALIKE.format("'North', 'north'")),
+                         "devices: 'train' is read as one, as 'eval' are; call folders of parts train, val and test"),
+    "case of sites": ({**SITES, "North/cat": 1}, {}, "devices: " + ALIKE.format("'North', 'north'")),
 }  # fmt: skip
 """Counts of pictures in folders, settings, and the line that says what is unread, or apart."""
 
@@ -241,7 +241,7 @@ def test_pictures_at_two_depths_that_may_be_sites_are_asked_about(tmp_path: Path
 
 def test_no_sites_to_leave_out(tmp_path: Path):
     picture_files(tmp_path, {"cat": 1, "dog": 1})
-    assert "name no sites" in refusal("image_folder", path=tmp_path, exclude=["cat"])
+    assert "name no devices" in refusal("image_folder", path=tmp_path, exclude=["cat"])
     assert "data.exclude = 'cat': must be a list" in refusal("image_folder", path=tmp_path, exclude="cat")
 
 

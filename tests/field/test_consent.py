@@ -35,7 +35,7 @@ def test_what_the_owner_agrees_to_is_shown():
     assert lines == [
         "numbers: the medians, means and variances of its columns",
         "code_ot: a model, a part of one, or how training changed it",
-        "fedavg, with secure_aggregation = true alone: a model, a part of one, or how training changed it",
+        "fedavg, only with secure_aggregation = true: a model, a part of one, or how training changed it",
         "local_only: nothing leaves the device",
     ]
 

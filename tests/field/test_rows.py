@@ -39,7 +39,7 @@ def test_rows_become_the_inputs_of_the_schema(tmp_path):
         (HEAD, ["1,7,True,good,north"], "column 'kind' has numbers; the model was trained on texts such as 'fan'"),
         (HEAD, ["1,fan,old,good,north"], "column 'old', row 1: 'old' is not True or False"),
         (HEAD, ["1,fan,True,odd,north"], "label 'odd' is unknown to the study; it has: bad, good"),
-        (HEAD, GOOD, "column 'heat', row 3: the cell is missing; the study takes complete rows alone (data.missing)"),
+        (HEAD, GOOD, "column 'heat', row 3: the cell is missing; the study takes only complete rows (data.missing)"),
         (HEAD, GOOD[:2], "2 rows, the study needs at least 3 (federation.min_size)"),
         (HEAD, [*GOOD[:2], "1,fan,True,good,south"], "column 'site' has rows of 'south'; this device is 'north'"),
         (HEAD, [], "no rows; a file needs a header and at least one example"),

@@ -130,9 +130,9 @@ def test_a_setup_knows_what_labels_are(task, metric, tmp_path):
 @pytest.mark.parametrize(
     ("federation", "said"),
     [
-        ({"hidden": 0.5}, "federation.hidden = 0.5: a simulation alone can have it; set it to 0.0"),
-        ({"examples": 50}, "federation.examples = 50: a simulation alone can have it; set it to None"),
-        ({"hostile": 0.5}, "federation.hostile: a simulation alone can have it"),
+        ({"hidden": 0.5}, "federation.hidden = 0.5: only a simulation can have it; set it to 0.0"),
+        ({"examples": 50}, "federation.examples = 50: only a simulation can have it; set it to None"),
+        ({"hostile": 0.5}, "federation.hostile: only a simulation can have it"),
     ],
 )
 def test_what_no_device_can_be_made_to_do_is_refused(federation, said, tmp_path):

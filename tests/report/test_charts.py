@@ -162,6 +162,7 @@ def test_a_line_has_the_change_against_the_line_before():
 def test_nothing_said_is_a_line_too():
     unsure = line("2026-01-01", 0.7, action="cannot say", method=None, value=None, alone_value=None)
     assert history_cells([unsure, line("2026-01-02", 0.7)])[0][3:7] == ["cannot say", "-", "-", "-"]
+    assert history_cells([line("2026-01-02", 0.7, action="train alone")])[0][3] == "use local training"
 
 
 def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():

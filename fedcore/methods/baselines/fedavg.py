@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al. 2017, Algorithm 1): average the devices' models, round after round; and no round at all.
 
-FedAvg-1 with a different initialisation on each device is the CODE paper's vanilla averaging. `local_only` trains on
-each device alone: the baseline that any combination must beat on the device's own data.
+FedAvg-1 with a different initialisation on each device is the CODE paper's vanilla averaging. `local_only` is
+local training: the baseline that any combination must beat on the device's own data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -151,7 +151,7 @@ def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:
 
 
 def local_only(*, nets: Mapping[str, Net], training: Training) -> Method:
-    """Train once on each device and send nothing."""
+    """Local training: each device trains once on its own rows and sends nothing."""
     return Method(
         partial(initial_messages, shared_init=training.shared_init),
         (Stage(partial(train, training=training), None),),

@@ -76,7 +76,7 @@ class Boosting:
 
 @needs_one_label(ONE_LABEL)
 def xgb_local(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting = Boosting()) -> Method:
-    """Boosted trees on each device alone, by xgboost (extra `trees`).
+    """Local training with boosted trees, by xgboost (extra `trees`).
 
     Args:
         trees: that a device boosts (of several classes or labels as many for each), from 1.

@@ -20,7 +20,7 @@ from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS
-from fedcore.errors import InputError, naming
+from fedcore.errors import InputError, naming, plural
 from fedcore.partition.tables import shares_of
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
@@ -222,8 +222,8 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
             (folder / PICTURES / path).parent.mkdir(exist_ok=True)
             (folder / PICTURES / path).write_bytes(picture())
             drawn.append((name, path.as_posix(), caption))
-    columns = ["setting", "file", "caption"]
-    spreadsheet.write(pd.DataFrame(drawn, columns=columns), folder / PICTURES / INDEX, index=False)
+    index = pd.DataFrame(drawn, columns=["setting", "file", "caption"])
+    spreadsheet.write(index, folder / PICTURES / INDEX, index=False)
 
 
 def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
@@ -234,8 +234,7 @@ def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[
         yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *refs)
     drawn = {r.row.label: [path for path in r.figures if path.rpartition(":")[2] in names] for r in results}
     yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
-    planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
-    if "features" in names and planes:
+    if "features" in names and (planes := {r.row.label: r.embedding for r in results if r.embedding is not None}):
         yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *refs, planes)
 
 
@@ -252,9 +251,8 @@ def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = ()
         if len(values)
     )
     scores = scores if metric.name == "accuracy" else f"{metric.words}: {scores}"
-    computed = sum(not step.cached for step in result.steps)
-    place = f", seed {seeds.index(result.seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
-    return f"  {result.name:<36} {scores}  [{computed} of {len(result.steps)} steps computed{place}]"
+    place = f"seed {seeds.index(result.seed) + 1} of {len(seeds)}; " if len(seeds) > 1 else ""
+    return f"  {result.name:<36} {scores}  [{place}{tally(result.steps)}]"
 
 
 def leader_of(result: Result, criterion: Criterion) -> Leader | None:
@@ -283,11 +281,12 @@ def combines(result: Result) -> bool:
     return bool(sent["value"].sum() > 0)
 
 
-def tally(steps: Iterable[Step]) -> str:
-    """Return the numbers of computed and of all steps by kind, as a line."""
-    listed = list(steps)
-    every, computed = (Counter(step.kind for step in of) for of in (listed, (s for s in listed if not s.cached)))
-    return "steps computed: " + ", ".join(f"{kind} {computed[kind]}/{count}" for kind, count in every.items())
+def tally(steps: Sequence[Step], kinds: bool = False) -> str:
+    """Return how many steps were computed and how many came from the cache; kinds: also how many of each kind."""
+    every, computed = (Counter(step.kind for step in steps if not (new and step.cached)) for new in (False, True))
+    text = f"{plural(computed.total(), 'step')} computed, {every.total() - computed.total():,} from the cache"
+    of_kinds = ", ".join(f"{kind} {computed[kind]} of {count}" for kind, count in every.items())
+    return f"{text}; computed of each kind: {of_kinds}" if kinds else text
 
 
 def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:

@@ -96,7 +96,7 @@ class Project:
             self.changes()
             with repeat.printed("stderr"):
                 click.echo("a warning", err=True)
-            repeat.note("steps computed: train 0/2\n", Path("runs/a1b2"))
+            repeat.note("0 steps computed, 2 from the cache\n", Path("runs/a1b2"))
             with repeat.printed():
                 sys.stdout.write("the answer\n")
         return True
@@ -132,7 +132,7 @@ def test_what_is_known_is_printed_again(project: Project, capsys: pytest.Capture
     out, err = capsys.readouterr()
     assert err == "a warning\n"
     assert out.startswith("nothing has changed since ")
-    assert out.endswith("steps computed: train 0/2\nthe answer\n")
+    assert out.endswith("0 steps computed, 2 from the cache\nthe answer\n")
 
 
 def test_whatever_a_run_rests_on_is_computed_again_once_it_changes(project: Project):

@@ -36,7 +36,7 @@ from fedcore.pipeline.run import history, requests
 from fedcore.pipeline.run import outputs as run_outputs
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
-from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line
+from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally
 from fedcore.pipeline.run.step_functions import distribute, score_validation
 from fedcore.results.answer import answers
 from fedcore.results.criterion import Criterion
@@ -53,11 +53,15 @@ def test_progress_counts_the_devices_of_the_table():
         study="s", dataset="d", setting="base", method="fedavg", seed=0, stage=0, round=1
     )
     row = SimpleNamespace(label="fedavg")
-    result: Any = SimpleNamespace(table=table, metric=METRICS["accuracy"], name="x", steps=(), validation=0.5, row=row)
+    steps = [SimpleNamespace(kind=kind, cached=cached) for kind, cached in (("train", 0), ("train", 1), ("test", 0))]
+    result: Any = SimpleNamespace(
+        table=table, metric=METRICS["accuracy"], name="x", steps=steps, validation=0.5, row=row
+    )
     line = summary_line(result, Criterion(least_test=20))
     assert line.split("x ", 1)[1].strip().startswith("own test 0.700 (worst 0.600), shared test 0.500 (worst 0.500)")
     result.seed = 4
-    assert summary_line(result, Criterion(), [1, 4, 7]).endswith("[0 of 0 steps computed, seed 2 of 3]")
+    assert summary_line(result, Criterion(), [1, 4, 7]).endswith("[seed 2 of 3; 2 steps computed, 1 from the cache]")
+    assert tally(steps, kinds=True).endswith("from the cache; computed of each kind: train 1 of 2, test 1 of 1")
     assert "own test 0.750" in summary_line(result, Criterion(least_test=20, weigh="examples"))
     led = leader_of(result, Criterion(least_test=0))
     assert led is not None
