@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -42,7 +42,7 @@ from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types.federation import Device, is_handle
-from fedcore.types.method import RoundInfo, Stage, StepId, seed_all
+from fedcore.types.method import Message, RoundInfo, Stage, StepId, seed_all
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -113,6 +113,7 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
     Before, the global generators are seeded by what the step is, or by the seed that it gets: a user's code may draw.
     """
     at = next((at for at in args if isinstance(at, StepId | RoundInfo)), None)
+    args = (*map(_with_own_entries, args),)
     seed_all(at.generator("step").initial_seed() if at else next((seed for seed in args if type(seed) is int), 0))
     try:
         with refuse_changes(fn, args):
@@ -127,16 +128,28 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
         raise
 
 
+def _with_own_entries(value: Any) -> Any:
+    """Return what a step is given such that it may put other tensors into it, which no other step sees."""
+    if isinstance(value, Message):
+        return replace(value, params=dict(value.params), extra=dict(value.extra))
+    return dict(value) if type(value) is dict else value
+
+
 @contextmanager
 def refuse_changes(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[None]:
-    """Refuse a method's own step that changes a tensor it is given, in its first two rounds: others read that, too."""
+    """Refuse a method's own step that changes a tensor it is given: others read that, too.
+
+    In its first two rounds, and of `deploy`, their numbers are compared, then PyTorch's counts of changes.
+    """
     steps = [fn, *args, *(stage.local for stage in getattr(fn, "args", ()) if isinstance(stage, Stage))]
     own = [name_of(of) for of in steps if callable(of) and not name_of(of).startswith("fedcore.")]
-    early = any(at.round < 2 for at in args if isinstance(at, StepId | RoundInfo))
-    given = [(path, tensor, tensor.clone()) for path, tensor in tensors_of(args)] if own and early else []
+    rounds = [at.round for at in args if isinstance(at, StepId | RoundInfo)]
+    late, seen = max(rounds, default=0) > 1, own and (rounds or name_of(fn).startswith("fedcore."))
+    given: list[tuple[str, Tensor, Any]] = []
+    given += [(of, x, x._version if late else x.clone()) for of, x in tensors_of(args)] if seen else []
     yield
     for path, tensor, before in given:
-        if not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
+        if tensor._version != before if late else not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
             raise InputError(f"{own[0]}: changes {path} in place, which other steps read; change a clone of it")
 
 

@@ -21,10 +21,12 @@ import torch
 from process_forks import new_processes, run
 
 from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, Training, nets, train
+from fedcore.core.evaluation import score
 from fedcore.core.rounds import receive
 from fedcore.execute.packing import LARGE
 from fedcore.execute.workers import Inline, WorkerDied, Workers, examples, shares
-from fedcore.types.method import RoundInfo, Update
+from fedcore.types.federation import NO_DATA
+from fedcore.types.method import Model, RoundInfo, Update
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
 NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])
@@ -457,6 +459,16 @@ def changes_nothing(memory, message, device, step_id):
     return {"w": memory["w"] - 1}, Update({"w": message.params["w"].clone().add_(1)})
 
 
+def puts_another_in(memory, message, device, step_id):
+    message.params["w"] = memory["w"]
+    return memory, Update(message.params)
+
+
+def deploys_in_place(memory, message):
+    message.params["1.bias"].add_(1)
+    return Model((message.params,))
+
+
 def sums_in_place(server, updates, round_info):
     updates["a"].params["1.bias"].mul_(0.5)
     return server, {}
@@ -464,19 +476,27 @@ def sums_in_place(server, updates, round_info):
 
 @pytest.mark.parametrize(
     ("step", "what"),
-    [(trains_in_place, "params.w"), (scales_its_data, "data.train.x"), (counts_in_memory, "w"), (changes_nothing, "")],
-)
-def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(step, what):
-    given = {"w": torch.tensor([0.0, torch.nan])}, Message({"w": torch.zeros(2)}), device("a", 4), StepId(0, 0, 1, "a")
+    [
+        (trains_in_place, "params.w"), (scales_its_data, "data.train.x"), (counts_in_memory, "w"),
+        (changes_nothing, ""), (puts_another_in, ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(step, what, at):
+    given = {"w": torch.tensor([0.0, torch.nan])}, Message({"w": torch.zeros(2)}), device("a", 4), StepId(0, 0, at, "a")
     if not what:
         Inline().call(step, *given)
+        assert given[1].params["w"].tolist() == [0, 0]  # the message is other devices', too
         return
     with pytest.raises(InputError, match=f"{step.__name__}: changes {what} in place, which other steps read"):
         Inline().call(step, *given)
 
 
-def test_a_server_that_sums_into_an_update_is_refused():
+def test_a_server_that_sums_into_an_update_is_refused_and_a_deployment_too():
     updates = {"a": Update(nets.init(Net(_linear), torch.Generator()), size=1)}
+    devices = {"a": replace(device("a", 30), net=Net(_linear))}
+    with pytest.raises(InputError, match=r"deploys_in_place: changes params\.1\.bias in place"):
+        Inline()(score, deploys_in_place, {}, Message(updates["a"].params), devices, NO_DATA)
     with pytest.raises(InputError, match=r"sums_in_place: changes a\.params\.1\.bias in place"):
         Inline()(receive, sums_in_place, {}, updates, RoundInfo(0, 0, 0, ("a",), ("a",)), {"a": Net(_linear)})
 
