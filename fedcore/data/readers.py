@@ -206,6 +206,7 @@ def read_parquet(
     refuse_twice(rows.column_names)
     nested = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
     frame: pd.DataFrame = rows.drop_columns(nested).to_pandas(types_mapper=_whole)
+    frame.columns = frame.columns.map(str)
     unread = dict.fromkeys(nested, "lists, structs or bytes; give a column for each number")
     unread |= {
         str(name): "the index of the file's frame; reset_index() makes it a column"
