@@ -110,15 +110,12 @@ def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
 # missing cells
 
 
-def find_markers(
-    column: pd.Series, missing_values: Sequence[str], labels: bool = False, quantity: bool = False
-) -> dict[str, int]:
+def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool = False) -> dict[str, int]:
     """Return the cells that stand for a missing value: text as it is written -> how often.
 
     A text stands for one if it is one of `missing_values` in any case and with any blanks around it, or is empty; a
-    number if it is one of them. labels: of a column of labels, where `none` is a class (a fault, a treatment: none),
-    unless it is written None or `missing_values` are not the default ones. quantity: texts are numbers; -99.90
-    is -99.9.
+    number, be it written as a text, if it is one of them: -99.90 is -99.9. labels: of a column of labels, where `none`
+    is a class (a fault, a treatment: none), unless it is written None or `missing_values` are not the default ones.
     """
     wanted = {"", *(text.strip().lower() for text in missing_values)}
     if is_bool_dtype(column.dtype):
@@ -129,7 +126,7 @@ def find_markers(
         return markers
     counts = {text: int(n) for text, n in column.value_counts().items() if isinstance(text, str) and n}
     written = pd.Series([*counts], dtype=str)
-    equal = {*written[pd.to_numeric(written, errors="coerce").isin([*found.values()])]} if quantity else set()
+    equal = {*written[pd.to_numeric(written, errors="coerce").isin([*found.values()])]} if found else set()
     texts = {text: n for text, n in counts.items() if text.strip().lower() in wanted or text in equal}
     named = labels and tuple(missing_values) == MISSING_VALUES
     return markers | {
@@ -179,9 +176,8 @@ def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFr
 
 def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """Return a frame whose columns of the schema have no markers of missing values."""
-    quantities = {column.name: column.kind == "number" for column in schema.columns if column.name in rows}
-    wanted = schema.missing_values
-    return blank(rows, {name: find_markers(rows[name], wanted, quantity=of) for name, of in quantities.items()})
+    names = [column.name for column in schema.columns if column.name in rows]
+    return blank(rows, {name: find_markers(rows[name], schema.missing_values) for name in names})
 
 
 # cells

@@ -20,7 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data.encoding import blank, column_texts, find_markers, numbers
+from fedcore.data.encoding import blank, column_texts, find_markers
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 
@@ -214,10 +214,6 @@ def read_parquet(
         if name is not None and not isinstance(frame.index, pd.RangeIndex)
     }
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    for name in [name for name in markers if name not in names and _has_texts(frame[name])]:
-        given = frame[name][~frame[name].isin([*markers[name]])].dropna()
-        if not pd.isna(numbers(given)).any():  # texts that are all numbers are learnt as numbers
-            markers[name] = find_markers(frame[name], missing_values, name == label, quantity=True)
     return RawTable(blank(frame, markers), _written(markers), unread=unread)
 
 

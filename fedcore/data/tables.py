@@ -473,7 +473,7 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     if not parts:
         return "no value in any row"
     values = pd.concat(parts)
-    if values.nunique() < 2 or (is_numeric_dtype(values.dtype) and not named and values.astype(float).nunique() < 2):
+    if values.nunique() < 2 or (not named and np.ptp(numbers(values)) == 0):
         return f"the same value in every row: {column_texts(parts[0].head(1).to_frame(), name).item()!r}"
     others = [part for part in parts if not (is_bool_dtype(part.dtype) or {*map(type, part)} == {bool})]
     if not named and len(others) < len(parts) and all(np.isin(numbers(part), (0, 1)).all() for part in others):

@@ -285,8 +285,9 @@ def test_a_column_device_that_named_no_devices_names_none_later(tmp_path: Path, 
     assert ServedModels(schema, (), {}).device_column(pd.read_csv(tmp_path / "sites/t.csv")) == use.get("device")
 
 
-def test_numbers_that_are_one_as_float64_are_left_out(tmp_path: Path):
-    data = table(tmp_path / "t.csv", lines("site a a b", f"k {10**18} {10**18 + 1} {10**18 + 2}", "u 1 2 3", "y 0 1 0"))
+@pytest.mark.parametrize("cells", [f"{10**18} {10**18 + 1} {10**18 + 2}", f"{2**63} NA {2**63 + 1}"])
+def test_numbers_that_are_one_as_float64_are_left_out(tmp_path: Path, cells: str):
+    data = table(tmp_path / "t.csv", lines("site a a b", f"k {cells}", "u 1 2 3", "y 0 1 0"), missing="median")
     assert data.schema is not None
     assert [*data.schema.left_out] == ["k"]
 
