@@ -23,6 +23,7 @@ from fedcore.builders import suggestion, unknown_value
 from fedcore.data import Dataset
 from fedcore.data.encoding import (
     ROW,
+    WORDS,
     alike,
     cell_error,
     cells,
@@ -475,11 +476,11 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     values = pd.concat(parts)
     if values.nunique() < 2 or (not named and np.ptp(numbers(values)) == 0):
         return f"the same value in every row: {column_texts(parts[0].head(1).to_frame(), name).item()!r}"
-    others = [part for part in parts if not (is_bool_dtype(part.dtype) or {*map(type, part)} == {bool})]
-    if not named and len(others) < len(parts) and all(np.isin(numbers(part), (0, 1)).all() for part in others):
+    if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
     if not named and any(is_numeric_dtype(part.dtype) or np.isfinite(numbers(part)).any() for part in parts):
-        return Column(name, "number")
+        words = () if is_numeric_dtype(values.dtype) else {*column_texts(values.to_frame(), name).tolist()}
+        return Column(name, "boolean" if {"0", "1", *WORDS}.issuperset(words) and WORDS.keys() & words else "number")
     distinct = in_order({*np.concatenate([column_texts(part.to_frame(), name) for part in parts]).tolist()} - {""})
     if len(distinct) > categories:
         several = " of several words" if sum(" " in text.strip() for text in distinct) > len(distinct) / 2 else ""

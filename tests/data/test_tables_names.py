@@ -106,9 +106,10 @@ def test_true_in_one_file_is_1_in_another(tmp_path: Path):
     frame = pd.DataFrame({"on": [True, False] * 2, "u": range(4), "y": [0, 1] * 2})
     frame.to_csv(tmp_path / "a.csv", index=False)
     frame.astype(int).to_parquet(tmp_path / "b.parquet")
+    frame.assign(on=["1", "0", "True", "False"]).to_parquet(tmp_path / "c.parquet")
     data: Any = load("table", path=tmp_path, label="y")
-    assert data.train.x[:, 0].tolist() == [1, 0] * 4
-    assert encode(read_tables(tmp_path, data.schema)[0], data.schema)[:, 0].tolist() == [1, 0] * 4
+    assert data.train.x[:, 0].tolist() == [1, 0] * 6
+    assert encode(read_tables(tmp_path, data.schema)[0], data.schema)[:, 0].tolist() == [1, 0] * 6
 
 
 def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
