@@ -217,7 +217,7 @@ def kept_columns(
     from fedcore.api.serving import DEVICE, PREDICTED_AS, UNKNOWN
     from fedcore.data import folders, readers
 
-    names: list[str] = []
+    own, names = {*index.names, *served.output_columns, PREDICTED_AS, UNKNOWN}, list[str]()
     if keep is not None:
         if not isinstance(rows, pd.DataFrame):
             raise InputError(f"--keep = {keep}: needs a table; pictures and arrays have no columns")
@@ -225,17 +225,17 @@ def kept_columns(
     for name in names:
         if name not in rows:
             raise InputError(f"--keep = {keep}: no column {name!r}; the table has: {', '.join(map(str, rows))}")
-        if name in (*index.names, *served.output_columns, PREDICTED_AS, UNKNOWN):
+        if name in own:
             raise InputError(
                 f"--keep = {keep}: the predictions have a column {name!r} of their own; rename the table's"
             )
     column = served.device_column(rows) or served.schema.device or DEVICE
+    column = DEVICE if column in own else column
     columns = pd.DataFrame(index=index)
     if names := [*dict.fromkeys(names)]:
         files = folders.listing(path) if path.is_dir() else [path]
         columns = pd.concat([readers.as_written(file, names) for file in files]).set_index(index)
-    is_there = owners is None or column in (*served.output_columns, *names)
-    return columns if is_there else columns.assign(**{column: owners})
+    return columns if owners is None or column in names else columns.assign(**{column: owners})
 
 
 def leave_out_unknown(

@@ -86,7 +86,7 @@ def show_all() -> None:
     boxes = answers.read(compared, results) if whole else None
     if boxes is None:
         boxes = _answer_anew()
-    summary = spreadsheet.read(results / SUMMARY, dtype=dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64"))
+    summary = spreadsheet.read(results / SUMMARY, dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64"))
     print_answers(boxes)
     print_summary(summary)
     print_claims(spreadsheet.read(compared / CLAIMS))

@@ -16,6 +16,7 @@ from fedcore.errors import InputError
 DEPTH, VALUES = 50, 100_000
 """The deepest nesting of a YAML file, and its most values, those of its aliases written out."""
 
+TAG = "tag:yaml.org,2002:"
 WHOLE = re.compile(r"[-+]?(0|[1-9]\d*)", re.ASCII)
 
 
@@ -26,7 +27,25 @@ def _whole_number(_: Any, node: Any) -> int | str:
 
 VALUES_OF_YAML: Any = type("Values", (SafeConstructor,), {})
 """What makes the values of a file."""
-VALUES_OF_YAML.add_constructor("tag:yaml.org,2002:int", _whole_number)
+VALUES_OF_YAML.add_constructor(f"{TAG}int", _whole_number)
+NAMES = ("exclude", "features", "ignore", "categorical", "label", "device", "id", "missing_values", "positive")
+"""Settings of names: numbers and days stay texts there, unless Python writes them alike: 1.50, +1, 2024-01-02."""
+KEYED = ("costs", "budget")
+"""Settings whose keys are names."""
+READS: Any = {"int": _whole_number, "float": lambda _, node: float(node.value), "timestamp": lambda *_: None}
+
+
+def _keep_names(node: Any, of: str) -> None:
+    """Let names in a value be texts. of: the setting whose value it is."""
+    reads = READS.get(node.tag.removeprefix(TAG))
+    if of in NAMES and reads and node.value[-1:].isdigit() and str(reads(None, node)) != node.value:
+        node.tag = f"{TAG}str"
+    for part in node.value if isinstance(node.value, list) else ():
+        if isinstance(part, tuple):
+            _keep_names(part[0], NAMES[0] if of in KEYED else "")
+            _keep_names(part[1], of if of in KEYED else str(part[0].value).rpartition(".")[2])
+        else:
+            _keep_names(part, of)
 
 
 def template() -> Path:
@@ -53,24 +72,26 @@ def read_mapping(path: Path, content: str) -> dict[str, Any]:
 def parse_value(key: str, text: str) -> Any:
     """Return a typed YAML value; raises InputError, which names the key."""
     try:
-        return _load(text, pure=True)  # libyaml refuses a colon in a list: [mymethods:median, fedavg]
+        return _load(text, True, key.rpartition(".")[2])  # libyaml refuses a colon in a list: [methods:median, fedavg]
     except YAMLError:
         quote = f"; if it has blanks, put quotes around it: '{key}=[a, b]'" if text[:1] in ("[", "{") else ""
         raise InputError(f"{key} = {text!r}: not a YAML value{quote}") from None
 
 
-def _load(text: str, pure: bool = False) -> Any:
+def _load(text: str, pure: bool = False, of: str = "") -> Any:
     """Return the values of a YAML text, as a copy that may be changed. Raises YAMLError."""
-    return deepcopy(_parse(text, pure))
+    return deepcopy(_parse(text, pure, of))
 
 
 @lru_cache(64)  # a run reads all studies several times
-def _parse(text: str, pure: bool) -> Any:
+def _parse(text: str, pure: bool, of: str) -> Any:
     _check_size(text, pure)
     try:
         reader = YAML(typ="safe", pure=pure)  # by libyaml: the parser in Python takes five times as long
         reader.Constructor = VALUES_OF_YAML
-        return reader.load(text)
+        if node := reader.compose(text):
+            _keep_names(node, of)
+        return reader.constructor.construct_document(node) if node else None
     except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as a day that is none
         raise YAMLError(str(error)) from None
 

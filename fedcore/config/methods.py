@@ -108,13 +108,9 @@ def current_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configure(
-    name: str | Callable[..., Method],
-    settings: Mapping[str, Any],
-    training: Mapping[str, Any],
-    *,
-    label: str | None = None,
-    training_key: str = "training",
-) -> MethodConfig:
+    name: str | Callable[..., Method], settings: Mapping[str, Any], training: Mapping[str, Any], *,
+    label: str | None = None, training_key: str = "training",
+) -> MethodConfig:  # fmt: skip
     """Check a method's settings and complete them with the defaults of the signatures.
 
     training_key: where the settings of the training stand, for messages.

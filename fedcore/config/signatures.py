@@ -170,12 +170,9 @@ def refuse_other_kinds(key: str, value: Any, checked: Any) -> None:
 
 
 def settings_for(
-    fn: Callable[..., Any],
-    where: str,
-    section: Mapping[str, Any],
-    others: Iterable[Callable[..., Any]],
+    fn: Callable[..., Any], where: str, section: Mapping[str, Any], others: Iterable[Callable[..., Any]],
     context: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the settings of a section that a function takes; the others must be settings of one of `others`."""
     taken, all_settings = model(fn, context), union(tuple(others), context)
     chosen = {key: value for key, value in section.items() if key in taken.model_fields}
@@ -234,14 +231,9 @@ def setting_lines(fn: Callable[..., Any], context: tuple[str, ...] = CONTEXT) ->
 
 
 def stand_for(
-    source: Callable[..., Any],
-    make: Callable[..., Any],
-    name: str,
-    doc: str | None,
-    takes: Mapping[str, tuple[Any, Any]],
-    *,
-    by_position: bool = False,
-) -> Callable[..., Any]:
+    source: Callable[..., Any], make: Callable[..., Any], name: str, doc: str | None,
+    takes: Mapping[str, tuple[Any, Any]], *, by_position: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
     """Let `make` show the name, help and settings of what it makes; `inspect` finds the file and code of the source.
 
     takes: setting -> annotation and default. by_position: whether settings may be given without their names.

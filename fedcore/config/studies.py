@@ -154,7 +154,7 @@ class Run(Deciding):
         positive: the label that f1, precision, recall and average_precision are of.
         costs: of metric cost: true label -> predicted label -> cost; what is not listed costs nothing.
         min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
-        weigh: "devices": each device counts alike in means; "examples": by its test examples.
+        weigh: "devices": each device counts alike in means; "examples": by its expected test rows.
         threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
             from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
         recent: which test rows decide whether a candidate is better than the champion. "none": all. "auto": once the

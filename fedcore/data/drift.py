@@ -130,11 +130,8 @@ def summarise(
 
     def rows(names: Sequence[str]) -> BinnedRows:
         inputs, *answers = (np.concatenate([of[name] for name in names]) for of in (x, labels, predicted))
-        by_value = [
-            islice(_by_column(schema, inputs), MOST_COLUMNS),
-            *(_by_label(schema, values) for values in answers),
-        ]
-        return BinnedRows(*({column.name: _summarise(column, cells) for column, cells in pairs} for pairs in by_value))
+        parts = [islice(_by_column(schema, inputs), MOST_COLUMNS), *(_by_label(schema, values) for values in answers)]
+        return BinnedRows(*({column.name: _summarise(column, cells) for column, cells in pairs} for pairs in parts))
 
     most = MOST_PARTS // max(min(len(schema.columns), MOST_COLUMNS), 1)
     largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}

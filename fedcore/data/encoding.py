@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Context, Decimal
+from functools import partial
 from numbers import Number
 from typing import Any
 from unicodedata import category, normalize
@@ -29,7 +30,7 @@ WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
 BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
-WHOLE = re.compile(r"(0|-?[1-9]\d*)\.0+")
+WHOLE = re.compile(r"(?:-(?=0))?(0|-?[1-9]\d*)\.0+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
 DIGITS = 40
 """Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
@@ -109,15 +110,12 @@ def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
 # missing cells
 
 
-def find_markers(
-    column: pd.Series, missing_values: Sequence[str], labels: bool = False, quantity: bool = False
-) -> dict[str, int]:
+def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool = False) -> dict[str, int]:
     """Return the cells that stand for a missing value: text as it is written -> how often.
 
     A text stands for one if it is one of `missing_values` in any case and with any blanks around it, or is empty; a
-    number if it is one of them. labels: of a column of labels, where `none` is a class (a fault, a treatment: none),
-    unless it is written None or `missing_values` are not the default ones. quantity: texts are numbers; -99.90
-    is -99.9.
+    number, be it written as a text, if it is one of them: -99.90 is -99.9. labels: of a column of labels, where `none`
+    is a class (a fault, a treatment: none), unless it is written None or `missing_values` are not the default ones.
     """
     wanted = {"", *(text.strip().lower() for text in missing_values)}
     if is_bool_dtype(column.dtype):
@@ -128,7 +126,7 @@ def find_markers(
         return markers
     counts = {text: int(n) for text, n in column.value_counts().items() if isinstance(text, str) and n}
     written = pd.Series([*counts], dtype=str)
-    equal = {*written[pd.to_numeric(written, errors="coerce").isin([*found.values()])]} if quantity else set()
+    equal = {*written[pd.to_numeric(written, errors="coerce").isin([*found.values()])]} if found else set()
     texts = {text: n for text, n in counts.items() if text.strip().lower() in wanted or text in equal}
     named = labels and tuple(missing_values) == MISSING_VALUES
     return markers | {
@@ -178,9 +176,8 @@ def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFr
 
 def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     """Return a frame whose columns of the schema have no markers of missing values."""
-    quantities = {column.name: column.kind == "number" for column in schema.columns if column.name in rows}
-    wanted = schema.missing_values
-    return blank(rows, {name: find_markers(rows[name], wanted, quantity=of) for name, of in quantities.items()})
+    names = [column.name for column in schema.columns if column.name in rows]
+    return blank(rows, {name: find_markers(rows[name], schema.missing_values) for name in names})
 
 
 # cells
@@ -216,7 +213,8 @@ def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
     entries = rows[column.name]
     values = numbers(entries)
     if column.kind == "boolean" and not is_numeric_dtype(entries.dtype):
-        values = np.asarray(entries.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan), np.float64)
+        words = entries.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan)
+        values = np.where(np.isnan(values), words, values)
     wrong = ~np.isfinite(values) & entries.notna().to_numpy()
     wanted = "a finite number"
     if column.kind == "number" and entries.dtype.kind in "bO":  # a request's true is no 1
@@ -241,8 +239,11 @@ def column_texts(
     rows: pd.DataFrame | Mapping[str, pd.Series], name: str, spelling: Spelling = "written"
 ) -> NDArray[np.str_]:
     """Return a column of names as strings, see :func:`name_of`, "" where a cell is missing."""
-    codes, categories = pd.factorize(rows[name])
-    half = "float16" if rows[name].dtype == "float16" else None  # which pandas widens
+    column = rows[name]
+    if column.dtype == object and infer_dtype(column) not in ("string", "empty"):  # pandas takes True for 1
+        column = column.map(partial(name_of, spelling=spelling), na_action="ignore")
+    codes, categories = pd.factorize(column)
+    half = "float16" if column.dtype == "float16" else None  # which pandas widens
     floats = np.asarray(categories, half)  # of float32 .1, not 0.10000000149
     values = floats if spelling != "inferred" and floats.dtype.kind == "f" else categories
     return np.array([*(name_of(v, spelling) for v in values), ""], dtype=np.str_)[codes]  # -1 is a missing cell
@@ -253,14 +254,12 @@ def name_of(value: Any, spelling: Spelling) -> str:
 
     So a name is the same whatever else its file holds, in CSV and Parquet; a time at midnight is a date.
     spelling: "joined": texts that are equal as numbers, or but for case, blanks or Unicode form, are one name, and what
-    cannot be seen does not count;
-    "inferred": texts as they are.
+    cannot be seen does not count; "inferred": texts as they are.
     """
-    inferred = spelling == "inferred"
+    inferred, name = spelling == "inferred", str(value)
     if isinstance(value, float if inferred else float | np.floating) and value.is_integer():
-        return str(int(value)) if inferred or abs(value) < 1e16 else str(float(value))  # as in a CSV
-    name = str(value)
-    if inferred or not isinstance(value, str | Decimal | datetime):
+        name = str(int(value)) if inferred or abs(value) < 1e16 else name  # as in a CSV
+    if inferred or not isinstance(value, str | Decimal | datetime | float | np.floating):
         return name
     name = name.removesuffix(" 00:00:00")
     if spelling == "joined":
@@ -270,7 +269,7 @@ def name_of(value: Any, spelling: Spelling) -> str:
             exact = Context(prec=len(name))
             number = exact.normalize(exact.add(Decimal(name), 0))
             name = f"{number:f}" if abs(number.adjusted()) < DIGITS else str(number)
-    return name.capitalize() if name in BOOLEANS else name.partition(".")[0] if WHOLE.fullmatch(name) else name
+    return name.capitalize() if name in BOOLEANS else whole[1] if (whole := WHOLE.fullmatch(name)) else name
 
 
 def typed(names: Iterable[str]) -> str:

@@ -31,7 +31,6 @@ ROOT = os.environ.get("FEDCORE_DATA", "datasets")
 
 KINDS = {8: "bytes", 12: "int32"}
 
-
 LARGEST = 1 << 30
 """The most bytes of values that an idx file may have; the largest published one (EMNIST) has half of it."""
 
@@ -92,11 +91,8 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
             header = opened.read(start)
             if header[:4] != bytes((0, 0, kind, dimensions)) or len(header) < start:
-                raise damaged_file(
-                    root,
-                    file,
-                    f"is no idx file of {KINDS[kind]} with {dimensions} dimensions (it starts with {header[:4].hex()})",
-                )
+                found = f"with {dimensions} dimensions (it starts with {header[:4].hex()})"
+                raise damaged_file(root, file, f"is no idx file of {KINDS[kind]} {found}")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             needed = math.prod(shape) * item.itemsize
             if needed > LARGEST:

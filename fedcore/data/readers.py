@@ -20,7 +20,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data.encoding import blank, column_texts, find_markers, numbers
+from fedcore.data.encoding import blank, column_texts, find_markers
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 
@@ -206,6 +206,7 @@ def read_parquet(
     refuse_twice(rows.column_names)
     nested = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
     frame: pd.DataFrame = rows.drop_columns(nested).to_pandas(types_mapper=_whole)
+    frame.columns = frame.columns.map(str)
     unread = dict.fromkeys(nested, "lists, structs or bytes; give a column for each number")
     unread |= {
         str(name): "the index of the file's frame; reset_index() makes it a column"
@@ -213,10 +214,6 @@ def read_parquet(
         if name is not None and not isinstance(frame.index, pd.RangeIndex)
     }
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    for name in [name for name in markers if name not in names and _has_texts(frame[name])]:
-        given = frame[name][~frame[name].isin([*markers[name]])].dropna()
-        if not pd.isna(numbers(given)).any():  # texts that are all numbers are learnt as numbers
-            markers[name] = find_markers(frame[name], missing_values, name == label, quantity=True)
     return RawTable(blank(frame, markers), _written(markers), unread=unread)
 
 

@@ -23,6 +23,7 @@ from fedcore.builders import suggestion, unknown_value
 from fedcore.data import Dataset
 from fedcore.data.encoding import (
     ROW,
+    WORDS,
     alike,
     cell_error,
     cells,
@@ -131,10 +132,7 @@ def table(
             dropped.append(line)
     special = [name for name in (*targets, device, split, id) if name is not None]
     unread = {name: why for raw in rows.values() for name, why in raw.unread.items()}
-    for name in [*special, *(features or ())]:
-        if name in unread:
-            raise InputError(f"data.path = {path}: column {name!r} is not read: {unread[name]}")
-    asked = names(frames, special, features, ignore, categorical)
+    asked = names(frames, special, features, ignore, categorical, unread)
 
     def all_rows(name: str) -> NDArray[np.str_]:
         setting = {device: "drop_without_device"} | dict.fromkeys(targets, "drop_unlabelled")
@@ -160,6 +158,8 @@ def table(
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
     columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
     left_out |= {name: why for name, why in sorted(unread.items()) if name not in {*special, *ignore}}
+    if device != "device" and "device" in {*ignore, *special} - {named}:
+        left_out["device"] = "it names no devices"  # nor does it in rows to predict
     x, keep = learnt_cells(frames, columns, missing)
     labels = labels[keep]
     if found_task == "classification":
@@ -214,7 +214,7 @@ def read_sources(
     rows = {source.file: read(source.file, markers, named, names, spelling) for source in sources}
     frames = {file: raw.frame.set_axis(pd.RangeIndex(1, len(raw.frame) + 1, name=ROW)) for file, raw in rows.items()}
     if excluded and sources[0].device is None:
-        frames = leave_out(frames, device, excluded)
+        frames = leave_out(frames, device, excluded, rows)
         sources = [source for source in sources if source.file in frames]
     return sources, rows, frames
 
@@ -316,21 +316,23 @@ def label_columns(label: str | Sequence[str], task: str) -> tuple[str, ...]:
     return columns
 
 
-def no_column(file: Path, name: str, frame: pd.DataFrame) -> InputError:
-    """Return the error for a column that a file does not have."""
+def no_column(file: Path, name: str, frame: pd.DataFrame, unread: Mapping[str, str]) -> InputError:
+    """Return the error for a column that a file does not have, or that is not read."""
+    if name in unread:
+        return InputError(f"data.path = {file}: column {name!r} is not read: {unread[name]}")
     has = [*map(str, frame)]
     return InputError(f"data.path = {file}: no column {name!r}{suggestion(name, has)} (it has: {', '.join(has)})")
 
 
 def leave_out(
-    frames: Mapping[Path, pd.DataFrame], device: str | None, exclude: Sequence[str]
+    frames: Mapping[Path, pd.DataFrame], device: str | None, exclude: Sequence[str], rows: Mapping[Path, RawTable]
 ) -> dict[Path, pd.DataFrame]:
     """Return the frames without the rows of some devices, and without a frame that has no others."""
     if device is None:
         raise InputError(f"data.exclude = {[*exclude]}: the data name no devices; set data.device")
     for file, frame in frames.items():
         if device not in frame:
-            raise no_column(file, device, frame)
+            raise no_column(file, device, frame, rows[file].unread)
     owners = {file: column_texts(frame, device) for file, frame in frames.items()}
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
     remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
@@ -439,7 +441,7 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
 
 def names(
     frames: Mapping[Path, pd.DataFrame], special: Sequence[str], features: Sequence[str] | None, ignore: Sequence[str],
-    categorical: Sequence[str],
+    categorical: Sequence[str], unread: Mapping[str, str],
 ) -> list[str]:  # fmt: skip
     """Return the names of the columns to look at, after a check that every file has them and all others."""
     first, frame = next(iter(frames.items()))
@@ -458,8 +460,8 @@ def names(
     chosen = [str(name) for name in frame if name not in {*special, *ignore}] if features is None else list(features)
     for file, frame in frames.items():
         for name in [*special, *chosen, *ignore, *categorical]:
-            if name not in frame:
-                raise no_column(file, name, frame)
+            if name not in frame and not (name in ignore and name in unread):
+                raise no_column(file, name, frame, unread)
         extra = [name for name in map(str, frame) if name not in {*special, *chosen, *ignore}]
         if extra and features is None:
             raise InputError(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")
@@ -472,12 +474,13 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     if not parts:
         return "no value in any row"
     values = pd.concat(parts)
-    if values.nunique() < 2 or (is_numeric_dtype(values.dtype) and not named and values.astype(float).nunique() < 2):
+    if values.nunique() < 2 or (not named and np.ptp(numbers(values)) == 0):
         return f"the same value in every row: {column_texts(parts[0].head(1).to_frame(), name).item()!r}"
     if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
     if not named and any(is_numeric_dtype(part.dtype) or np.isfinite(numbers(part)).any() for part in parts):
-        return Column(name, "number")
+        words = () if is_numeric_dtype(values.dtype) else {*column_texts(values.to_frame(), name).tolist()}
+        return Column(name, "boolean" if {"0", "1", *WORDS}.issuperset(words) and WORDS.keys() & words else "number")
     distinct = in_order({*np.concatenate([column_texts(part.to_frame(), name) for part in parts]).tolist()} - {""})
     if len(distinct) > categories:
         several = " of several words" if sum(" " in text.strip() for text in distinct) > len(distinct) / 2 else ""

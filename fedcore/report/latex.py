@@ -70,14 +70,9 @@ def number(mean: float, half: float, metric: Metric, bold: bool = False) -> str:
 def tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
     """Return a table of text and numbers, with a comment that says what they are."""
     lines = [" & ".join(row) + r" \\" for row in [heads, *rows]]
-    return "\n".join(
-        [
-            f"% {note}",
-            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
-            r"\end{tabular}", "",
-        ]
-    )  # fmt: skip
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}"
+    parts = [f"% {note}", begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join(parts)
 
 
 def escape(text: object) -> str:

@@ -7,6 +7,7 @@ apostrophe away again.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import pandas as pd
 
 FORMULA = re.compile("'*[=+\\-@\t\r\n＝＋－＠]")  # noqa: RUF001  # the wide signs of East Asian keyboards count too
+NAMES = ("study", "dataset", "setting", "method")
+"""Columns of texts, also where one looks like a number."""
 
 
 def quote(cell: Any) -> Any:
@@ -40,9 +43,11 @@ def write(frame: pd.DataFrame, path: Path | IO[str] | None = None, **options: An
     return text
 
 
-def read(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a table that `write` wrote; options: those of `pandas.read_csv`."""
-    return _in_each_cell(pd.read_csv(path, **options), unquote)
+def read(path: Path, types: Mapping[str, str] | None = None, **options: Any) -> pd.DataFrame:
+    """Read a table that `write` wrote; a gap is an empty cell alone. options: those of `pandas.read_csv`."""
+    kinds = {**dict.fromkeys(NAMES, "str"), **(types or {})}
+    frame = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=kinds, **options)
+    return _in_each_cell(frame, unquote)
 
 
 def _in_each_cell(frame: pd.DataFrame, change: Any) -> pd.DataFrame:

@@ -54,7 +54,7 @@ class Criterion:
     metric: what is compared. min_effect: the least difference in it that matters, in its own unit (a fraction, nats, or
     cost per row; of an error in a label's unit a share of the label's deviation, until this is known). least_test: a
     device with fewer test examples, or with test examples of one class only, has no part in means over devices; 0: all
-    count. weigh: "devices": each device counts alike; "examples": by its test examples. positive: the label that f1,
+    count. weigh: "devices": each device counts alike; "examples": by expected test rows. positive: the label that f1,
     precision, recall and average precision are of. auto: the metric is balanced accuracy where one class has more than
     LARGEST of all examples. reason: why the metric was chosen, if it was. label_std: the deviation of a number as
     label, once it is known. guess: what the control guesses of a device, in a word.

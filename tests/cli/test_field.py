@@ -117,10 +117,7 @@ LONG = "n" * 300
         (["field", "try", "--method", "none"], "method = 'none': allowed: "),
         (["device", "start", "none", "--data", "x"], "--allow: name the methods that may run here"),
         (["device", "start", "none", "--data", "x", "--allow", "y"], "--allow y: not a method of fedcore"),
-        (
-            ["device", "start", "none", "--data", "x", "--allow", "fedavg"],
-            "none: not a startup kit; fedcore",
-        ),
+        (["device", "start", "none", "--data", "x", "--allow", "fedavg"], "none: not a startup kit; fedcore"),
     ],
 )
 def test_a_wrong_command_is_refused_in_one_line(words, said, capsys):

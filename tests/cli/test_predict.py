@@ -114,6 +114,8 @@ def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):
     np.testing.assert_allclose(each.sum(1), 1, rtol=1e-6)
     assert np.array_equal(found["probability"], each[np.arange(4), (found["label"] == "good").to_numpy().astype(int)])
     assert [*labelled(tmp_path, SHARED)[0]][:3] == ["site", "label", "probability"]
+    by_row = replace(decided, schema=replace(SCHEMA, device="row"))
+    assert [*labelled(tmp_path, by_row, text=ROWS.replace("site", "row"))[0]][:2] == ["device", "label"]
 
 
 @pytest.mark.parametrize(

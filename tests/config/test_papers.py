@@ -94,10 +94,8 @@ def test_a_study_has_the_conditions_and_figures_that_concern_it():
         "code": Paper(conditions=conditions, figures=[Figure(**TABLE)]),
     }
     for study, settings, count in (
-        ("code_fig8", ["pixels"], 1),
-        ("code_fig9", ["pixels", "b"], 0),
-        ("code", ["pixels"], 0),
-    ):
+        ("code_fig8", ["pixels"], 1), ("code_fig9", ["pixels", "b"], 0), ("code", ["pixels"], 0),
+    ):  # fmt: skip
         mine = of_study(papers, study)
         assert mine is not None
         assert [one.setting for one in mine.conditions] == settings
@@ -340,11 +338,9 @@ WHERE: dict[str, Callable[[Value], pd.Series]] = {
     "fedasa-80": fedasa_80, "fedasa-": fedasa,
 }  # fmt: skip
 NUMBERS = [
-    (family, figure.name, value)
-    for family, paper in PAPERS_PAPERS_VALUES.items()
-    for figure, value in paper.printed
+    (family, figure.name, value) for family, paper in PAPERS_PAPERS_VALUES.items() for figure, value in paper.printed
     if isinstance(value.ours, float) and str(value.source).endswith(".csv")
-]
+]  # fmt: skip
 
 
 def test_most_printed_numbers_are_computed_anew():
@@ -468,12 +464,8 @@ def dfl_lead(file: str, a: str, b: str, number: int) -> list[float]:
 
 
 def table2_ratios() -> list[float]:
-    rows = (
-        read("results/st-lf-table2-as-published.csv")
-        .query("method == 'st_lf'")
-        .groupby("setting")
-        .mean(numeric_only=True)
-    )
+    rows = read("results/st-lf-table2-as-published.csv").query("method == 'st_lf'").groupby("setting")
+    rows = rows.mean(numeric_only=True)
     errors = rows["error_of_targets"]
     return list(((rows["theorem_2"] - errors) / errors)[["MM", "M"]])
 

@@ -392,6 +392,14 @@ def test_values_are_those_of_yaml_1_2(text: str, value: Any):
     assert (parsed, type(parsed)) == (value, type(value))
 
 
+def test_names_are_read_as_they_are_written(tmp_path: Path):
+    text = "{exclude: [1.50, 1.5, 2024-01-02, +1, 3], device: 1e3, costs: {1.50: {b: 2.50}}, budget: [2.50], lr: 1.50}"
+    said = {"exclude": ["1.50", 1.5, "2024-01-02", "+1", 3], "device": "1e3", "costs": {"1.50": {"b": 2.5}}}
+    said |= {"budget": [2.5], "lr": 1.5}
+    assert parse_value("data", text) == read_mapping(written(tmp_path, f"data: {text}"), "keys")["data"] == said
+    assert [parse_value(f"data.{key}", "[1.50]") for key in ("exclude", "rates")] == [["1.50"], [1.5]]
+
+
 def test_a_typed_value_that_is_no_yaml_is_refused_by_its_key():
     assert refusal(parse_value, "net.widths", "[1") == (
         "net.widths = '[1': not a YAML value; if it has blanks, put quotes around it: 'net.widths=[a, b]'"

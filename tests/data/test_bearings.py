@@ -320,12 +320,10 @@ def test_settings_refused(tmp_path):
     for key, value, why in (
         ("window", 7, "must be an even number of samples, at least 2"),
         ("window", 0, "must be an even number of samples, at least 2"),
-        ("train", 0, "must be at least 1, a device without examples cannot train"),
-        ("test", -1, "must be at least 0"),
+        ("train", 0, "must be at least 1, a device without examples cannot train"), ("test", -1, "must be at least 0"),
         ("noise", -0.5, "must be a finite number, at least 0"),
-        ("noise", math.inf, "must be a finite number, at least 0"),
-        ("server", -1, "must be at least 0"),
-    ):
+        ("noise", math.inf, "must be a finite number, at least 0"), ("server", -1, "must be at least 0"),
+    ):  # fmt: skip
         for name, given in (("cwru", {"root": tmp_path, "download": False}), ("bearings", {})):
             assert refusal(name, **given, **{key: value}) == f"data.{key} = {value}: {why}"
     assert refusal("bearings", scaling="rsm").startswith("data.scaling = 'rsm': did you mean rms? allowed: none, rms")

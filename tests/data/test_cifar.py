@@ -242,12 +242,10 @@ PICKLES = {
     "too few labels": (pickle.dumps({"data": X, "labels": Y[:3]}, 4), "3 labels for 4 images"),
     "a label too large": (pickle.dumps({"data": X, "labels": [0, 1, 2, 10]}, 4), "the label 10"),
     "a label too small": (pickle.dumps({"data": X, "labels": [0, 1, 2, -1]}, 4), "the label -1"),
-    "a list": (pickle.dumps([1, 2]), "no batch"),
-    "truncated": (python2(X, {"labels": Y})[:-100], "no batch"),
+    "a list": (pickle.dumps([1, 2]), "no batch"), "truncated": (python2(X, {"labels": Y})[:-100], "no batch"),
     "fewer bytes than it says": (python2(X, {"labels": Y}).replace(b"J\x00\x0c\x00\x00", b"J\x01\x0c\x00\x00"), "rows"),
-    "html": (b"<html>404</html>", "no batch"),
-    "empty": (b"", "no batch"),
-}
+    "html": (b"<html>404</html>", "no batch"), "empty": (b"", "no batch"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PICKLES)

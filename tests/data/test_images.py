@@ -45,13 +45,11 @@ def test_mnist_missing_file(mnist, name):
 
 DAMAGE = {
     "truncated": (lambda raw: raw[:-1], "after its header where"),
-    "too long": (lambda raw: raw + b"\0", "after its header where"),
-    "no header": (lambda raw: raw[:6], "no idx file"),
-    "empty": (lambda raw: b"", "no idx file"),
-    "wrong magic": (lambda raw: b"\0\0\x0d" + raw[3:], "no idx file"),
+    "too long": (lambda raw: raw + b"\0", "after its header where"), "no header": (lambda raw: raw[:6], "no idx file"),
+    "empty": (lambda raw: b"", "no idx file"), "wrong magic": (lambda raw: b"\0\0\x0d" + raw[3:], "no idx file"),
     "html": (lambda raw: b"<html>404</html>", "no idx file"),
     "no examples": (lambda raw: raw[:4] + bytes(4) + raw[8 : 4 + 4 * raw[3]], "is empty"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TRAIN)

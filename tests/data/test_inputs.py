@@ -108,10 +108,7 @@ def test_a_pipeline_keeps_what_they_are(tmp_path):
 
 
 REFUSED = {
-    "a net with one input": (
-        lambda: fc.federate(data(), net=fc.mlp(4)),
-        "net.name: mlp takes one input, and these",
-    ),
+    "a net with one input": (lambda: fc.federate(data(), net=fc.mlp(4)), "net.name: mlp takes one input, and these"),
     "scales of words": (
         lambda: federated(data(), Reader, scale="common").federation(),
         "federation.scale = 'common': input 'words' has whole numbers",

@@ -19,16 +19,12 @@ from fedcore.data.matlab import HEADER, arrays
 NUMBERS = {
     **{f"a_{kind}": np.arange(7).astype(kind)[:, None] for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")},
     **{f"a_{kind}": np.linspace(-1, 1, 24).reshape(2, 3, 4).astype(kind) for kind in ("f4", "f8")},
-    "X105RPM": np.array([[1797]], np.uint16),
-    "empty": np.zeros((0, 3)),
-    "n" * 31: np.eye(3),
-}
+    "X105RPM": np.array([[1797]], np.uint16), "empty": np.zeros((0, 3)), "n" * 31: np.eye(3),
+}  # fmt: skip
 OTHERS = {
-    "text": "drive end",
-    "record": {"x": np.ones(3), "y": "z"},
-    "cells": np.array([np.ones(2), "a"], object),
+    "text": "drive end", "record": {"x": np.ones(3), "y": "z"}, "cells": np.array([np.ones(2), "a"], object),
     "waves": np.exp(1j * np.arange(4.0)),
-}
+}  # fmt: skip
 
 
 def whole(file: Path, compressed: bool) -> Path:

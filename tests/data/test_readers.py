@@ -142,15 +142,16 @@ def test_a_number_that_is_a_marker_is_missing_in_any_column(tmp_path, other, mar
     file.write_text("a,b\n" + "".join(f"{cell},0\n" for cell in (marker, marker, other, "1.5")))
     rows = readers.read(file, ["?", "NA", "-999"], "b", names)
     assert rows.frame["a"].isna().tolist() == [True, True, other != "5", False]
-    assert rows.markers["a"]["-999"] == 2
+    assert rows.markers["a"].get(marker, rows.markers["a"].get("-999")) == 2
 
 
-@pytest.mark.parametrize("kind", ["float16", "float32", "Float32", "decimal", "text"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "Float32", "decimal", "text", "words"])
 def test_a_number_that_is_a_marker_is_missing_in_parquet(tmp_path: Path, kind: str):
-    cells = {"decimal": [Decimal("-99.9"), Decimal("1.5")], "text": ["-99.90", "1.5"]}
+    cells = {"decimal": [Decimal("-99.9"), Decimal("1.5")], "text": ["-99.90", "1.5"], "words": ["-99.90", "x"]}
     column = pd.Series(cells.get(kind, [-99.9, 1.5]), dtype=None if kind in cells else kind)
     pd.DataFrame({"a": column}).to_parquet(tmp_path / "t.parquet")
-    assert read(tmp_path / "t.parquet", ["-99.9"]).frame["a"].isna().tolist() == [True, False]
+    for names in ((), ("a",)):  # as in a CSV file
+        assert read(tmp_path / "t.parquet", ["-99.9"], None, names).frame["a"].isna().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("kind", [object, "category", "Float32", str])

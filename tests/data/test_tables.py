@@ -47,12 +47,10 @@ def test_table(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
-        ([10, 9, 9, 100], ("9", "10", "100")),
-        ([1.0, 0.5, -2.0, 1.0], ("-2", "0.5", "1")),
-        ([True, False, True, True], ("False", "True")),
-        (["b10", "b9", "b9", "a"], ("a", "b10", "b9")),
+        ([10, 9, 9, 100], ("9", "10", "100")), ([1.0, 0.5, -2.0, 1.0], ("-2", "0.5", "1")),
+        ([True, False, True, True], ("False", "True")), (["b10", "b9", "b9", "a"], ("a", "b10", "b9")),
     ],
-)
+)  # fmt: skip
 def test_table_classes_are_sorted(tmp_path, suffix, labels, classes):
     data = load("table", path=written(ROWS.assign(kind=labels), tmp_path / f"t{suffix}"), label="kind")
     assert data.classes == classes

@@ -15,9 +15,10 @@ import torch
 from pyarrow.csv import write_csv
 from pyarrow.parquet import write_table
 
+from fedcore.api.serving import ServedModels
 from fedcore.cli.predict import read_tables
 from fedcore.data import Dataset, load
-from fedcore.data.encoding import encode
+from fedcore.data.encoding import column_texts, encode
 from fedcore.data.prepare import fit_schema
 from fedcore.data.readers import read
 from fedcore.data.schema import Column, Fit, Schema
@@ -47,17 +48,21 @@ def test_devices_with_zeros_in_front_stay_apart(tmp_path: Path):
     [
         (pd.to_datetime(["2024-01-01", "2024-01-02"]), {"2024-01-01", "2024-01-02"}),
         (pd.to_datetime(["2024-01-01 00:00", "2024-01-02 03:00"]), {"2024-01-01", "2024-01-02 03:00:00"}),
-        ([Decimal("1.00"), Decimal("2.50")], {"1", "2.50"}),
-        (np.array([0.1, 0.2], "float16"), {"0.1", "0.2"}),
-        ([1e16, 2.0], {"1e+16", "2"}),
+        ([Decimal("1.00"), Decimal("2.50")], {"1", "2.50"}), ([True, False], {"True", "False"}),
+        (np.array([0.1, 0.2], "float16"), {"0.1", "0.2"}), (np.array([1e20, 0.5], "float32"), {"1e+20", "0.5"}),
+        ([1e16, 2.0], {"1e+16", "2"}), ([-0.0, 1e-05], {"0", "1e-05"}), ([1.0, 2.5], {"1", "2.5"}),
     ],
-)
+)  # fmt: skip
 def test_dates_and_decimals_are_one_name_in_every_file(tmp_path: Path, cells: Any, names: set[str]):
     frame = pd.DataFrame({"u": range(4), "y": [*cells] * 2})
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
-    for name in ("t.csv", "t.parquet"):
-        assert {*load("table", path=tmp_path / name, label="y", task="classification").classes} == names
+    for joined in (False, True):
+        settings = {"label": "y", "task": "classification", "join_names": joined}
+        first, second = (
+            {*load("table", path=tmp_path / f"t.{kind}", **settings).classes} for kind in ("csv", "parquet")
+        )
+        assert first == second == (first if joined else names)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +97,19 @@ def test_a_row_means_the_same_alone(tmp_path: Path, word: str, suffix: str):
     assert encode(alone, schema).sum() == 1
 
 
-def test_numbers_and_booleans_of_parquet_have_the_names_of_csv(tmp_path: Path):
-    frame = pd.DataFrame({"site": [1.0, 2.0, 2.5] * 4, "on": [True, False, False] * 4, "u": range(12), "y": [0, 1] * 6})
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    frame.to_parquet(tmp_path / "t.parquet")
-    first, second = (
-        load("table", path=tmp_path / name, label="y", device="site", categorical=["on"])
-        for name in ("t.csv", "t.parquet")
-    )
-    assert first.device == second.device == ("1", "2", "2.5") * 4
-    assert first.schema == second.schema
-    assert first.train.x.equal(second.train.x)
+def test_objects_that_are_equal_have_each_its_own_name():
+    cells = pd.Series([True, 1, 1.0, "1", Decimal("1.50"), 1.5, None], dtype=object)
+    assert column_texts({"c": cells}, "c").tolist() == ["True", "1", "1", "1", "1.50", "1.5", ""]
+
+
+def test_true_in_one_file_is_1_in_another(tmp_path: Path):
+    frame = pd.DataFrame({"on": [True, False] * 2, "u": range(4), "y": [0, 1] * 2})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.astype(int).to_parquet(tmp_path / "b.parquet")
+    frame.assign(on=["1", "0", "True", "False"]).to_parquet(tmp_path / "c.parquet")
+    data: Any = load("table", path=tmp_path, label="y")
+    assert data.train.x[:, 0].tolist() == [1, 0] * 6
+    assert encode(read_tables(tmp_path, data.schema)[0], data.schema)[:, 0].tolist() == [1, 0] * 6
 
 
 def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
@@ -261,10 +268,27 @@ def test_lists_in_parquet_are_left_out_by_name(tmp_path: Path):
         "v": "the index of the file's frame; reset_index() makes it a column",
         "vec": "lists, structs or bytes; give a column for each number",
     }
+    assert load("table", path=tmp_path / "t.parquet", label="y", ignore=["vec", "v"]).train.x.shape == (8, 1)
+    with pytest.raises(InputError, match="column 'vec' is not read: lists, structs or bytes"):
+        load("table", path=tmp_path / "t.parquet", label="y", categorical=["vec"])
 
 
-def test_numbers_that_are_one_as_float64_are_left_out(tmp_path: Path):
-    data = table(tmp_path / "t.csv", lines("site a a b", f"k {10**18} {10**18 + 1} {10**18 + 2}", "u 1 2 3", "y 0 1 0"))
+@pytest.mark.parametrize("names", [[0, 1], pd.MultiIndex.from_tuples([("a", "x"), ("y", "")])])
+def test_columns_whose_names_are_no_texts_are_read(tmp_path: Path, names: Any):
+    pd.DataFrame([[1, "u"], [2, "v"]], columns=names).to_parquet(tmp_path / "t.parquet")
+    assert load("table", path=tmp_path / "t.parquet", label=str(names[1])).train.x.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("use", [{"ignore": ["device"]}, {"id": "device"}, {"device": "device"}])
+def test_a_column_device_that_named_no_devices_names_none_later(tmp_path: Path, use: dict[str, Any]):
+    rows = lines("device a b", "u 1 2", "y 0 1")
+    schema: Any = table(tmp_path / "sites" / "t.csv", rows, **use).schema
+    assert ServedModels(schema, (), {}).device_column(pd.read_csv(tmp_path / "sites/t.csv")) == use.get("device")
+
+
+@pytest.mark.parametrize("cells", [f"{10**18} {10**18 + 1} {10**18 + 2}", f"{2**63} NA {2**63 + 1}"])
+def test_numbers_that_are_one_as_float64_are_left_out(tmp_path: Path, cells: str):
+    data = table(tmp_path / "t.csv", lines("site a a b", f"k {cells}", "u 1 2 3", "y 0 1 0"), missing="median")
     assert data.schema is not None
     assert [*data.schema.left_out] == ["k"]
 

@@ -508,12 +508,10 @@ def test_claims_are_of_macro_f1_and_other_metrics_can_decide():
 
 
 ARRAYS = {
-    "fractions": ([0.5, 1.0, 2.0], "auto", NUMBERS),
-    "whole numbers": ([0, 1, 7], "auto", "classification"),
+    "fractions": ([0.5, 1.0, 2.0], "auto", NUMBERS), "whole numbers": ([0, 1, 7], "auto", "classification"),
     "whole numbers as quantities": ([0, -1, 7], NUMBERS, NUMBERS),
-    "whole floats": ([0.0, 1.0, 7.0], "auto", "classification"),
-    "words": (["a", "b", "b"], "auto", "classification"),
-}
+    "whole floats": ([0.0, 1.0, 7.0], "auto", "classification"), "words": (["a", "b", "b"], "auto", "classification"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ARRAYS)

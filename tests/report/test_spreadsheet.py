@@ -67,6 +67,13 @@ def test_a_table_without_such_texts_has_the_bytes_of_pandas():
         assert spreadsheet.write(one, index=False) == one.to_csv(index=False)
 
 
+@pytest.mark.parametrize("name", ["NA", "null", "nan", "01", "1.50", "True", "=1"])
+def test_a_name_is_read_as_it_was_written(tmp_path: Path, name: str):
+    spreadsheet.write(pd.DataFrame({"dataset": [name], "wall": [None], "says": ["NA"]}), tmp_path / "x", index=False)
+    back = spreadsheet.read(tmp_path / "x")
+    assert (back["dataset"].tolist(), back["says"].tolist(), back["wall"].isna().all()) == ([name], ["NA"], True)
+
+
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_name_is_one_plain_file_name(name: str):
     found = slug(name)

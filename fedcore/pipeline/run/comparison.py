@@ -78,7 +78,7 @@ def compare(
         pictures.setdefault(setting_key, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
         if (folder / files.PICTURES / files.INDEX).is_file():
-            index = spreadsheet.read(folder / files.PICTURES / files.INDEX, dtype=str, keep_default_na=False)
+            index = spreadsheet.read(folder / files.PICTURES / files.INDEX, na_filter=False)
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 setting_key = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(setting_key, {})[caption] = (folder / files.PICTURES / file).read_bytes()
