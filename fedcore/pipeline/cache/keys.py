@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property, lru_cache, partial
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,11 +136,10 @@ def source(module: str, name: str) -> str:
         todo += [(name[1:], symbol) for name in names if name[:1] == EFFECTS != name]
         if symbol not in names:
             todo += [(where, "__getattr__")] if "__getattr__" in names else []
-            # The name of a submodule, or one that the module imports.
-            if _find(f"{where}.{symbol}") is not None:
-                todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
-            continue
-        for statement in names[symbol]:
+        # The name of a submodule, which a user's package may import by this name.
+        if symbol not in names or top not in OWN_PACKAGES:
+            todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
+        for statement in names.get(symbol, ()):
             reached[definition] += statement.text
             todo += statement.uses
     parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
@@ -206,7 +206,8 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     body = _parse(_text(module)).body
     imported: dict[str, tuple[str, str]] = {}
     for statement in body:
-        for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try | ast.With) else [statement]:
+        inside = not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for node in _within(statement) if inside else ():
             imported |= _imports(node, package)
     names: dict[str, list[Statement | Import]] = {}
     for statement in body:
@@ -312,12 +313,18 @@ def _uses(
     pairs, users = list[tuple[str, str]](), package.split(".")[0] not in OWN_PACKAGES
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
-            origin, name = names[node.value.id]
+        chain, at = list[str](), node
+        while isinstance(at, ast.Attribute):
+            chain, at = [at.attr, *chain], at.value
+        if chain and isinstance(at, ast.Name) and at.id in names:
+            origin, name = names[at.id]
             inner = f"{origin}.{name}" if name else origin
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
-            attribute = "" if node.attr == "__dict__" else node.attr
+            attribute = "" if chain[0] == "__dict__" else chain[0]
             pairs.append((inner, attribute) if _find(inner) is not None else (origin, name))
+            for outer, attribute in pairwise(chain) if users and not _version(origin.split(".")[0]) else ():
+                inner = f"{inner}.{outer}"
+                pairs.extend([(inner, attribute)] if _find(inner) is not None else [])
             return
         if isinstance(node, ast.Name) and (node.id not in BUILTINS or users):
             pairs.append(names.get(node.id, (module, "" if node.id == "globals" else node.id)))
