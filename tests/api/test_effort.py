@@ -1,8 +1,11 @@
 """What a script decides by arithmetic: how often it evaluates, and in how many processes it trains."""
 
+import importlib
 import pickle
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,3 +104,42 @@ def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.Monke
     chosen, alone = fc.run(method, fed), fc.run(method, fed, every=1)
     assert chosen.table.value.equals(alone.table.value)
     assert capsys.readouterr().err.startswith("trains in one process, since a worker process, which imports files anew")
+
+
+WAYS = [
+    "getattr(set_file, 'K')", "vars(set_file)['K']", "set_file.__dict__['K']", "attrgetter('K')(set_file)",
+    "sys.modules['set_file'].K", "import_module('set_file').K", "__import__('set_file').K", "KEPT.file.K", "KEPT.twice",
+    "sum(getattr(set_file, name) for name in ('K', 'L'))", "globals()['OWN']", "eval('OWN')", "SLOTS.k", "MAPPING['k']",
+]  # fmt: skip
+FILE = """
+import sys, set_file
+from dataclasses import dataclass
+from importlib import import_module
+from operator import attrgetter
+from types import MappingProxyType
+
+class Keeps:
+    def __init__(self): self.file = set_file
+    @property
+    def twice(self): return 2 * set_file.K
+
+@dataclass(slots=True)
+class Slots: k: float
+
+KEPT, OWN, SLOTS, MAPPING = Keeps(), {0}, Slots({0}), MappingProxyType(dict(k={0}))
+"""
+
+
+def test_whatever_way_code_reads_a_value_set_in_a_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for number in ("1.0", "2.25"):
+        (tmp_path / "set_file.py").write_text(f"K, L = {number}, 1.0", "utf-8")
+        ways = (f"def f{i}(batch): return {way}" for i, way in enumerate(WAYS))
+        (tmp_path / "reads_it.py").write_text("\n".join([FILE.format(number), *ways]), "utf-8")
+        for name in ("set_file", "reads_it"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        file = importlib.import_module("reads_it")
+        found.append([effort.users_values([], [getattr(file, f"f{i}")]) for i in range(len(WAYS))])
+    assert [way for way, *both in zip(WAYS, *found, strict=True) if both[0] == both[1]] == []

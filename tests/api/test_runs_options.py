@@ -1,10 +1,11 @@
 """Going on from a state, metrics of one's own and scores on training examples."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from federations import bits
@@ -33,9 +34,13 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(fed: Any, name: str):
     whole = fc.run(of(4), fed, 1, progress=False)
     first = fc.run(of(2), fed, 1, progress=False)
     rest = fc.run(of(4), fed, 1, progress=False, state=first.state)
-    assert [bits(one) for one in rest.rounds] == [bits(one) for one in whole.rounds[2:]]
-    after = whole.table[whole.table["round"] > 2].query("split not in ('data', 'alignment')")
-    found = rest.table.query("split not in ('data', 'alignment')")
+    sums = [pd.concat(legs).query("split == 'traffic'").groupby("metric")["value"].sum().to_dict()
+            for legs in ([whole.table], [first.table, rest.table])]  # fmt: skip
+    assert sums[0] == sums[1], "a message that devices have counts once"
+    again = (replace(rest.rounds[0], down=whole.rounds[2].down), *rest.rounds[1:])
+    assert [bits(one) for one in again] == [bits(one) for one in whole.rounds[2:]]
+    after = whole.table[whole.table["round"] > 2].query("split not in ('data', 'alignment', 'traffic')")
+    found = rest.table.query("split not in ('data', 'alignment', 'traffic')")
     assert sorted(map(str, found.to_numpy())) == sorted(map(str, after.to_numpy()))
 
 

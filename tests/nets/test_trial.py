@@ -415,7 +415,31 @@ class FarRows(Two):
         return super().forward(x - x.mean(0) * (x.abs().max() > 2))
 
 
+class Counted(Two):
+    kind, momentum = torch.int64, 0.0
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=self.kind))
+        self.register_buffer("order", torch.arange(FEATURES))
+        self.norm = nn.BatchNorm1d(FEATURES, momentum=self.momentum)
+
+    def forward(self, x):
+        self.seen += self.training
+        return super().forward(self.norm(x[:, self.order])) / (1 + self.seen.sum())
+
+
+class Flagged(Counted):
+    kind = torch.bool
+
+
+class AllBatches(Counted):
+    kind, momentum = torch.float32, None
+
+
 REFUSED = {
+    Counted: "changes seen, torch.int64, and of whole numbers devices have no mean: make it float32$",
+    Flagged: "changes seen, torch.bool", AllBatches: "norm.num_batches_tracked.*float32, or give its norm a momentum",
     FirstRows: "keeps its FIRST_ROWS.mean from a call", ClassRange: "keeps its ClassRange.top from a call",
     Range: "changes top in training", Late: "changes steps in training",
     Counts: "changes counts in training",
