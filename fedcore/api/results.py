@@ -96,13 +96,18 @@ class DeployedModel:
             raise InputError(
                 "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
             )
-        values = side_by_side(x, self.several) if self.several and as_mapping(x) else np.asarray(x)
+        try:
+            given = x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x
+            values = side_by_side(given, self.several) if self.several and as_mapping(given) else np.asarray(given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"predict: x, a {type(x).__name__}, is no array of numbers: {error}") from None
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
                 f"{('N', *self.shape)}".replace("'", "")
             )
-        examples = torch.tensor(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
+        kind = np.float64 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
+        examples = torch.tensor(np.ascontiguousarray(values, kind))
         if not examples.isfinite().all():
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):

@@ -131,14 +131,16 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
     assert torch.allclose(answers, module(x.clone()).float().log_softmax(1).detach(), atol=1e-6, rtol=0)
 
 
-def test_apfl_leaves_a_parameter_without_a_gradient_and_pleas_refuses():
+def test_methods_leave_a_parameter_without_a_gradient_and_pleas_refuses():
     net = own(Uncalled)
     fed = federation(net)
-    mixed = method("apfl", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
-    start = begin(mixed, fed, 0, Inline()).messages["a"].params["unused.weight"]
-    (result,) = run(mixed, fed, 0, Inline())
-    model = mixed.deploy(result.state.memories["a"], result.state.messages["a"])
-    assert all(torch.equal(part["unused.weight"], start) for part in model.params)
+    for name in ("apfl", "fedprox", "ditto", "feddyn", "pfedme", "scaffold"):
+        training = replace(TRAININGS["sgd"], momentum=0.0)
+        mixed = method(name, nets=fed.public.nets, training=training, rounds=2)
+        start = begin(mixed, fed, 0, Inline()).messages["a"].params["unused.weight"]
+        *_, result = run(mixed, fed, 0, Inline())
+        model = mixed.deploy(result.state.memories.get("a") or {}, result.state.messages["a"])
+        assert all(torch.allclose(part["unused.weight"], start, atol=1e-7) for part in model.params), name
     merging = method("pleas", nets=fed.public.nets, training=TRAININGS["sgd"])
     with pytest.raises(InputError, match="the net's forward never calls 'unused'"):
         [*run(merging, fed, 0, Inline())]
