@@ -101,8 +101,8 @@ def values_of(*roots: object) -> Iterator[tuple[str, object]]:
 def is_users(module: str) -> bool:
     """Tell whether a module is the user's: neither fedcore's nor installed. One sent by value is in no file here."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    own = bool(file) and not module.startswith("fedcore.") and not is_installed(Path(file))
-    return own or module == "__main__" or module not in sys.modules
+    own = file and not module.startswith("fedcore.") and not is_installed(Path(file))
+    return bool(own) or module == "__main__" or module not in sys.modules
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _parts(value: Any) -> dict[str, Any]:
         return {str(name): part for name, part in pairs}
     if isinstance(value, ModuleType | Tensor | Logger) or not hasattr(value, "__dict__"):
         slots = [name for of in type(value).__mro__ if is_users(of.__module__) for name in getattr(of, "__slots__", ())]
-        return {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        return {name: getattr(value, name, None) for name in slots} | {"": type(value)} if slots else {}
     types = {of.__name__: of for of in value.__bases__} if isinstance(value, type) else {"": type(value)}
     return {**vars(value), **types}
 

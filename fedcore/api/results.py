@@ -100,7 +100,7 @@ class DeployedModel:
             given = x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x
             values = side_by_side(given, self.several) if self.several and as_mapping(given) else np.asarray(given)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"predict: x, a {type(x).__name__}, is no array of numbers: {error}") from None
+            raise InputError(f"predict: x must be an array of numbers, got a {type(x).__name__}: {error}") from None
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "

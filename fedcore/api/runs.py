@@ -286,8 +286,8 @@ def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:
 
 def require_labels(fed: Federation) -> None:
     """Refuse labels of a federation of one's own that its nets cannot learn, or that one part has otherwise."""
-    kinds = {"devices": Mapping, "test": Data, "classes": int}
-    wrong = [key for key, kind in kinds.items() if not isinstance(getattr(fed, key), kind)] or [
+    types = {"devices": Mapping, "test": Data, "classes": int}
+    wrong = [key for key, of in types.items() if not isinstance(getattr(fed, key), of)] or [
         f"devices[{name!r}]" for name, of in fed.devices.items()
         if (type(name), type(getattr(of, 'data', 0)), type(getattr(of, 'net', 0))) != (str, Splits, Net)
     ]  # fmt: skip

@@ -107,8 +107,8 @@ class ServedModels:
             parts = [pd.DataFrame(values, index, of) for values, of in zip(columns, names, strict=True)]
             return pd.concat(parts, axis=1)
         label = self._decide(answers)
-        names, chosen = np.array(self.schema.classes, dtype=object), answers.gather(1, label[:, None])[:, 0].exp()
-        predictions = pd.DataFrame({LABEL: names[label.numpy()], PROBABILITY: chosen.numpy()}, index=index)
+        classes, chosen = np.array(self.schema.classes, dtype=object), answers.gather(1, label[:, None])[:, 0].exp()
+        predictions = pd.DataFrame({LABEL: classes[label.numpy()], PROBABILITY: chosen.numpy()}, index=index)
         if every_class:
             predictions[self.class_columns] = answers.exp().numpy()
         return predictions if self.threshold is None else predictions.assign(**{THRESHOLD: self.threshold.value})

@@ -1,14 +1,13 @@
 """What a script decides by arithmetic: how often it evaluates, and in how many processes it trains."""
 
-import importlib
 import pickle
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import own_modules
 import pytest
 
 import fedcore as fc
@@ -85,8 +84,6 @@ def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.Mo
 
 
 class Elsewhere(Engine):
-    """A process whose program has no function `scale`."""
-
     def call(self, fn: Any, *args: Any, **_: Any) -> Any:
         return pickle.loads(b"c__main__\nscale\n.")
 
@@ -106,40 +103,23 @@ def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.Monke
     assert capsys.readouterr().err.startswith("trains in one process, since a worker process, which imports files anew")
 
 
+class Kept:
+    __slots__ = ("file",)
+    act = property(lambda self: own_modules.ACT)
+
+
+KEPT, LATER = Kept(), MappingProxyType({"file": own_modules})
+KEPT.file = own_modules
 WAYS = [
-    "getattr(set_file, 'K')", "vars(set_file)['K']", "set_file.__dict__['K']", "attrgetter('K')(set_file)",
-    "sys.modules['set_file'].K", "import_module('set_file').K", "__import__('set_file').K", "KEPT.file.K", "KEPT.twice",
-    "sum(getattr(set_file, name) for name in ('K', 'L'))", "globals()['OWN']", "eval('OWN')", "SLOTS.k", "MAPPING['k']",
+    "getattr(own_modules, 'ACT')", "vars(own_modules)['ACT']", "attrgetter('ACT')(own_modules)", "KEPT.file.ACT",
+    "sys.modules['own_modules'].ACT", "import_module('own_modules').ACT", "__import__('own_modules').ACT", "KEPT.act",
+    "[getattr(own_modules, name) for name in ('ACT', 'CLASSES')]", "LATER['file'].ACT",
 ]  # fmt: skip
-FILE = """
-import sys, set_file
-from dataclasses import dataclass
-from importlib import import_module
-from operator import attrgetter
-from types import MappingProxyType
-
-class Keeps:
-    def __init__(self): self.file = set_file
-    @property
-    def twice(self): return 2 * set_file.K
-
-@dataclass(slots=True)
-class Slots: k: float
-
-KEPT, OWN, SLOTS, MAPPING = Keeps(), {0}, Slots({0}), MappingProxyType(dict(k={0}))
-"""
 
 
-def test_whatever_way_code_reads_a_value_set_in_a_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    found = []
-    for number in ("1.0", "2.25"):
-        (tmp_path / "set_file.py").write_text(f"K, L = {number}, 1.0", "utf-8")
-        ways = (f"def f{i}(batch): return {way}" for i, way in enumerate(WAYS))
-        (tmp_path / "reads_it.py").write_text("\n".join([FILE.format(number), *ways]), "utf-8")
-        for name in ("set_file", "reads_it"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        importlib.invalidate_caches()
-        file = importlib.import_module("reads_it")
-        found.append([effort.users_values([], [getattr(file, f"f{i}")]) for i in range(len(WAYS))])
-    assert [way for way, *both in zip(WAYS, *found, strict=True) if both[0] == both[1]] == []
+def test_whatever_way_code_reads_a_value_set_in_a_file_is_seen(monkeypatch: pytest.MonkeyPatch):
+    functions = [eval(f"lambda batch: {way}", globals()) for way in WAYS]
+    before = [effort.users_values([], [function]) for function in functions]
+    monkeypatch.setattr(own_modules, "ACT", "another")
+    after = [effort.users_values([], [function]) for function in functions]
+    assert [way for way, *both in zip(WAYS, before, after, strict=True) if both[0] == both[1]] == []
