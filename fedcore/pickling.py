@@ -129,7 +129,7 @@ def _parts(value: Any) -> dict[str, Any]:
         slots = [name for of in type(value).__mro__ if is_users(of.__module__) for name in getattr(of, "__slots__", ())]
         return {name: getattr(value, name, None) for name in slots} | {"": type(value)} if slots else {}
     types = {of.__name__: of for of in value.__bases__} if isinstance(value, type) else {"": type(value)}
-    return {**vars(value), **types}
+    return {**{name: part for name, part in vars(value).items() if name != "__slotnames__"}, **types}
 
 
 def _names(code: CodeType, *kinds: str) -> set[str]:

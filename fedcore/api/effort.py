@@ -18,10 +18,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from logging import Logger
-from types import CodeType, FunctionType, ModuleType
+from numbers import Number
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedcore.core.messages import received_model
@@ -163,11 +164,12 @@ def users_values(nets: Collection[Net], values: Sequence[Any], files: Collection
             importlib.import_module(name)
     for net in nets:
         init(net, torch.Generator())
-    found = [*values_of(*(net.build for net in nets), *values)]
+    plain = (Number, str, bytes, bytearray, set, frozenset, slice, range, type, type(None), CodeType, FunctionType,
+             BuiltinFunctionType, torch.Tensor, np.ndarray, np.generic, np.ufunc, torch.dtype)  # fmt: skip
+    found = [pair for pair in values_of(*(net.build for net in nets), *values) if isinstance(pair[1], plain)]
     own: dict[str, set[bytes]] = {}
     for path, value in found if any(isinstance(value, CodeType) for _, value in found) else ():
-        if not isinstance(value, ModuleType | Logger):
-            own.setdefault(path, set()).add(blake2b(_bytes_of(value)).digest())
+        own.setdefault(path, set()).add(blake2b(_bytes_of(value)).digest())
     return {path: b"".join(sorted(of)) for path, of in own.items()} | replaced()
 
 

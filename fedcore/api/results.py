@@ -106,7 +106,7 @@ class DeployedModel:
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
                 f"{('N', *self.shape)}".replace("'", "")
             )
-        kind = np.float64 if values.dtype.kind == "f" else values.dtype.newbyteorder("=")
+        kind = values.dtype.newbyteorder("=") if values.dtype.kind != "f" else np.float64
         examples = torch.tensor(np.ascontiguousarray(values, kind))
         if not examples.isfinite().all():
             raise InputError("predict: x has values that are not finite numbers")
@@ -116,8 +116,7 @@ class DeployedModel:
             if examples.is_floating_point() or not ((examples >= 0) & (examples <= 255)).all():
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
             examples = examples.to(torch.uint8)
-        data = Data(examples if self.pixels else examples.double(), torch.zeros(0))
-        return self.scale(data).inputs().float()
+        return self.scale(Data(examples if self.pixels else examples.double(), torch.zeros(0))).inputs().float()
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.

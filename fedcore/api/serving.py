@@ -222,8 +222,7 @@ def load(folder: Path) -> ServedModels:
     tensors = read_tensors(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     shape, classes, steps = tuple(schema.shape), len(schema.classes), LABEL_KINDS[schema.task] == SEQUENCES
-    several = schema.several
-    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=several, **part) for part in sections]
+    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **of) for of in sections]
     models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)

@@ -107,7 +107,7 @@ class Halved(torch.nn.Linear):
 
 
 @pytest.mark.slow
-def test_a_guess_that_nobody_asked_for_ends_no_comparison_and_all_rows_have_own_metrics():
+def test_a_guess_not_asked_for_ends_no_comparison_and_rows_have_own_metric():
     divided = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.net(Halved), examples=100)
     rows = [fc.local_only(training=QUICK), fc.fedavg(training=QUICK)]
     found = fc.compare(rows, divided, metrics={"one": lambda p, y: 1}, score_training=True)
