@@ -117,8 +117,7 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    files = [Path(frame.tb_frame.f_code.co_filename) for frame in frames]
-    own = [frame for frame, file in zip(frames, files, strict=True) if not is_installed(file)]
+    own = [frame for frame in frames if not is_installed(Path(frame.tb_frame.f_code.co_filename))]
     chain: TracebackType | None = None
     for frame in reversed(own or frames):
         chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)

@@ -4,16 +4,16 @@ Pickles are by reference, but what only this program knows is by value.
 """
 
 import dis
-import functools
 import io
 import pickle
 import sys
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from logging import Logger
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -57,10 +57,9 @@ def to_bytes(value: object) -> bytes:
         codes = [to_bytes(part) for part in value.co_consts if isinstance(part, CodeType)]
         rest = sorted(repr(part) for part in value.co_consts if not isinstance(part, CodeType | frozenset))
         return repr((value.co_code, value.co_names, codes, rest)).encode()
-    try:
+    with suppress(Exception):
         return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)
-    except Exception:
-        return b""
+    return b""
 
 
 def list_values(*roots: object) -> dict[str, bytes]:
@@ -69,24 +68,36 @@ def list_values(*roots: object) -> dict[str, bytes]:
 
 
 def values_of(*roots: object) -> Iterator[tuple[str, object]]:
-    """Yield what functions and classes reach beside arguments, by path: attributes, closures, globals of a user."""
+    """Yield what functions and classes reach beside arguments, by path: attributes, closures, globals of a user.
+
+    Of the user's files that they are in, use, import or name, it is what any of their code names, as `getattr` does.
+    """
     seen, waiting = set[object](), [(root.__name__ if isinstance(root, type) else "", root) for root in roots]
+    files, words, read = dict[str, ModuleType](), set[str](), set[str]()
     while waiting and len(seen) < MOST:
         path, value = waiting.pop()
         parts = _parts(value)
         if (it := (id(value), "" if parts and not isinstance(value, tuple) else path)) not in seen:
             seen.add(it)
-            inner = path
-            if parts and isinstance(value, FunctionType):
-                yield path, value.__code__
-                inner = ""  # globals
-            shown = {name: "" if name in TABLES else name for name in parts}
-            waiting += [(f"{inner}.{shown[name]}".strip("."), part) for name, part in parts.items()]
+            files |= {value.__name__: value} if isinstance(value, ModuleType) else {}
             if not parts:
                 yield path, value
+            elif isinstance(value, FunctionType):
+                yield path, value.__code__
+                path, texts = "", _names(value.__code__, "IMPORT_NAME", "_CONST")  # "": globals
+                words |= _names(value.__code__, "_ATTR", "_METHOD", "_FROM") | texts
+                texts |= {f"{value.__globals__.get('__package__')}.{name}".strip(".") for name in texts}
+                files |= {name: sys.modules[name] for name in {value.__module__, *texts} & sys.modules.keys()}
+            shown = {name: "" if name in TABLES else name for name in parts}
+            waiting += [(f"{path}.{shown[name]}".strip("."), part) for name, part in parts.items()]
+        if not waiting:
+            named = {f"{file}.{name}": part for file in sorted(files) if is_users(file) and file != "__main__"
+                     for name, part in vars(files[file]).items() if name in words and name[:2] != "__"}  # fmt: skip
+            waiting = [(path, part) for path, part in named.items() if path not in read]
+            read |= named.keys()
 
 
-@functools.cache
+@cache
 def is_users(module: str) -> bool:
     """Tell whether a module is the user's: neither fedcore's nor installed. One sent by value is in no file here."""
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -104,27 +115,25 @@ def _parts(value: Any) -> dict[str, Any]:
         return {"": vars(value)["__wrapped__"]} if "__wrapped__" in vars(value) else {}
     if isinstance(value, partial):
         return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
-    if isinstance(value, MethodType):
-        return {"": value.__self__}
+    if isinstance(value, MethodType | property):
+        return {"": value.fget if isinstance(value, property) else value.__self__}
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
-        names, attributes = _names(value.__code__, "_GLOBAL"), _names(value.__code__, "_ATTR", "_METHOD")
-        reached = {name: value.__globals__.get(name) for name in names}
-        files = {name: vars(of) for name, of in reached.items() if isinstance(of, ModuleType) and is_users(of.__name__)}
-        inside = {f"{file}.{name}": of[name] for file, of in files.items() for name in attributes & of.keys()}
-        return reached | inside | closure | vars(value) | {"default": value.__defaults__}
-    if isinstance(value, dict):
-        return {str(name): part for name, part in value.items()}
-    if isinstance(value, list | tuple | deque):
-        return {str(number): part for number, part in enumerate(value)}
+        reached = {name: value.__globals__.get(name) for name in sorted(_names(value.__code__, "_GLOBAL"))}
+        return reached | closure | vars(value) | {"default": value.__defaults__}
+    if isinstance(value, dict | MappingProxyType | list | tuple | deque):
+        pairs = value.items() if isinstance(value, dict | MappingProxyType) else enumerate(value)
+        return {str(name): part for name, part in pairs}
     if isinstance(value, ModuleType | Tensor | Logger) or not hasattr(value, "__dict__"):
-        return {}
+        slots = [name for of in type(value).__mro__ if is_users(of.__module__) for name in getattr(of, "__slots__", ())]
+        return {name: getattr(value, name, None) for name in slots} | {"": type(value)} if slots else {}
     types = {of.__name__: of for of in value.__bases__} if isinstance(value, type) else {"": type(value)}
-    return {**vars(value), **types}
+    return {**{name: part for name, part in vars(value).items() if name != "__slotnames__"}, **types}
 
 
 def _names(code: CodeType, *kinds: str) -> set[str]:
     """Return the names that a function's code, and the functions in it, take from elsewhere. kinds: of instructions."""
-    own = {step.argval for step in dis.get_instructions(code) if step.opname.endswith(kinds)}
+    found = {step.argval for step in dis.get_instructions(code) if step.opname.endswith(kinds)}
+    own = {name for part in found for name in (part if isinstance(part, tuple) else (part,)) if isinstance(name, str)}
     return own.union(*(_names(part, *kinds) for part in code.co_consts if isinstance(part, CodeType)))

@@ -203,7 +203,7 @@ class Alternating(Two):
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, x):
         self.steps += self.training

@@ -5,6 +5,7 @@ The constants are of one core of an AMD EPYC. What they decide changes no bit, b
 
 from __future__ import annotations
 
+import importlib
 import math
 import multiprocessing
 import os
@@ -14,8 +15,10 @@ import socket
 import sys
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from numbers import Number
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
@@ -28,7 +31,7 @@ from fedcore.core.training_settings import Training
 from fedcore.execute.threads import cores
 from fedcore.execute.workers import Engine
 from fedcore.nets import init, key, shapes
-from fedcore.pickling import Pickler, to_bytes, values_of
+from fedcore.pickling import Pickler, is_users, to_bytes, values_of
 from fedcore.types.federation import Device, Federation, Net
 from fedcore.types.method import Method, PairStage
 
@@ -140,8 +143,9 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
     if not here:
         return None
     engine.start()
+    files = [name for name in sys.modules if any(path.startswith(f"{name}.") for path in here) and is_users(name)]
     try:
-        there = engine.call(users_values, *given)
+        there = engine.call(users_values, *given, files)
     except AttributeError as error:  # of a cached function of the program, which has no pickle
         if lacks := str(error).partition("Can't get attribute '")[2]:
             return lacks.partition("'")[0]
@@ -149,19 +153,24 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
     return next((path for path in {**here, **there} if here.get(path) != there.get(path)), None)
 
 
-def users_values(nets: Collection[Net], values: Sequence[Any]) -> dict[str, bytes]:
-    """Return the plain values and the code that users' code reaches, after their constructors, by path.
+def users_values(nets: Collection[Net], values: Sequence[Any], files: Collection[str] = ()) -> dict[str, bytes]:
+    """Return the values and the code that users' code reaches, after their constructors, by path.
 
     Beside them is what is called by another name than its own in PyTorch, as where a program has replaced a function.
+    files: what to import before, as the code might do later.
     """
+    for name in files:
+        with suppress(Exception, SystemExit):
+            importlib.import_module(name)
     for net in nets:
         init(net, torch.Generator())
-    plain = (bool, int, float, str, bytes, set, frozenset, slice, type, type(None), CodeType, FunctionType,
-             BuiltinFunctionType, torch.Tensor, np.ndarray, np.generic, np.ufunc)  # fmt: skip
+    plain = (Number, str, bytes, bytearray, set, frozenset, slice, range, type, type(None), CodeType, FunctionType,
+             BuiltinFunctionType, torch.Tensor, np.ndarray, np.generic, np.ufunc, torch.dtype)  # fmt: skip
     found = [pair for pair in values_of(*(net.build for net in nets), *values) if isinstance(pair[1], plain)]
-    users = any(isinstance(value, CodeType) for _, value in found)
-    own = {path: blake2b(_bytes_of(value)).digest() for path, value in found} if users else {}
-    return own | replaced()
+    own: dict[str, set[bytes]] = {}
+    for path, value in found if any(isinstance(value, CodeType) for _, value in found) else ():
+        own.setdefault(path, set()).add(blake2b(_bytes_of(value)).digest())
+    return {path: b"".join(sorted(of)) for path, of in own.items()} | replaced()
 
 
 def _bytes_of(value: Any) -> bytes:

@@ -208,25 +208,17 @@ def encode_rows(served: ServedModels, rows: pd.DataFrame | NDArray[Any]) -> NDAr
     """Return rows as the graph reads them."""
     if not isinstance(rows, pd.DataFrame):
         return rows
-    return np.stack(
-        [
-            pd.Index(column.categories).get_indexer(pd.Index(rows[column.name])).astype(np.float64)
-            if column.kind == "text"
-            else rows[column.name].to_numpy(np.float64)
-            for column in served.schema.columns
-        ],
-        axis=1,
-    )
+    texts = {of.name: pd.Index(of.categories) for of in served.schema.columns if of.kind == "text"}
+    columns = [rows[of.name] for of in served.schema.columns]
+    codes = (texts[of.name].get_indexer(pd.Index(of)) if of.name in texts else of.to_numpy() for of in columns)
+    return np.stack([part.astype(np.float64) for part in codes], axis=1)
 
 
 def describe(served: ServedModels, device: str) -> Mapping[str, Any]:
     """Return what a program must know to make the graph's input and to read its output."""
     schema = served.schema
-    columns = [
-        {"name": column.name, "kind": column.kind}
-        | ({"categories": [*column.categories]} if column.kind == "text" else {})
-        for column in schema.columns
-    ]
+    texts = {of.name: {"categories": [*of.categories]} for of in schema.columns if of.kind == "text"}
+    columns = [{"name": of.name, "kind": of.kind} | texts.get(of.name, {}) for of in schema.columns]
     threshold = served.threshold and {"label": served.threshold.label, "value": served.threshold.value}
     table = {"columns": columns, "missing": "nan" if schema.devices[device].fill else "not allowed"}
     array = {"shape": [*schema.shape], "dtype": schema.dtype}

@@ -96,13 +96,18 @@ class DeployedModel:
             raise InputError(
                 "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
             )
-        values = side_by_side(x, self.several) if self.several and as_mapping(x) else np.asarray(x)
+        try:
+            given = x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x
+            values = side_by_side(given, self.several) if self.several and as_mapping(given) else np.asarray(given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"predict: x must be an array of numbers, got a {type(x).__name__}: {error}") from None
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
                 f"{('N', *self.shape)}".replace("'", "")
             )
-        examples = torch.tensor(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
+        kind = values.dtype.newbyteorder("=") if values.dtype.kind != "f" else np.float64
+        examples = torch.tensor(np.ascontiguousarray(values, kind))
         if not examples.isfinite().all():
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):
@@ -111,8 +116,7 @@ class DeployedModel:
             if examples.is_floating_point() or not ((examples >= 0) & (examples <= 255)).all():
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
             examples = examples.to(torch.uint8)
-        data = Data(examples if self.pixels else examples.double(), torch.zeros(0))
-        return self.scale(data).inputs().float()
+        return self.scale(Data(examples if self.pixels else examples.double(), torch.zeros(0))).inputs().float()
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.

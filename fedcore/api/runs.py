@@ -55,7 +55,7 @@ from fedcore.results.places import Points
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.results.validity import Ceiling
 from fedcore.results.verdicts import verdict_table
-from fedcore.types.federation import Data, Federation, OwnMetric
+from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
 from fedcore.types.ranges import Count
 
@@ -90,7 +90,7 @@ def run(
             would take more than a fifth of the time, by arithmetic of rows, epochs and parameters.
         progress: show a bar; None: where there is a terminal.
         state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
-            the rounds after it.
+            the rounds after it, and counts no message that devices had by then.
         accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one, where
             a step has a billion multiplications; "cuda": on a GPU.
         together: devices of one net that train in one step there, as the rows of one matrix (fedcore docs gpu).
@@ -286,6 +286,14 @@ def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:
 
 def require_labels(fed: Federation) -> None:
     """Refuse labels of a federation of one's own that its nets cannot learn, or that one part has otherwise."""
+    types = {"devices": Mapping, "test": Data, "classes": int}
+    wrong = [key for key, of in types.items() if not isinstance(getattr(fed, key), of)] or [
+        f"devices[{name!r}]" for name, of in fed.devices.items()
+        if (type(name), type(getattr(of, 'data', 0)), type(getattr(of, 'net', 0))) != (str, Splits, Net)
+    ]  # fmt: skip
+    if wrong or not fed.devices:
+        like = "Federation({'a': Device('a', net, Splits(train, val, test))}, Data(x, y), 10)"
+        raise InputError(f"Federation.{[*wrong, 'devices'][0]}: must be as in {like}")
     parts = {f"device {name}, {part}": getattr(of.data, part)
              for name, of in fed.devices.items() for part in ("train", "val", "test")}  # fmt: skip
     for where, data in (parts | {"test": fed.test}).items():

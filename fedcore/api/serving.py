@@ -107,13 +107,8 @@ class ServedModels:
             parts = [pd.DataFrame(values, index, of) for values, of in zip(columns, names, strict=True)]
             return pd.concat(parts, axis=1)
         label = self._decide(answers)
-        predictions = pd.DataFrame(
-            {
-                LABEL: np.array(self.schema.classes, dtype=object)[label.numpy()],
-                PROBABILITY: answers.gather(1, label[:, None])[:, 0].exp().numpy(),
-            },
-            index=index,
-        )
+        classes, chosen = np.array(self.schema.classes, dtype=object), answers.gather(1, label[:, None])[:, 0].exp()
+        predictions = pd.DataFrame({LABEL: classes[label.numpy()], PROBABILITY: chosen.numpy()}, index=index)
         if every_class:
             predictions[self.class_columns] = answers.exp().numpy()
         return predictions if self.threshold is None else predictions.assign(**{THRESHOLD: self.threshold.value})
@@ -227,9 +222,7 @@ def load(folder: Path) -> ServedModels:
     tensors = read_tensors(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     shape, classes, steps = tuple(schema.shape), len(schema.classes), LABEL_KINDS[schema.task] == SEQUENCES
-    nets = [
-        build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **part) for part in sections
-    ]
+    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **of) for of in sections]
     models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)
@@ -276,11 +269,8 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def read_tensors(folder: Path, count: int) -> dict[str, Tensor]:
     """Return the tensors of so many models."""
-    return {
-        f"{i}{name}": tensor
-        for i in range(count)
-        for name, tensor in load_tensors((folder / tensors_file(i)).read_bytes()).items()
-    }
+    files = [load_tensors((folder / tensors_file(i)).read_bytes()) for i in range(count)]
+    return {f"{i}{name}": tensor for i, tensors in enumerate(files) for name, tensor in tensors.items()}
 
 
 def tensors_file(number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedcore.api.federation import DividedDataset, task_name
-from fedcore.api.runs import run_all
+from fedcore.api.runs import _check, run_all
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER
@@ -58,7 +58,7 @@ def tune(
         metric: what is compared, as in `compare`; the mean over devices after the last round.
         positive: of metrics that are of one label, that label.
         costs: of metric "cost", as in `compare`.
-        workers: so many worker processes; None: this process.
+        workers: so many worker processes; None: as in `run`.
         progress: whether to show a bar; None: in a terminal.
         grid: values to try, by the name of a setting of the method or of its training, such as lr or epochs.
 
@@ -67,6 +67,7 @@ def tune(
     """
     if not grid:
         raise InputError("tune: needs values to try, such as lr=[0.003, 0.01, 0.03]")
+    _check([method], fed, "tune")
     decides = criterion(metric, positive, costs, where="tune")
     decides.require_task(task_name(fed), "tune")
     values = {name: [*candidates] for name, candidates in grid.items()}

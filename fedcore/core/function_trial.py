@@ -93,7 +93,7 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
         if label_kind_of(y) is not REGRESSION:
             raise
         raise InputError(f"metrics.{name}: predictions and labels are both (N,): write p - y ({error})") from error
-    except (TypeError, ValueError, OverflowError):  # it returns no number, which its caller says
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # it returns no number, which its caller says
         return
     if changed:
         raise InputError(

@@ -127,6 +127,5 @@ def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable
 
     def grad_hook() -> None:
         flat.gradient.add_(torch.sub(flat.vector, anchor, out=away), alpha=weight)
-        flat.idle.clear()
 
     return grad_hook

@@ -268,14 +268,15 @@ def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
 def finish(method: Method, fed: Federation, execute: Execute, last: RoundResult) -> RoundResult:
     """Return the last turn, evaluated unless it is, with the final messages sent to all who lack them.
 
-    Without a server none are sent.
+    Without a server none are sent. A run that goes on from there sends them to nobody again.
     """
-    down = dict(last.down)
+    down, state = dict(last.down), last.state
     if any(stage.combine is not None for stage in method.stages):
-        for name in down.keys() - last.state.delivered:
-            down[name] += last.state.messages[name].nbytes
-    scores = measure(method, fed, last.state, execute) if last.scores is None else last.scores
-    return replace(last, down=down, scores=scores)
+        for name in down.keys() - state.delivered:
+            down[name] += state.messages[name].nbytes
+        state = replace(state, delivered=frozenset(down))
+    scores = measure(method, fed, state, execute) if last.scores is None else last.scores
+    return replace(last, state=state, down=down, scores=scores)
 
 
 def members(unit: Unit) -> tuple[str, ...]:

@@ -43,9 +43,7 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     target = import_builder(which, "net.name") if isinstance(which, str) else which
     if isinstance(target, nn.Module):
         name = type(target).__name__
-        raise InputError(
-            f"net: a module of class {name} is made already, for one net; give its class: net({name}, ...)"
-        )
+        raise InputError(f"net: a module of class {name} is made already; give its class: net({name}, ...)")
     path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
     if inspect.isclass(target) and not issubclass(target, nn.Module):
         raise InputError(f"net.name: {path!r} is not an nn.Module")
@@ -75,9 +73,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         copied = try_out(key(net), path, tuple(shape), (*shape[:1], classes) if per_step else (classes,))
         return replace(net, copied=copied, misplaced=_misplaced(path, module.eval(), shape))
 
-    keywords = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in NET_CONTEXT[:2]]
-    defaults = zip(NET_CONTEXT[2:], (False, ()), strict=True)
-    keywords += [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
+    defaults = zip(NET_CONTEXT, (Parameter.empty, Parameter.empty, False, ()), strict=True)
+    keywords = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
     parameters = [*keywords, *(setting for name, setting in settings.items() if name not in NET_CONTEXT)]
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -109,13 +106,11 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     owners = {name.rpartition(".")[0]: None for name, leaf in module.state_dict().items() if leaf.dim() > 1}
     last, called = [*owners][-1] if owners else "", []
     behind = every[every.index(last) + 1 :] if last else []
-    hooks = [
-        module.get_submodule(name).register_forward_hook(
-            lambda _, inputs, output, name=name: called.append((name, output))
-        )
-        for name in [*owners, *behind]
-        if name
-    ]
+
+    def note(name: str, _: nn.Module, inputs: Any, output: Any) -> None:
+        called.append((name, output))
+
+    hooks = [module.get_submodule(of).register_forward_hook(partial(note, of)) for of in (*owners, *behind) if of]
     try:
         with construct_with(torch.Generator()), torch.no_grad():
             logits = module(blank(module, 2, shape))
@@ -237,8 +232,7 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
     for path, layer in module.named_modules():
         plain = {name: value for name, value in vars(layer).items() if _is_plain(value)}
         digest.update(f"{path} {type(layer).__qualname__} {plain}".encode())
-        if number := _number_of(type(layer)):
-            digest.update(f"{number}".encode())
+        digest.update(f"{_number_of(type(layer)) or ''}".encode())
         for name, value in vars(layer).items():
             if name not in plain and not name.startswith("_"):
                 digest.update(f"{name} {_words_of(value)}".encode())

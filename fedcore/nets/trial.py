@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedcore.errors import InputError
 from fedcore.nets.copies import load, train
@@ -86,6 +87,11 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
             f"({different[1]} differ). Make views in forward, and one parameter of two"
         )
     trained = {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start}
+    norms = [path for path, of in plain.named_modules() if isinstance(of, _NormBase) and of.momentum is not None]
+    for name in start.keys() - {f"{path}.num_batches_tracked" for path in norms}:  # these count, but use it not
+        if not (start[name].is_floating_point() or torch.equal(trained[name], start[name])):
+            why = f"changes {name}, {start[name].dtype}, and of whole numbers devices have no mean: make it float32"
+            raise InputError(f"{why}, or give its norm a momentum" if name.endswith("num_batches_tracked") else why)
     fresh, later = _build(net, trained), _build(net, trained)
     lost = ", ".join(_changed(plain, fresh)) or "something"
     for layers in zip(*(each.modules() for each in (plain, fresh, later)), strict=False):

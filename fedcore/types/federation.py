@@ -60,9 +60,10 @@ class Data:
     y: Tensor
 
     def __post_init__(self) -> None:
-        if self.y.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        kind = getattr(self.y, "dtype", None)
+        if kind in (torch.uint8, torch.int8, torch.int16, torch.int32):
             object.__setattr__(self, "y", self.y.long())
-        if self.y.dtype in (torch.float16, torch.bfloat16):
+        if kind in (torch.float16, torch.bfloat16):
             object.__setattr__(self, "y", self.y.float())
 
     def __len__(self) -> int:

@@ -3,9 +3,11 @@
 import pickle
 import threading
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import own_modules
 import pytest
 
 import fedcore as fc
@@ -82,8 +84,6 @@ def test_a_run_takes_what_is_decided_and_typed_values_win(monkeypatch: pytest.Mo
 
 
 class Elsewhere(Engine):
-    """A process whose program has no function `scale`."""
-
     def call(self, fn: Any, *args: Any, **_: Any) -> Any:
         return pickle.loads(b"c__main__\nscale\n.")
 
@@ -101,3 +101,25 @@ def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.Monke
     chosen, alone = fc.run(method, fed), fc.run(method, fed, every=1)
     assert chosen.table.value.equals(alone.table.value)
     assert capsys.readouterr().err.startswith("trains in one process, since a worker process, which imports files anew")
+
+
+class Kept:
+    __slots__ = ("file",)
+    act = property(lambda self: own_modules.ACT)
+
+
+KEPT, LATER = Kept(), MappingProxyType({"file": own_modules})
+KEPT.file = own_modules
+WAYS = [
+    "getattr(own_modules, 'ACT')", "vars(own_modules)['ACT']", "attrgetter('ACT')(own_modules)", "KEPT.file.ACT",
+    "sys.modules['own_modules'].ACT", "import_module('own_modules').ACT", "__import__('own_modules').ACT", "KEPT.act",
+    "[getattr(own_modules, name) for name in ('ACT', 'CLASSES')]", "LATER['file'].ACT",
+]  # fmt: skip
+
+
+def test_whatever_way_code_reads_a_value_set_in_a_file_is_seen(monkeypatch: pytest.MonkeyPatch):
+    functions = [eval(f"lambda batch: {way}", globals()) for way in WAYS]
+    before = [effort.users_values([], [function]) for function in functions]
+    monkeypatch.setattr(own_modules, "ACT", "another")
+    after = [effort.users_values([], [function]) for function in functions]
+    assert [way for way, *both in zip(WAYS, before, after, strict=True) if both[0] == both[1]] == []

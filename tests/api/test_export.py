@@ -44,11 +44,8 @@ def served(schema: Schema, net: Any, threshold: Threshold | None = None) -> Serv
 @pytest.mark.parametrize("name", ["mlp", "cnn", "analytic"])
 def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
     """Times in seconds since 1970, gaps, texts and a threshold; pictures."""
-    net = {
-        "mlp": lambda: nets.net("mlp", shape=(5,), classes=2, widths=[8]),
-        "cnn": lambda: nets.net("cnn", shape=(1, 8, 8), classes=3),
-        "analytic": lambda: features_net(5, 16, 2),
-    }[name]()
+    settings = {"mlp": {"shape": (5,), "classes": 2, "widths": [8]}, "cnn": {"shape": (1, 8, 8), "classes": 3}}
+    net = features_net(5, 16, 2) if name == "analytic" else nets.net(name, **settings[name])
     model = served(PICTURES if name == "cnn" else TABLE, net, None if name == "cnn" else Threshold("up", 0.5))
     export.export(model, "a", tmp_path / "m.onnx")
     rows = export.made_rows(model, "a")
@@ -81,9 +78,7 @@ def test_xgboost_alone_gives_the_labels_of_trees(classes: tuple[str, ...], least
     assert np.array(classes)[found].tolist() == model.predict(rows, "a")[LABEL].tolist()
     assert len({*found}) == len(classes)
     assert [entry.get("category") for entry in described["inputs"]] == [None, None, "x", "y", "z"]
-    with pytest.raises(
-        InputError, match=r"^a: --to NAME.ubj is for boosted trees of a table's columns; take NAME.onnx$"
-    ):
+    with pytest.raises(InputError, match=r"^a: --to NAME.ubj is for boosted trees of a table's .*; take NAME.onnx$"):
         export.export(served(TABLE, nets.net("mlp", shape=(5,), classes=2, widths=[8])), "a", tmp_path / "n.ubj")
 
 

@@ -1,7 +1,9 @@
 """What somebody who comes from another library types first is refused in one line that says what to write."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -73,6 +75,16 @@ def test_labels_that_no_net_can_learn_are_refused(y: np.ndarray):
         fc.run(fc.fedavg(rounds=1), replace(whole, test=fc.Data(torch.from_numpy(X), torch.from_numpy(y))))
 
 
+def test_a_federation_whose_parts_are_others_is_refused():
+    whole = fc.federate(fc.from_arrays(X, Y), fc.iid(), devices=2).federation(0)
+    one = whole.devices["device-00"]
+    wrong = {"devices[1]": {1: one}, "devices": [one], "devices['a']": {"a": one.data}, "test": None, "classes": "2"}
+    for key, value in wrong.items():
+        for call in (partial(fc.run, fc.fedavg()), partial(fc.tune, fc.fedavg(), lr=[0.1])):
+            with pytest.raises(InputError, match=rf"^Federation\.{re.escape(key)}: must be as in Federation\("):
+                call(replace(whole, **{key.partition("[")[0]: value}))
+
+
 def test_numbers_in_an_array_of_objects_are_numbers():
     assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float64
 
@@ -112,6 +124,12 @@ def test_a_model_of_arrays_predicts_arrays_of_any_memory_alone():
     model = fc.run(fc.fedavg(rounds=1), fed, progress=False).models["device-00"]
     assert (model.probabilities(X.astype(">f4")) == model.probabilities(X.astype("<f4"))).all()
     assert (model.predict(X[::-1]) == model.predict(X)[::-1]).all()  # a view from the end
+    rows = torch.tensor(X, requires_grad=True)
+    for same in (rows, rows.to_sparse(), X.astype(np.longdouble)):
+        assert (model.probabilities(same) == model.probabilities(X)).all()
+    for no_array in (rows.bfloat16(), rows.to("meta"), [[1.0], [1.0, 2.0]]):
+        with pytest.raises(InputError, match=r"^predict: x must be an array of numbers, got a (Tensor|list): "):
+            model.predict(no_array)
     for other in (pd.DataFrame(X)[[*range(X.shape[1])][::-1]], np.ma.masked_less(X, X.mean())):
         with pytest.raises(InputError, match="predict: it learnt from an array; give one"):
             model.predict(other)

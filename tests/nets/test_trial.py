@@ -42,6 +42,7 @@ from fedcore.nets.copies import _copy_of
 from fedcore.nets.inputs import _multiplications, linear_layers
 from fedcore.nets.randomness import construct_with
 from fedcore.types.federation import Data, Device, Federation, Scoring, Splits
+from fedcore.types.method import seed_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated.*")
 
@@ -131,14 +132,15 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
     assert torch.allclose(answers, module(x.clone()).float().log_softmax(1).detach(), atol=1e-6, rtol=0)
 
 
-def test_apfl_leaves_a_parameter_without_a_gradient_and_pleas_refuses():
+def test_methods_leave_a_parameter_without_a_gradient_and_pleas_refuses():
     net = own(Uncalled)
     fed = federation(net)
-    mixed = method("apfl", nets=fed.public.nets, training=TRAININGS["sgd"], rounds=1)
-    start = begin(mixed, fed, 0, Inline()).messages["a"].params["unused.weight"]
-    (result,) = run(mixed, fed, 0, Inline())
-    model = mixed.deploy(result.state.memories["a"], result.state.messages["a"])
-    assert all(torch.equal(part["unused.weight"], start) for part in model.params)
+    for name in ("apfl", "fedprox", "ditto", "feddyn", "pfedme", "scaffold"):
+        mixed = method(name, nets=fed.public.nets, training=replace(TRAININGS["sgd"], momentum=0.0), rounds=2)
+        start = begin(mixed, fed, 0, Inline()).messages["a"].params["unused.weight"]
+        *_, result = run(mixed, fed, 0, Inline())
+        model = mixed.deploy(result.state.memories.get("a") or {}, result.state.messages["a"])
+        assert all(torch.allclose(part["unused.weight"], start, atol=1e-7) for part in model.params), name
     merging = method("pleas", nets=fed.public.nets, training=TRAININGS["sgd"])
     with pytest.raises(InputError, match="the net's forward never calls 'unused'"):
         [*run(merging, fed, 0, Inline())]
@@ -213,6 +215,8 @@ class TiedByData(Two):
 
 
 class PlainState(Two):
+    rate = 0.1
+
     def __init__(self):
         super().__init__()
         self.mean = torch.zeros(8)
@@ -220,24 +224,20 @@ class PlainState(Two):
     def forward(self, x):
         h = self.first(x)
         if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+            self.mean = (1 - self.rate) * self.mean + self.rate * h.detach().mean(0)
         return self.second(torch.relu(h - self.mean) * self.scale)
 
 
 class SlowState(PlainState):
-    """Its mean moves by so little that no two steps show it."""
-
-    def forward(self, x):
-        h = self.first(x)
-        if self.training:
-            self.mean = 0.99999 * self.mean + 1e-5 * h.detach().mean(0)
-        return self.second(torch.relu(h - self.mean) * self.scale)
+    rate = 1e-5  # so little that no two steps show it
 
 
 class Sparse(nn.Module):
+    sparse = True
+
     def __init__(self):
         super().__init__()
-        self.words, self.out = nn.Embedding(50, 8, sparse=True), nn.Linear(8 * FEATURES, CLASSES)
+        self.words, self.out = nn.Embedding(50, 8, sparse=self.sparse), nn.Linear(8 * FEATURES, CLASSES)
 
     def forward(self, x):
         return self.out(self.words(x).flatten(1))
@@ -265,13 +265,15 @@ class Teacher(Two):
         return super().forward(x) + self.second(self.mean(x))
 
 
-class CountsSteps(Two):
-    """Anneals: its predictions are the same, its second step is not."""
-
+class Keeps(Two):
     def __init__(self):
         super().__init__()
-        self.inner = nn.Module()
+        self.inner, self.top, self.steps, self.counts = nn.Module(), 1.5, [], {"steps": 0}
         self.inner.seen = 0
+
+
+class CountsSteps(Keeps):
+    """Anneals: its predictions are the same, its second step is not."""
 
     def forward(self, x):
         self.inner.seen += self.training
@@ -284,8 +286,7 @@ class OwnDraws(Two):
         self.draws = np.random.default_rng(0)
 
     def forward(self, x):
-        noise = torch.tensor(self.draws.normal(size=x.shape)).float()
-        return super().forward(x + noise if self.training else x)
+        return super().forward(x + torch.tensor(self.draws.normal(size=x.shape)).float() * self.training)
 
 
 BUILT = itertools.count()
@@ -310,11 +311,7 @@ def one_for_all():
 
 
 class ExtraState(Two):
-    def get_extra_state(self):
-        return {"version": 3}
-
-    def set_extra_state(self, state):
-        pass
+    get_extra_state, set_extra_state = (lambda self: {"version": 3}), (lambda self, state: None)
 
 
 class BatchAlone(Two):
@@ -326,12 +323,8 @@ class BatchAlone(Two):
         return self.second(torch.relu(self.norm(self.first(x))) * self.scale)
 
 
-class BatchOfWords(nn.Module):
-    """Among equal rows one cannot see that the others count."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.out = nn.Embedding(50, 8), nn.Linear(8 * FEATURES, CLASSES)
+class BatchOfWords(Sparse):
+    sparse = False  # and among equal rows one cannot see that the others count
 
     def forward(self, x):
         h = self.words(x).flatten(1)
@@ -378,33 +371,21 @@ class ClassRange(Two):
         return super().forward(x / self.top)
 
 
-class Range(Two):
-    def __init__(self):
-        super().__init__()
-        self.top = 1.5
-
+class Range(Keeps):
     def forward(self, x):
         if self.training:
             self.top = max(self.top, float(x.abs().max()))
         return super().forward(x / self.top)
 
 
-class Late(Two):
-    def __init__(self):
-        super().__init__()
-        self.steps = []
-
+class Late(Keeps):
     def forward(self, x):
         if self.training:
             self.steps.append(1)
         return super().forward(x) * (1 + (len(self.steps) > 50))
 
 
-class Counts(Two):
-    def __init__(self):
-        super().__init__()
-        self.counts = {"steps": 0}
-
+class Counts(Keeps):
     def forward(self, x):
         self.counts["steps"] += self.training
         return super().forward(x) / (1 + self.counts["steps"] / 1e5)
@@ -415,7 +396,31 @@ class FarRows(Two):
         return super().forward(x - x.mean(0) * (x.abs().max() > 2))
 
 
+class Counted(Two):
+    kind, momentum = torch.int64, 0.0
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=self.kind))
+        self.register_buffer("order", torch.arange(FEATURES))
+        self.norm = nn.BatchNorm1d(FEATURES, momentum=self.momentum)
+
+    def forward(self, x):
+        self.seen += self.training
+        return super().forward(self.norm(x[:, self.order])) / (1 + self.seen.sum())
+
+
+class Flagged(Counted):
+    kind = torch.bool
+
+
+class AllBatches(Counted):
+    kind, momentum = torch.float32, None
+
+
 REFUSED = {
+    Counted: "changes seen, torch.int64, and of whole numbers devices have no mean: make it float32$",
+    Flagged: "changes seen, torch.bool", AllBatches: "norm.num_batches_tracked.*float32, or give its norm a momentum",
     FirstRows: "keeps its FIRST_ROWS.mean from a call", ClassRange: "keeps its ClassRange.top from a call",
     Range: "changes top in training", Late: "changes steps in training",
     Counts: "changes counts in training",
@@ -497,18 +502,14 @@ def test_random_numbers_of_a_users_own_are_the_same_in_every_process():
 
     def numbers(workers):
         before = torch.rand(3), np.random.rand(), random.random()  # moves them on
-        torch.manual_seed(5)
-        np.random.seed(5)
-        random.seed(5)
+        seed_all(5)
         _multiplications.cache_clear()  # the net's forward, counted once in a process, draws too
         with executor(workers) as execute:
             results = list(run(chosen, fed, 0, execute))
         assert (torch.rand(()), np.random.rand(), random.random()) == after, before
         return [result.scores for result in results], results[-1].state.messages["a"].params
 
-    torch.manual_seed(5)
-    np.random.seed(5)
-    random.seed(5)
+    seed_all(5)
     after = torch.rand(()), np.random.rand(), random.random()
     first = numbers(None)
     again = [result.scores for result in run(chosen, fed, 0, Inline())]

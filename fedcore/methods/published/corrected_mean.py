@@ -107,7 +107,6 @@ def penalty_grad_hook(flat: FlatNet, sent: Tensor, gradient: Tensor, alpha: floa
 
     def grad_hook() -> None:
         flat.gradient.add_(flat.vector - sent, alpha=alpha).sub_(gradient)
-        flat.idle.clear()
 
     return grad_hook
 
