@@ -52,7 +52,7 @@ BOUNDS = (
 
 FINAL_FIT = (
     "Traffic includes fills and scale, also of rows that send nothing else; trees that grow send more.\n"
-    "Not in the sum: one more run with class weights if a rare class is missed; the final fit of fedcore promote."
+    "Not in the sum: a run with class weights if a rare class is missed; and the final fit (promote)."
 )
 
 
