@@ -49,6 +49,7 @@ MOST_SITES = 50
 """The most values of a column that may name devices."""
 FEW_TEXTS = 0.1
 """A column with a smaller share of texts is one of numbers, which a run refuses for them."""
+DROPS = "drop_unlabelled", "drop_without_device"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
@@ -227,10 +228,10 @@ def problems(
         if len(column) > FEW_VALUES and column.nunique() > least and not amounts:
             each = "each row" if column.nunique() == len(column) else "most rows"
             yield f"{option} = {named!r}: another value in {each}, as an identifier has; name another column?"
-    for label in labels:
-        if gaps := sum(int(frame[label].isna().sum()) for frame in frames.values()):
-            where = f"{label!r} is empty in {plural(gaps, 'row')}"
-            yield f"{where}: fill it in, or add drop_unlabelled: true to data in params.yaml"
+    for name in (*labels, *([] if device is None else [device])):
+        if gaps := sum(int(frame[name].isna().sum()) for frame in frames.values()):
+            where, drops = f"{name!r} is empty in {plural(gaps, 'row')}", DROPS[name == device]
+            yield f"{where}: fill it in, or add {drops}: true to data in params.yaml"
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
     if times:
         yield f"dates and times cannot be used: add ignore: {typed(times)} to data in params.yaml"

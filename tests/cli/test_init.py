@@ -70,11 +70,11 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     assert "cd own && fedcore preview" in said
     assert not re.search(r"ignore: \[| is empty in ", said)
     assert re.search(r"^  missing: refuse +# cells are empty", (tmp_path / "own" / "params.yaml").read_text(), re.M)
-    (tmp_path / "full.csv").write_text("x,y\n" + "1,2\n" * 20 + "high,2\n1,\n")
-    main(["init", "other", "--data", "full.csv", "--label", "y"])
-    said = capsys.readouterr().out
-    assert "data.missing" not in said
-    assert "'y' is empty in 1 row: fill it in, or add drop_unlabelled: true to data in params.yaml" in said
+    (tmp_path / "full.csv").write_text("x,y,s\n" + "1,2,a\n" * 20 + "high,2,a\n1,,\n")
+    main(["init", "other", "--data", "full.csv", "--label", "y", "--device", "s"])
+    assert "data.missing" not in (said := capsys.readouterr().out)
+    for name, drops in (("y", "drop_unlabelled"), ("s", "drop_without_device")):
+        assert f"{name!r} is empty in 1 row: fill it in, or add {drops}: true to data in params.yaml" in said
     assert "full.csv, row 21, column 'x': 'high' among numbers (1 such cell); correct the file, or see" in said
 
 
