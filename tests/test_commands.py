@@ -106,7 +106,7 @@ def constants(values: list[ast.expr], names: dict[str, tuple[str, ...]]) -> tupl
 
 def jobs_of(words: tuple[str, ...]) -> list[Job]:
     """Plan a run; it downloads nothing."""
-    return plan_jobs(ask([*words, "data.download=false"]))[1]
+    return plan_jobs(ask([*(word for word in words if word != "--save"), "data.download=false"]))[1]
 
 
 def preview(*words: str) -> None:

@@ -19,9 +19,7 @@ def device() -> None:
 
 @device.command()
 @click.argument("kit", type=PATH)
-@click.option(
-    "--data", type=PATH, required=True, help="Its own rows: CSV, Parquet, a folder of pictures; or a file of examples."
-)
+@click.option("--data", type=PATH, required=True, help="Its rows: CSV, Parquet, pictures; or a file of examples.")
 @click.option("--allow", multiple=True, help="A method, numbers, or module=SHA-256; may be given several times.")
 @click.option("--sends", multiple=True, help="What it may send, such as model; by default what the methods send.")
 @click.option("--max-steps", type=click.IntRange(1), default=100_000, show_default=True, help="Minibatches of a round.")

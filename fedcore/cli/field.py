@@ -34,9 +34,7 @@ def field() -> None:
 
 
 @field.command("try")
-@click.option(
-    "--devices", type=click.IntRange(2, 50), default=4, show_default=True, help="Processes beside the server."
-)
+@click.option("--devices", type=click.IntRange(2, 50), default=4, show_default=True, help="A process for each.")
 @click.option("--method", "name", default="fedavg", show_default=True, help="The method, with its own settings.")
 @click.option("--rounds", type=click.IntRange(1), help="Its rounds, if it has any; its own by default.")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -69,9 +67,7 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
 @click.argument("folder", type=PATH)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--address", required=True, help="Where devices reach the server, host:port.")
-@click.option(
-    "--device", "devices", multiple=True, help="A device's name; once for each. By default those of the data."
-)
+@click.option("--device", "devices", multiple=True, help="A device's name, once for each; else those of the data.")
 @click.option("--shape", help="Without a study: of an example, e.g. 12 (features) or 1x28x28 (pictures).")
 @click.option("--classes", type=click.IntRange(2), help="Without a study: how many.")
 @click.option("--net", default="mlp", show_default=True, help="Without a study: the net, with its own settings.")
@@ -277,7 +273,7 @@ class Duration(click.ParamType[float]):
 
 
 DEADLINE = click.option(
-    "--deadline", type=Duration(), default="10m", show_default=True, help="For a step of a device: 90s, 10m, 1h."
+    "--deadline", type=Duration(), default="10m", show_default=True, help="For a step: 90s, 10m, 1h."
 )
 LEAST = click.option("--least", type=click.IntRange(1), help="How many devices must answer; all by default.")
 
@@ -325,9 +321,7 @@ def run(
 
 @field.command()
 @click.argument("kit", type=PATH)
-@click.option(
-    "--method", "labels", multiple=True, help="A row of the study; may be given several times. All by default."
-)
+@click.option("--method", "labels", multiple=True, help="A row of the study, once for each; all by default.")
 @click.option("--seeds", default="0", show_default=True, help="Such as 0,1,2.")
 @DEADLINE
 @LEAST

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import click
 
 import fedcore
 from fedcore.builders import suggestion
-from fedcore.cli.project import PATH
+from fedcore.cli.project import PATH, open_yaml
 from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ MOST_SITES = 50
 """The most values of a column that may name devices."""
 FEW_TEXTS = 0.1
 """A column with a smaller share of texts is one of numbers, which a run refuses for them."""
+DROPS = "drop_unlabelled", "drop_without_device"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
@@ -59,20 +59,10 @@ LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic
 
 @click.command()
 @click.argument("folder", type=PATH)
-@click.option(
-    "--data",
-    type=PATH,
-    help="A CSV or Parquet file, or a folder with a file per device; or a folder of pictures, with a folder per class.",
-)
-@click.option(
-    "--label", "labels", multiple=True, help="The column to predict; given several times, several labels of each row."
-)
+@click.option("--data", type=PATH, help="A CSV or Parquet file, a folder of one per device, or of pictures by class.")
+@click.option("--label", "labels", multiple=True, help="The column to predict; of several labels once for each.")
 @click.option("--device", help="The column that says which device, site or client a row is of.")
-@click.option(
-    "--nightly",
-    is_flag=True,
-    help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units and containers.",
-)
+@click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, what is kept) and ops/: units, containers.")
 def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str | None, nightly: bool) -> None:
     """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
 
@@ -238,10 +228,10 @@ def problems(
         if len(column) > FEW_VALUES and column.nunique() > least and not amounts:
             each = "each row" if column.nunique() == len(column) else "most rows"
             yield f"{option} = {named!r}: another value in {each}, as an identifier has; name another column?"
-    for label in labels:
-        if gaps := sum(int(frame[label].isna().sum()) for frame in frames.values()):
-            where = f"{label!r} is empty in {plural(gaps, 'row')}"
-            yield f"{where}: fill it in, or add drop_unlabelled: true to data in params.yaml"
+    for name in (*labels, *([] if device is None else [device])):
+        if gaps := sum(int(frame[name].isna().sum()) for frame in frames.values()):
+            where, drops = f"{name!r} is empty in {plural(gaps, 'row')}", DROPS[name == device]
+            yield f"{where}: fill it in, or add {drops}: true to data in params.yaml"
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
     if times:
         yield f"dates and times cannot be used: add ignore: {typed(times)} to data in params.yaml"
@@ -280,13 +270,9 @@ def project_settings(
 
     empty: whether cells are empty, so that a run needs `missing`. changes: settings, their values and why.
     """
-    from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedSeq
 
-    settings = YAML()
-    settings.preserve_quotes = True
-    settings.width = 120
-    params = settings.load(source.read_text())
+    params, text = open_yaml(source)
     params["run"]["studies"] = [STUDY]
     if data is not None:
         params["run"]["seeds"] = [*range(next(seeds for most, seeds in SEEDS if rows <= most))]
@@ -309,9 +295,7 @@ def project_settings(
         params[section][name] = value
         params[section].yaml_add_eol_comment(why, name)
     params["net"] = {"name": "auto"}
-    text = StringIO()
-    settings.dump(params, text)
-    return FIRST + re.sub(r"^((?!#).+)\n(?=\w+:)", r"\1\n\n", text.getvalue(), flags=re.MULTILINE)
+    return FIRST + text()
 
 
 def write_ops(source: Path, folder: Path) -> None:

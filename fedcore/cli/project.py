@@ -1,10 +1,13 @@
 """The project in the current folder, and what its commands need."""
 
 import os
+import re
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,21 @@ def find_modules_here() -> None:
     if str(Path.cwd()) not in sys.path:
         own = [place for place, path in enumerate(sys.path) if Path(path).name in ("lib-dynload", LIBRARY)]
         sys.path.insert(own[-1] + 1 if own else 0, str(Path.cwd()))
+
+
+def open_yaml(path: Path) -> tuple[Any, Callable[[], str]]:
+    """Return the sections of a params.yaml, to be changed in place, and what returns its text, comments kept."""
+    from ruamel.yaml import YAML
+
+    yaml, text = YAML(), StringIO()
+    yaml.preserve_quotes, yaml.width = True, 120
+    params = yaml.load(path.read_text())
+
+    def write() -> str:
+        yaml.dump(params, text)
+        return re.sub(r"^((?!#).+)\n(?=\w+:)", r"\1\n\n", text.getvalue(), flags=re.MULTILINE)
+
+    return params, write
 
 
 def flow(module: str, name: str) -> Any:

@@ -1,11 +1,13 @@
 """A run, what it would compute, the data before it, its stages in `dvc repro`, and one of the record made again."""
 
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedcore.cli.project import PATH, enter_project, flow, load, open_template
+from fedcore.cli.project import PATH, enter_project, flow, load, open_template, open_yaml
+from fedcore.pipeline.state import write_atomic
 
 SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
@@ -35,11 +37,13 @@ KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
 @KEYS
-def run(settings: tuple[str, ...]) -> None:
+@click.option("--save", "keep", is_flag=True, help="Also write what is typed into params.yaml, for later runs.")
+def run(settings: tuple[str, ...], keep: bool = False) -> None:
     enter_project()
     from fedcore.pipeline.run import repeat
 
-    if repeat.show(key := repeat.key_of(settings)):
+    key = repeat.key_of(settings)
+    if not keep and repeat.show(key):
         return
     from fedcore.pipeline.orchestration import server
 
@@ -57,6 +61,8 @@ def run(settings: tuple[str, ...]) -> None:
                 request.loaded[setting.source], divided = setting.read_data(seed)
                 criterion = next(job.criterion for job in jobs if setting in job.settings)
                 print_preview(setting, request.loaded[setting.source], divided, criterion=criterion)
+            if keep:
+                save(request, jobs)
             from fedcore.pipeline import alerts
             from fedcore.pipeline.orchestration.session import prefect_server
 
@@ -64,6 +70,23 @@ def run(settings: tuple[str, ...]) -> None:
                 federate = flow("federate", "federate")
                 with prefect_server():
                     federate(**request.to_flow())
+
+
+def save(request: Any, jobs: list[Any]) -> None:
+    """Write typed settings and seeds into params.yaml; says which of them a study overrides in later runs."""
+    from fedcore.config.request import unused_settings
+    from fedcore.methods import METHODS
+
+    (params, text), typed = open_yaml(path := Path("params.yaml")), dict(request.changes)
+    typed |= {f"run.{key}": value for key in ("seeds", "size") if (value := getattr(request, key)) is not None}
+    for key, value in typed.items():
+        *sections, name = key.split(".")
+        for own in METHODS if sections == ["methods"] else ():
+            params.get(own, {}).pop(name, None)
+        reduce(lambda values, section: values.setdefault(section, {}), sections, params)[name] = value
+    write_atomic(path, text().encode())
+    print(f"params.yaml: has {', '.join(typed) or 'nothing more'} now")
+    print(*(f"{line}\n" for line in unused_settings(request.model_copy(update={"changes": {}}), jobs)), sep="", end="")
 
 
 @click.command(
@@ -133,18 +156,6 @@ def plan_stage() -> None:
     write_plan()
 
 
-@stage.command()
-def data() -> None:
-    """Read the studies' datasets -> pipeline/data."""
-    _prepare("data")
-
-
-@stage.command()
-def partition() -> None:
-    """Divide them among devices -> pipeline/partition."""
-    _prepare("partition")
-
-
 def _prepare(name: str) -> None:
     from fedcore.pipeline.orchestration.session import prefect_server
     from fedcore.pipeline.run.outputs import plan_settings
@@ -152,6 +163,10 @@ def _prepare(name: str) -> None:
     plan_settings()  # refuses bad settings before a server starts
     with prefect_server():
         flow("prepare", name)()
+
+
+for _name, _help in (("data", "Read the studies' datasets"), ("partition", "Divide them among devices")):
+    stage.command(_name, help=f"{_help} -> pipeline/{_name}.")(partial(_prepare, _name))
 
 
 @stage.command()

@@ -99,18 +99,13 @@ def status() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @click.option("--store", help="A shared store's folder or URL; run.store by default.")
 @click.option(
-    "--record",
-    type=float,
-    help="Also delete MLflow's runs of data that no run has read for so many days; keep.record of nightly.yaml by "
-    "default, and without it none.",
+    "--record", type=float, help="Also runs of data unread for so many days; else keep.record of nightly.yaml."
 )
 def prune(days: float, dry_run: bool, store: str | None, record: float | None) -> None:
     """Delete steps that no run has used for long, and their blobs.
 
     Of MLflow's record, runs that a champion, a candidate or a previous champion is of stay, and each study's run with
-    its numbers.
-
-    A shared store loses the blobs that are older than that and that no run here has used since.
+    its numbers. A shared store loses the blobs that are older than that and that no run here has used since.
     """
     for option, value in (("--days", days), ("--record", record)):
         if value is not None and not 0 <= value < float("inf"):

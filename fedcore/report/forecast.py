@@ -52,7 +52,7 @@ BOUNDS = (
 
 FINAL_FIT = (
     "Traffic includes fills and scale, also of rows that send nothing else; trees that grow send more.\n"
-    "Not in the sum: fedcore promote trains once more on all rows. It says first how long."
+    "Not in the sum: a run with class weights if a rare class is missed; and the final fit (promote)."
 )
 
 

@@ -100,7 +100,7 @@ def mark_candidate(
     """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep.
 
     One that the answer does not recommend does not replace a candidate of more seeds on the same data; where there is
-    no champion, a tag says that it is not recommended.
+    no champion, a tag says whether it is recommended.
     """
     before = alias(client, version.name, CANDIDATE)
     seeds = max(evidence.seeds, int(version.tags.get(registry.SEEDS, 0)))
@@ -110,8 +110,8 @@ def mark_candidate(
     if before and same and not evidence.shown and int(before.tags.get(registry.SEEDS, 0)) > seeds:
         return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
-    if proposal.champion is None and not evidence.shown:
-        client.set_model_version_tag(version.name, version.version, registry.SHOWN, "no")
+    if proposal.champion is None:
+        client.set_model_version_tag(version.name, version.version, registry.SHOWN, "yes" if evidence.shown else "no")
         proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     against = "none" if proposal.champion is None else str(proposal.champion.version)

@@ -220,10 +220,12 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
     words, first = "not shown to be better", make([0.5])
     final = make([0.5], of=first)
     assert words in promotion.mark_candidate(client, first, evidence=Evidence(1, False)).advice
+    assert words not in promotion.mark_candidate(client, first, evidence=Evidence(3)).advice  # more seeds show it
+    assert words in promotion.mark_candidate(client, first, evidence=Evidence(3, False)).advice
     promotion.promote(client, final)
     found: Any = promotion.alias(client, first.name, registry.CHAMPION)
     assert words in registry.describe(found)
-    assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(1, False)).advice
+    assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(3, False)).advice
 
 
 def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: Make):
