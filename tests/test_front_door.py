@@ -576,10 +576,9 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
     "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),
     "a place twice": (lambda data: fc.with_devices(data, {"a": [1, 2], "b": [2]}), "example 2 is named more than once"),
-    "no place": (
-        lambda data: fc.with_devices(data, {"a": [1, -2]}),
-        "-2: not a row number of 1797 examples",
-    ),
+    "no place": (lambda data: fc.with_devices(data, {"a": [1, -2]}), "-2: not a row number of 1797 examples"),
+    "no whole place": (lambda data: fc.with_devices(data, {"a": [1, 3.7]}), "with_devices: 3.7: not a row number; "),
+    "a mask": (lambda data: fc.with_devices(data, {"a": np.array([True, False])}), "True: not a row number; of a mask"),
     "no part": (lambda data: fc.with_devices(data, {"a": {"tran": [1]}}), "the parts of a must be among train, val"),
     "split": (
         lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),

@@ -217,14 +217,18 @@ def problems(
 ) -> Iterator[str]:
     """Yield a line for each thing of the data that a run refuses or a user hardly means, and what to do."""
     import numpy as np
+    import pandas as pd
 
     from fedcore.data.encoding import numbers, typed
     from fedcore.data.tables import holds_times
 
     for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
-        column: Any = training[0][named] if named is not None and len(training) == 1 else ()
+        if named is None or not training:
+            continue
+        column = pd.concat([of[named] for of in training])
         least = len(column) / 2 if named == device else len(column) - 1
-        amounts = named != device and column.dtype.kind == "f"
+        values = numbers(column.astype("str").str.replace(",", "."))
+        amounts = named != device and np.isfinite(values[column.notna()]).all() and (values % 1 > 0).any()
         if len(column) > FEW_VALUES and column.nunique() > least and not amounts:
             each = "each row" if column.nunique() == len(column) else "most rows"
             yield f"{option} = {named!r}: another value in {each}, as an identifier has; name another column?"

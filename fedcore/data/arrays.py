@@ -198,7 +198,10 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
         if not {*parts} <= {*MARKS}:
             raise InputError(f"with_devices: the parts of {name} must be among {', '.join(MARKS)}")
         for part, of_part in parts.items():
-            numbers += (positions := [int(index) for index in of_part])
+            given = np.asarray([*of_part])
+            if len(odd := given[given % 1 != 0] if given.dtype.kind in "iuf" else given):
+                raise InputError(f"with_devices: {odd[0]}: not a row number; of a mask, give np.flatnonzero(mask)")
+            numbers += (positions := given.astype(np.int64).tolist())
             owners += [str(name)] * len(positions)
             marks += [part] * len(positions)
     if wrong := [index for index in numbers if not 0 <= index < len(dataset.train)]:

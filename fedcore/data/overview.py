@@ -50,7 +50,7 @@ def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float64], NDA
     """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
     for column, cells in schema_of(dataset).by_column(dataset.train.x.numpy()):
         gaps = (cells == 0).all(axis=1) if column.kind == "text" else np.isnan(cells[:, 0])
-        yield column, cells, np.asarray(gaps, np.bool_)
+        yield column, cells, np.asarray(gaps & (not column.ticks), np.bool_)
 
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:

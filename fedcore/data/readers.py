@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
+from pandas.api.types import is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
@@ -41,6 +41,9 @@ CELLS, UNFOLDED = 1 << 28, 4 << 30
 COMMA_NUMBER = re.compile(r"[+-]?(\d*,\d+|\d+,)([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """A number with a comma that may be a decimal comma or separate thousands."""
+
+POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
+"""A number without a point, or with one that may separate thousands."""
 
 GROUPED = re.compile(
     r"[+-]?\d{1,3}((\.\d{3})+,\d+|(,\d{3})+\.\d+|(\.\d{3}){2}|(,\d{3}){2,})"  # not four groups: an address
@@ -139,6 +142,9 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
     broken = [name for name in frame if _has_texts(frame[name]) and any("\n" in str(of) for of in frame[name].unique())]
     notes += [f"line breaks in cells of {broken[0]!r}, where a stray quote may join rows"] if broken else []
+    for name in (of for of in first if separator in ";\t" and frame[of].dtype.kind == "f"):
+        if first[name].str.fullmatch(POINTED).all() and first[name].str.contains(".", regex=False).any():
+            notes += [f"points in {str(name)!r} as decimal points (if they separate thousands, write 1234 for 1.234)"]
     texts = {name: written[name].where(frame[name].notna()) for name in typed}
     padded = {name: first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])}
     return RawTable(
@@ -280,9 +286,7 @@ def has_decimal_commas(file: Path, frame: pd.DataFrame, missing_values: Sequence
     commas, points = dict[str, list[str]](), list[str]()
     for name in frame:
         column = frame[name]
-        if is_bool_dtype(column.dtype):
-            continue
-        if is_numeric_dtype(column.dtype):
+        if is_numeric_dtype(column.dtype):  # or of booleans
             points += [str(name)] if column.dtype.kind == "f" else []
             continue
         skipped = find_markers(column, missing_values)

@@ -40,6 +40,11 @@ class Column:
         """The names of the column's inputs."""
         return tuple(f"{self.name}={word}" for word in self.categories) if self.kind == "text" else (self.name,)
 
+    @property
+    def ticks(self) -> bool:
+        """Whether it is one text or empty, so that an empty cell is a 0 and none is missing."""
+        return len(self.categories) == 1
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -101,6 +106,11 @@ class Schema:
         for column in self.columns:
             yield column, x[:, first : first + len(column.inputs)]
             first += len(column.inputs)
+
+    @property
+    def keyed(self) -> tuple[Column, ...]:
+        """The columns that make a row's key: without ticks, which earlier versions left out, if there are others."""
+        return tuple(column for column in self.columns if not column.ticks) or self.columns
 
     @property
     def names(self) -> tuple[str, ...]:

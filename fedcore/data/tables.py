@@ -7,9 +7,11 @@ own training examples.
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -75,7 +77,8 @@ def table(
 
     A column of numbers is one input, and so is one of booleans, as 0 and 1. One of texts is an input for each of its
     sorted distinct values, 1 where the text is that one; a missing text has zeros only. A column is left out, which the
-    schema says, if it has one value in all rows, or more than `categories` texts. Rows marked test do not count here.
+    schema says, if it has one value in all rows or one number, or more than `categories` texts. Rows marked test do not
+    count here. Beside one text an empty cell is another value, not a missing one.
 
     Args:
         path: one file, or a folder with a file per device, named by the file's stem (`device` is then refused). Files
@@ -177,17 +180,20 @@ def table(
     if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {emptied[0]!r} has a missing cell; use median")
     named_rows = None if id is None else tuple(ids_of(rows, frames, id)[keep].tolist())
-    of_label = (named,) if found_task == "classification" and named else ()
     schema = Schema(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
         missing_values=markers, task=found_task, spelling=spelling,
     )  # fmt: skip
-    in_use = (*of_label, *schema.names)
+    in_use = (*([named] if found_task == "classification" and named else []), *schema.names)
+    kept = {
+        file: replace(rows[file], frame=of, spelt={name: c.iloc[of.index - 1] for name, c in rows[file].spelt.items()})
+        for file, of in frames.items()
+    }
     notes = (
         *form_notes(rows), *describe(sources),
         *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []), *dropped,
-        *marker_notes(rows, schema), *task_note(targets, labels, found_task),
-        *spelling_notes(rows, sources, in_use, join_names), *number_notes(rows, columns, left_out),
+        *marker_notes(rows, schema, len(keep)), *task_note(targets, labels, found_task),
+        *spelling_notes(kept, sources, in_use, join_names), *number_notes(kept, columns, left_out),
     )  # fmt: skip
     return Dataset(
         Data(x, torch.from_numpy(y)), None, classes, None if owners is None else tuple(owners[keep].tolist()),
@@ -300,7 +306,7 @@ def learnt_cells(
     for file, frame in frames.items():
         with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
             inputs.append(cells(frame, columns))
-        whole = frame[[column.name for column in columns]].notna().all(axis=1).to_numpy()
+        whole = frame[[column.name for column in columns if not column.ticks]].notna().all(axis=1).to_numpy()
         whole_rows.append(whole if missing == "drop" else np.full(len(frame), True))
     keep = np.concatenate(whole_rows)
     return torch.cat(inputs)[torch.from_numpy(keep)], keep
@@ -358,27 +364,25 @@ def form_notes(rows: Mapping[Path, RawTable]) -> list[str]:
     lines = []
     for form in sorted(filter(None, forms)):
         names = forms[form]
-        which = "" if len(rows) == 1 else f" ({len(names):,} of {len(rows):,} files: {', '.join(names[:3])}"
-        which += "" if len(rows) == 1 else (", ...)" if len(names) > 3 else ")")
-        lines.append(f"read: {form}{which}")
+        few = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+        lines.append(f"read: {form}" + f" ({len(names):,} of {len(rows):,} files: {few})" * (len(rows) > 1))
     return lines
 
 
-def marker_notes(rows: Mapping[Path, RawTable], schema: Schema) -> list[str]:
-    """Return a line about the texts that stand for missing cells, in the columns that are learnt from."""
-    counts: dict[str, dict[str, int]] = {}
-    for rows_read in rows.values():
-        for column in schema.columns:
-            for text, count in rows_read.markers.get(column.name, {}).items():
-                counts_in = counts.setdefault(text, {})
-                counts_in[column.name] = counts_in.get(column.name, 0) + count
+def marker_notes(rows: Mapping[Path, RawTable], schema: Schema, used: int) -> list[str]:
+    """Return a line about the texts that stand for missing cells, in the columns learnt from. used: rows that stay."""
+    counts = defaultdict[str, Counter[str]](Counter)
+    for raw, column in product(rows.values(), schema.columns):
+        for text, count in raw.markers.get(column.name, {}).items():
+            counts[text][column.name] += count
     texts = {column.name for column in schema.columns if column.kind == "text"}
     notes, among = [], []
     for text, counts_in in sorted(counts.items(), key=lambda item: -sum(item[1].values())):
         where = ", ".join([*counts_in][:3]) + (f" and {len(counts_in) - 3} more columns" if len(counts_in) > 3 else "")
         notes.append(f"{text!r} {sum(counts_in.values()):,} in {where}")
         among += [text] if texts & counts_in.keys() else []
-    lines = [f"cells that count as missing: {'; '.join(notes)}"] if notes else []
+    gone = ", with those of rows left out" * (used < sum(len(raw.frame) for raw in rows.values()))
+    lines = [f"cells that count as missing{gone}: {'; '.join(notes)}"] if notes else []
     if among:
         keep = " too (data.missing_values)"
         plain = {text: text.strip().casefold() for text in counts}
@@ -399,19 +403,12 @@ def spelling_notes(
     So it does for files that name devices.
     """
     lines, of_files = [], {source.device for source in sources if source.device is not None}
-    cells_of = {
-        column: {cell for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()}
-        for column in columns
-    }
-    for column, written in (cells_of | {"files": of_files}).items():
-        for group in islice(alike(written), 3):
+    for column in dict.fromkeys((*columns, "files")):
+        written = {cell for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()}
+        for group in islice(alike(of_files if column == "files" else written), 3):
             one = joined or (column != "files" and len({name_of(cell, "written") for cell in group}) == 1)
-            advice = (
-                "are one name"
-                if one
-                else "look alike, and are names apart; data.join_names=true makes them one, in small letters"
-            )
-            lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {advice}")
+            apart = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
+            lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {'are one name' if one else apart}")
     return lines
 
 
@@ -428,9 +425,8 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):
             others, rows_of = values[(values != end) & ~np.isnan(values)], int((values == end).sum())
             if len(others) and abs(others - end).min() > np.ptp(others):
-                lines.append(
-                    f"{name}: {end:g} in {plural(rows_of, 'row')} may stand for a missing number: data.missing_values"
-                )
+                where = f"{name}: {end:g} in {plural(rows_of, 'row')}"
+                lines.append(f"{where} may stand for a missing number: data.missing_values")
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     return lines + [
         f"{name}: numbers such as {padded[name]} may be names; data.categorical={typed([name])} keeps them so"
@@ -475,7 +471,13 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
         return "no value in any row"
     values = pd.concat(parts)
     if values.nunique() < 2 or (not named and np.ptp(numbers(values)) == 0):
-        return f"the same value in every row: {column_texts(parts[0].head(1).to_frame(), name).item()!r}"
+        word = str(column_texts(parts[0].head(1).to_frame(), name).item())
+        if not (empty := sum(map(len, frames.values())) - len(values)):
+            return f"the same value in every row: {word!r}"
+        if named or not (word in WORDS or np.isfinite(numbers(values)).any()):
+            return Column(name, "text", (word,))
+        makes = f"data.categorical={typed([name])} makes it an input"
+        return f"one value, {word!r}, besides {plural(empty, 'empty cell')}; {makes}"
     if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
     if not named and any(is_numeric_dtype(part.dtype) or np.isfinite(numbers(part)).any() for part in parts):
@@ -511,7 +513,8 @@ def holds_times(column: pd.Series) -> bool:
 
 def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column]) -> None:
     """Raise InputError, which counts all missing cells, for the first one."""
-    gaps = {column.name: sum(int(frame[column.name].isna().sum()) for frame in frames.values()) for column in columns}
+    names = [column.name for column in columns if not column.ticks]
+    gaps = {name: sum(int(frame[name].isna().sum()) for frame in frames.values()) for name in names}
     several = {name: count for name, count in gaps.items() if count}
     advice = (
         f" ({sum(several.values()):,} in {len(several)} columns); set data.missing=median, common_median or drop, or "
@@ -595,10 +598,8 @@ def texts(
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
-            where = row_number(frame, row)
-            drop = f", or set data.{setting}=true" if setting else ""
-            mend = f"fill it in or remove the row{drop}"
-            raise InputError(f"column {name!r}, row {where}: the cell is missing{also}; {mend}")
+            mend = "fill it in or remove the row" + (f", or set data.{setting}=true" if setting else "")
+            raise InputError(f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}; {mend}")
         for row in np.flatnonzero(np.isin(values, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return values

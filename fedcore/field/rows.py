@@ -115,7 +115,8 @@ class DeviceRows:
         x = cells(frame, schema.columns, schema.spelling)
         keep = np.full(len(frame), True)
         if schema.missing == "drop":
-            keep = frame[[column.name for column in schema.columns]].notna().all(axis=1).to_numpy(copy=True)
+            needed = [column.name for column in schema.columns if not column.ticks]
+            keep = frame[needed].notna().all(axis=1).to_numpy(copy=True)
         elif schema.missing == "refuse":
             check_complete(frame, schema.columns, "; the study takes only complete rows (data.missing)")
         marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))

@@ -17,7 +17,7 @@ Keys = NDArray[np.uint64]
 def row_keys(dataset: Dataset, name: Callable[[str], str] = str) -> Keys:
     """Return a key of each example, (N,): of its id if the dataset has ids, else of its content, label and device.
 
-    Equal examples have equal keys. The content of a row of a table is that of the columns that are learnt from, by
+    Equal examples have equal keys. The content of a row of a table is that of the columns of `Schema.keyed`, by
     name: a number, or a text as itself, so that a new category changes no other row's key. Numbers count as float32,
     as in earlier versions. Names are those of `dataset.earlier` where it has them. name: what stands for a name.
     """
@@ -57,7 +57,7 @@ def _contents(dataset: Dataset, name: Callable[[str], str]) -> NDArray[np.generi
         else:
             value = inputs[:, 0].astype(np.float32).astype(np.float64) + 0.0  # no -0
             parts[column.name] = np.where(np.isnan(value), np.nan, value).view(np.uint64)
-    return np.stack([parts[column] for column in sorted(parts)], axis=1)
+    return np.stack([parts[name] for name in sorted(column.name for column in schema.keyed)], axis=1)
 
 
 def _hash(content: bytes) -> int:

@@ -149,18 +149,18 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Ind
     gaps: the missing cells of each device and column. examples_of: the devices' examples.
     """
     listed = columns(dataset).head(COLUMNS)
-    missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in listed["missing"]]
-    where = [_where(gaps[name], examples_of) if name in gaps else "-" for name in listed["column"]]
+    lacks = dict(zip(map(str, listed["column"]), listed["missing"], strict=True))
+    missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in lacks.values()]
+    where = [_where(gaps[name], examples_of, n) if name in gaps else "-" for name, n in lacks.items()]
     names = shorten([*listed["column"]], width // 4)
     heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
     if len(gaps.columns):
         heads, cells = [*heads, "missing on"], [*cells, where]
     taken = sum(max(map(len, [head, *column])) + PADDING for head, column in zip(heads, cells, strict=True))
     room = max(width - taken - PADDING, 12)
-    kinds = {column.name: column for column in schema_of(dataset).columns}
     values = []
-    for _, row in listed.iterrows():
-        texts = _list(kinds[row["column"]].categories or ("False", "True"), room)
+    for of, (_, row) in zip(schema_of(dataset).columns, listed.iterrows(), strict=False):
+        texts = _list((*of.categories, *["empty"] * of.ticks) or ("False", "True"), room)
         values.append(f"{_amount(row['low'])} to {_amount(row['high'])}" if row["kind"] == "number" else texts)
     table = _table(*heads, "values")
     for cells_of_row in zip(*cells, values, strict=True):
@@ -168,15 +168,15 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Ind
     return table
 
 
-def _where(gaps: pd.Series, examples_of: Mapping[str, Index]) -> str:
-    """Return which devices lack cells of a column, and how many, or else how many devices do."""
+def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str:
+    """Return which devices lack cells of a column, and how many, or else how many devices do. count: of all rows."""
     lacking = gaps[gaps > 0]
-    whole = [who for who, count in lacking.items() if count == len(examples_of[str(who)])]
+    whole = [who for who, n in lacking.items() if n == len(examples_of[str(who)])]
     if len(lacking) <= 2:
-        names = shorten([*map(str, lacking.index)], 10)
-        counts_of = zip(names, lacking.items(), strict=True)
+        counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
-    return f"{len(lacking):,} of {len(gaps):,} devices" + (f", {len(whole):,} wholly" if whole else "")
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {count - gaps.sum():,} on none"] * int(count > gaps.sum())
+    return f"{len(lacking):,} of {len(gaps):,} devices{''.join(parts)}"
 
 
 def _list(labels: Sequence[str], room: int) -> str:

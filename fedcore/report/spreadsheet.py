@@ -31,7 +31,7 @@ def unquote(cell: Any) -> Any:
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(text.replace(",", ".", 1))  # a decimal comma
     except ValueError:
         return False
     return text == text.strip()

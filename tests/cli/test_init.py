@@ -194,6 +194,15 @@ def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.Mon
     assert YAML(typ="safe").load(tmp_path / "quoted" / "params.yaml")["data"]["label"] == "load, kN"
 
 
+@pytest.mark.parametrize(("mark", "told"), [(".5", False), (",5", False), ("", True)])
+def test_a_number_as_label_is_no_identifier_in_a_folder_too(tmp_path, capsys, mark, told):
+    (tmp_path / "d").mkdir()
+    for k in (0, 30):
+        (tmp_path / "d" / f"{k}.csv").write_text("x;y\n" + "".join(f"A;{i}{mark}\n" for i in range(k, k + 30)))
+    main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "d"), "--label", "y"])
+    assert ("--label = 'y': another value in each row, as an" in capsys.readouterr().out) is told
+
+
 @pytest.mark.parametrize(("label", "model"), [("c_num", "heart-c-num"), ("Güte (kN)", "heart-G-te-kN-")])
 def test_the_readme_names_the_model_as_the_registry_does(tmp_path: Path, label: str, model: str):
     (tmp_path / "heart.csv").write_text(f"x,{label}\n1,2\n")

@@ -138,9 +138,8 @@ def test_all_columns_are_kept_in_their_order(tmp_path: Path):
 
 def test_unknown_devices_get_the_model_that_all_share(tmp_path: Path):
     found, lines = labelled(tmp_path, SHARED)
-    assert lines == [
-        "device unknown in training in 2 of 4 rows ('C', no device): predicted by the model that all devices share"
-    ]
+    said = "device unknown in training in 2 of 4 rows ('C', no device): predicted by the model that all devices share"
+    assert lines == [said]
     assert len(found) == 4
 
 

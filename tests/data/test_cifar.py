@@ -175,9 +175,8 @@ def test_cifar_missing(tmp_path):
     assert f"{CIFAR10.archive} is missing; put torchvision's files for CIFAR10 there" in line
     (pickled(tmp_path, "cifar10") / CIFAR10.python / "data_batch_3").unlink()
     assert "cifar-10-batches-py/data_batch_3 is missing" in refusal("cifar10", root=tmp_path, download=False)
-    assert refusal("cifar100", root=tmp_path, download=False, labels="course").startswith(
-        "data.labels = 'course': did you mean coarse? allowed: fine, coarse"
-    )
+    said = refusal("cifar100", root=tmp_path, download=False, labels="course")
+    assert said.startswith("data.labels = 'course': did you mean coarse? allowed: fine, coarse")
 
 
 class Evil:

@@ -108,17 +108,15 @@ def test_mnist_m_of_the_embedded_digits_over_the_sample_photographs():
 
 def test_mnist_m_refused(mnist, tmp_path):
     given = {"root": mnist, "download": False}
-    assert refusal("mnist_m", **given, base="mnits") == (
-        "data.base = 'mnits': did you mean mnist? allowed: mnist, digits"
-    )
+    said = refusal("mnist_m", **given, base="mnits")
+    assert said == "data.base = 'mnits': did you mean mnist? allowed: mnist, digits"
     assert "MNIST/raw/train-images" in refusal("mnist_m", root=tmp_path / "none", download=False)
     for empty in (tmp_path / "none", photo(tmp_path / "one.png")):
         line = refusal("mnist_m", **given, photos=empty)
         assert line.startswith(f"data.photos = {empty}: no photograph")
     small = photo(tmp_path / "photos" / "small.png", size=(100, 27))
-    assert refusal("mnist_m", **given, photos=tmp_path / "photos") == (
-        f"data.photos = {small}: 27 x 100 pixels; at least 28 a side"
-    )
+    said = refusal("mnist_m", **given, photos=tmp_path / "photos")
+    assert said == f"data.photos = {small}: 27 x 100 pixels; at least 28 a side"
     small.write_bytes(small.read_bytes()[:40])
     line = refusal("mnist_m", **given, photos=tmp_path / "photos")
     assert line.startswith(f"data.photos = {small}: cannot be used (")

@@ -169,9 +169,8 @@ def test_leaf_vectors_refused(tmp_path, x, y, why):
 
 
 def test_leaf_folders_refused(tmp_path):
-    assert refusal("leaf", path=tmp_path / "none") == (
-        f"data.path = {tmp_path / 'none'}: no all_data/*.json; LEAF writes train and test, or all_data"
-    )
+    said = refusal("leaf", path=tmp_path / "none")
+    assert said == f"data.path = {tmp_path / 'none'}: no all_data/*.json; LEAF writes train and test, or all_data"
     leaf_file(tmp_path / "train" / "a.json", {"u": ([], [])})
     assert "no test/*.json" in refusal("leaf", path=tmp_path)
     leaf_file(tmp_path / "test" / "a.json", {})

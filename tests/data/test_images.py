@@ -156,9 +156,8 @@ def test_mnist_writers_refused(mnist):
     assert "has 2 columns" in refusal("mnist", root=mnist, download=False, writers=True)
     file = write_writers(mnist, rows_of())
     file.write_bytes(file.read_bytes()[:-1])
-    assert "has 639 bytes after its header where (20, 8) needs 640" in refusal(
-        "mnist", root=mnist, download=False, writers=True
-    )
+    said = refusal("mnist", root=mnist, download=False, writers=True)
+    assert "has 639 bytes after its header where (20, 8) needs 640" in said
     file.write_bytes(idx(rows_of().astype(np.uint8)))
     assert "is no idx file of int32" in refusal("mnist", root=mnist, download=False, writers=True)
 
@@ -228,9 +227,8 @@ def test_emnist_names_of_classes(tmp_path):
 def test_emnist_refused(tmp_path):
     line = refusal("emnist", root=tmp_path, download=False, subset="letter")
     assert line.startswith("data.subset = 'letter': did you mean letters? allowed: byclass, bymerge")
-    assert "EMNIST/raw/emnist-letters-train-images-idx3-ubyte (plain or .gz) is missing" in refusal(
-        "emnist", root=tmp_path, download=False, subset="letters"
-    )
+    said = refusal("emnist", root=tmp_path, download=False, subset="letters")
+    assert "EMNIST/raw/emnist-letters-train-images-idx3-ubyte (plain or .gz) is missing" in said
     emnist(tmp_path, "letters", 26)  # from 0
     line = refusal("emnist", root=tmp_path, download=False, subset="letters")
     assert "has the label 0, but labels are 1 to 26" in line
@@ -312,9 +310,8 @@ def test_usps_missing_or_of_no_size(usps):
     (usps / "USPS" / "usps.t.bz2").unlink()
     assert ": USPS/usps.t.bz2 is missing" in refusal("usps", root=usps, download=False)
     for size in (0, -3, 5000):
-        assert refusal("usps", root=usps, download=False, size=size).startswith(
-            f"data.size = {size}: must be 1 to 1024"
-        )
+        said = refusal("usps", root=usps, download=False, size=size)
+        assert said.startswith(f"data.size = {size}: must be 1 to 1024")
 
 
 @pytest.mark.slow

@@ -87,9 +87,8 @@ def test_a_blank_channel_is_only_centred():
 
 
 def test_an_unknown_scaling_is_refused():
-    assert refusal("digits", scaling="standart").startswith(
-        "data.scaling = 'standart': did you mean standard? allowed: none, standard"
-    )
+    said = refusal("digits", scaling="standart")
+    assert said.startswith("data.scaling = 'standart': did you mean standard? allowed: none, standard")
 
 
 @pytest.mark.slow

@@ -90,6 +90,14 @@ def test_what_can_be_read_in_two_ways_is_refused(tmp_path: Path, case: str):
         assert words in line
 
 
+@pytest.mark.parametrize(("cells", "said"), [("987 1.234 12.500", 1), ("987 1.234 12.50", 0), ("5 1234 ?", 0)])
+@pytest.mark.parametrize("mark", [";", "\t", ","])
+def test_points_that_may_separate_thousands_are_said(tmp_path: Path, cells: str, said: int, mark: str):
+    (tmp_path / "t.csv").write_text("\n".join(f"{u}{mark}p" for u in ["u", *cells.split(), "-5"]))
+    thousands = "points in 'u' as decimal points (if they separate thousands, write 1234 for 1.234)"
+    assert read(tmp_path / "t.csv").form.count(thousands) == said * (mark != ",")
+
+
 def test_a_name_may_have_other_separators(tmp_path: Path):
     (tmp_path / "t.csv").write_text("a;b;c|d,y\n1,0\n2,1\n")
     assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1], [2]]

@@ -9,6 +9,10 @@ import torch
 from dataset_files import refusal
 
 from fedcore.data import load
+from fedcore.data.encoding import encode
+from fedcore.errors import InputError
+from fedcore.partition.stable import row_keys
+from fedcore.pipeline.record.challenge import require_same
 
 ROWS = pd.DataFrame(
     {
@@ -54,9 +58,7 @@ def test_table(tmp_path, suffix):
 def test_table_classes_are_sorted(tmp_path, suffix, labels, classes):
     data = load("table", path=written(ROWS.assign(kind=labels), tmp_path / f"t{suffix}"), label="kind")
     assert data.classes == classes
-    assert [float(data.classes[k] == str(v).removesuffix(".0")) for k, v in zip(data.train.y, labels, strict=True)] == [
-        1
-    ] * 4
+    assert [data.classes[k] for k in data.train.y] == [str(label).removesuffix(".0") for label in labels]
 
 
 def test_table_folder_is_a_device_a_file(tmp_path):
@@ -221,6 +223,26 @@ def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path,
     }
 
 
+@pytest.mark.parametrize("missing", ["refuse", "drop"])
+def test_a_text_in_some_rows_is_an_input_and_in_no_rows_key(tmp_path, missing):
+    rows = "1,x,none,1,0\n2,,penicillin,,1\n3,,none,1,0\n4,x,penicillin,,1\n"
+    (file := tmp_path / "t.csv").write_text(f"a,tick,drug,one,y\n{rows}")
+    data = load("table", path=file, label="y", missing=missing)
+    assert data.train.x.tolist() == [[1, 1, 0], [2, 0, 1], [3, 0, 0], [4, 1, 1]]
+    assert encode(pd.read_csv(file), data.schema).tolist() == data.train.x.tolist()
+    assert data.schema is not None
+    why = "one value, '1', besides 2 empty cells; data.categorical=[one] makes it an input"
+    assert data.schema.left_out == {"one": why}
+    without, ticks = (load("table", path=file, label="y", features=of) for of in (["a"], ["tick", "drug"]))
+    assert row_keys(data).tolist() == row_keys(without).tolist()  # as earlier versions left them out
+    assert len({*row_keys(ticks).tolist()}) == 4
+    require_same(data, without.schema)
+    file.write_text(f"a,tick,drug,one,y\n{rows}4,y,penicillin,,1\n")
+    now = load("table", path=file, label="y", missing="drop")
+    with pytest.raises(InputError, match="'tick' has one text no longer, or again, which divides all rows anew"):
+        require_same(now, data.schema)
+
+
 def test_rows_with_gaps_are_dropped_if_asked(tmp_path):
     file = written(MIXED, tmp_path / "t.csv")
     data = load("table", path=file, label="y", ignore=["batch"], missing="drop")
@@ -284,9 +306,8 @@ def test_markers_of_missing_values_are_missing_and_are_counted(tmp_path, suffix)
     data = load("table", path=path, label="y", missing="median", missing_values=json.loads(others))
     assert data.schema is not None
     assert data.schema.inputs == ("u", "grade=<NA>", "grade=a", "grade=b")
-    assert "column 'u', row 2: the cell is missing (14 in 2 columns)" in refusal(
-        "table", path=tmp_path / f"t{suffix}", label="y"
-    )
+    said = refusal("table", path=tmp_path / f"t{suffix}", label="y")
+    assert "column 'u', row 2: the cell is missing (14 in 2 columns)" in said
 
 
 def test_a_users_own_markers_replace_the_usual_ones(tmp_path):
@@ -310,10 +331,8 @@ def test_a_users_own_markers_replace_the_usual_ones(tmp_path):
 def test_a_missing_label_is_no_class(tmp_path, suffix, marker):
     rows = pd.DataFrame({"u": range(6), "who": ["a", "b"] * 3, "y": ["p", "q", "p", marker, "p", "q"]})
     file = written(rows, tmp_path / f"t{suffix}")
-    line = refusal("table", path=file, label="y")
-    assert f"column 'y', row 4: the cell is missing ({marker.strip()!r}: data.missing_values)" in line.replace(
-        "' m", "'m"
-    )
+    line = refusal("table", path=file, label="y").replace("' m", "'m")
+    assert f"column 'y', row 4: the cell is missing ({marker.strip()!r}: data.missing_values)" in line
     assert "column 'y', row 4" in refusal("table", path=file, label="who", device="y")
     data = load("table", path=file, label="y", missing_values=["x"])
     assert data.classes == tuple(sorted({"p", "q", marker if suffix == ".parquet" else marker.strip()}))
@@ -326,9 +345,8 @@ def test_none_is_a_class_unless_the_user_says_it_is_missing(tmp_path):
     assert data.classes == ("leak", "none")
     assert data.schema is not None
     assert data.schema.inputs == ("u", "v=x", "v=z")
-    assert "column 'y', row 1: the cell is missing ('none'" in refusal(
-        "table", path=file, label="y", missing_values=["none"]
-    )
+    said = refusal("table", path=file, label="y", missing_values=["none"])
+    assert "column 'y', row 1: the cell is missing ('none'" in said
 
 
 # devices that are left out
@@ -342,10 +360,12 @@ def test_devices_are_left_out_by_name_with_all_they_have(tmp_path):
     settings = {"path": file, "label": "y", "device": "who"}
     assert "'u', row 6: 'x' is not a finite number" in refusal("table", **settings, exclude=[2])
     written(rows.assign(u=["1", "oops", "3", "4", "5", "6"]), file)
+    assert load("table", **settings, exclude=[2]).notes == ("left out by data.exclude: 2",)
+    written(rows.assign(u=["1", "?", "3", "4", "5", "6"], y=["p", "P", "q", "p", "q", "q"]), file)
     data = load("table", **settings, exclude=[2])
     assert data.device == ("1", "1", "3", "3", "3")
     assert data.train.x[:, 0].tolist() == [1, 3, 4, 5, 6]
-    assert data.notes == ("left out by data.exclude: 2",)
+    assert data.notes[1:] == ("cells that count as missing, with those of rows left out: '?' 1 in u",)
     assert refusal("table", **settings, exclude=["4"]) == "data.exclude = '4': allowed: 1, 2, 3"
     assert "leaves no device" in refusal("table", **settings, exclude=[1, 2, 3])
     assert "name no devices; set data.device" in refusal("table", path=file, label="y", exclude=["1"])

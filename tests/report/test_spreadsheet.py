@@ -13,7 +13,7 @@ from fedcore.config.settings import slug
 from fedcore.report import spreadsheet
 
 FORMULAS = ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", '=HYPERLINK("http://x")', "＝1", "-", "'=1"]  # noqa: RUF001
-PLAIN = ["plant A", "-1", "+0.5", "-1e-07", "'quoted'", "a=b", "", "1=", "nan"]
+PLAIN = ["plant A", "-1", "+0.5", "-1e-07", "-3,466", "'quoted'", "a=b", "", "1=", "nan"]
 STRANGE = ["<b>x</b>", "../../etc/passwd", "a/b", "a\nb", "\u202edevice", "a\u200fb", "=1+1", "ü x", "." * 300]
 
 

@@ -217,18 +217,18 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
             raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")
         if kinds[name] != present[name]:
             raise InputError(f"column {name!r} holds a {present[name]} today, for the champion it is a {kinds[name]}")
-    if (new := [name for name in present if name not in kinds]) and dataset.ids is None:
-        raise InputError(f"column {new[0]!r} is new, which divides all rows anew (set data.id)")
+    if (new := sorted({of.name for of in now.keyed} ^ {of.name for of in schema.keyed})) and dataset.ids is None:
+        what = "has one text no longer, or again" if new[0] in kinds else "is new"
+        raise InputError(f"column {new[0]!r} {what}, which divides all rows anew (set data.id)")
     pixels = [of.dtype == "uint8" for of in (now, schema)]
     if not kinds and (now.shape != schema.shape or len({*pixels}) > 1):
         raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")
+    label = f"column {now.label or 'label'!r}"
     if dataset.task.name != schema.task:
-        raise InputError(
-            f"column {now.label or 'label'!r}: its task is {dataset.task.name} today, for the champion {schema.task}"
-        )
+        raise InputError(f"{label}: its task is {dataset.task.name} today, for the champion {schema.task}")
     if changed := {*dataset.classes} ^ {*schema.classes}:
         what = "new" if min(changed) in dataset.classes else "no longer there"
-        raise InputError(f"column {now.label or 'label'!r}: class {min(changed)!r} is {what}")
+        raise InputError(f"{label}: class {min(changed)!r} is {what}")
     if dataset.classes != schema.classes:
         today, then = ", ".join(dataset.classes), ", ".join(schema.classes)
         raise InputError(f"the labels are {today} today, for the champion {then}")
