@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from federations import bits
 from process_forks import new_processes, run
 
 from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, Training, nets, train
@@ -459,9 +460,15 @@ def changes_nothing(memory, message, device, step_id):
     return {"w": memory["w"] - 1}, Update({"w": message.params["w"].clone().add_(1)})
 
 
-def puts_another_in(memory, message, device, step_id):
-    message.params["w"] = memory["w"]
-    return memory, Update(message.params)
+def moves_its_setting(memory, message, device, step_id, *, rate):
+    return memory, Update({"w": rate.mul_(0.5)})
+
+
+def puts_others_in(*given, setting):
+    """Put a tensor into each dict that it is given."""
+    for part in ({"": setting, **given[0]}, *given[1], {"": given[2][0].params}, given[2][1].params):
+        for inner in [part, *part.values()]:
+            getattr(inner, "params", inner if isinstance(inner, dict) else {})["w"] = torch.ones(2)
 
 
 def deploys_in_place(memory, message):
@@ -478,7 +485,7 @@ def sums_in_place(server, updates, round_info):
     ("step", "what"),
     [
         (trains_in_place, "params.w"), (scales_its_data, "data.train.x"), (counts_in_memory, "w"),
-        (changes_nothing, ""), (puts_another_in, ""),
+        (changes_nothing, ""), (partial(moves_its_setting, rate=torch.ones(2)), "rate"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("at", [1, 5])
@@ -486,10 +493,19 @@ def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(step, what,
     given = {"w": torch.tensor([0.0, torch.nan])}, Message({"w": torch.zeros(2)}), device("a", 4), StepId(0, 0, at, "a")
     if not what:
         Inline().call(step, *given)
-        assert given[1].params["w"].tolist() == [0, 0]  # the message is other devices', too
         return
-    with pytest.raises(InputError, match=f"{step.__name__}: changes {what} in place, which other steps read"):
+    with pytest.raises(
+        InputError, match=f"_(place|data|memory|setting): changes {what} in place, which other steps read"
+    ):
         Inline().call(step, *given)
+
+
+def test_what_a_step_puts_into_what_it_is_given_no_other_step_sees():
+    sent, setting = Message({"w": torch.zeros(2)}), {"w": torch.zeros(2)}
+    given = {"a": Update(sent.params)}, ({"w": torch.zeros(2)}, {}), (sent, sent)
+    before = bits((given, setting))
+    Inline()(partial(puts_others_in, setting=setting), *given)
+    assert bits((given, setting)) == before
 
 
 def test_a_server_that_sums_into_an_update_is_refused_and_a_deployment_too():
