@@ -111,6 +111,14 @@ def test_a_models_members_are_a_tuple():
         Model(model())
 
 
+@pytest.mark.parametrize("weights", [(1, 1), (0, 0), (2, -1), (float("nan"), 1), ((1, -1), (0, 2)), ((0, 0), (0, 0))])
+def test_a_models_weights_are_on_the_simplex(weights):
+    with pytest.raises(InputError, match=r"^Model: weights are \(.*, must be 0 or more(, finite,)? and "):
+        Model((model(), model()), weights)
+    Model((model(), model()), ((1, 0), (0, 2)))
+    Model((model(),) * 3, (1 / 3,) * 3)
+
+
 def test_a_type_of_earlier_versions_is_named_by_its_new_place():
     with pytest.raises(ImportError, match=r"fedcore\.types has no Stage; write `import fedcore as fc` and fc\.Stage"):
         exec("from fedcore.types import Stage")

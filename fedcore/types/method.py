@@ -119,8 +119,13 @@ class Model:
     def __post_init__(self) -> None:
         if not isinstance(self.members, tuple):
             raise InputError(f"Model: members is {type(self.members).__name__}, must be a tuple of models: (params,)")
-        if len(self.members) != len(self.weights):
-            raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
+        weights = np.array(self.weights, float)
+        if len(self.members) != len(weights):
+            raise InputError(f"Model: {len(self.members)} members have {len(weights)} weights")
+        low, high = (0.999, 1.001) if weights.ndim == 1 and self.power == 1 else (1e-30, 1e30)
+        if not ((weights >= 0).all() and low < weights.sum() < high):
+            to = " and sum to 1" if high < 2 else ", finite, and not all 0"
+            raise InputError(f"Model: weights are {self.weights}, must be 0 or more{to}")
 
     @property
     def params(self) -> tuple[Params, ...]:
