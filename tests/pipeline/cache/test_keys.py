@@ -204,6 +204,27 @@ INDIRECT = {
         "class Net:\n    from keyed import indirect\ndef net(x):\n    return Net().indirect.scale(x)\n",
         SCALE,
     ),
+    "imported by a function for all": (
+        f"def load():\n    global scale\n    from keyed.indirect import scale\nload()\n{NET}",
+        SCALE,
+    ),
+    "one of two by its name": (
+        "try:\n    from keyed.indirect import scale\nexcept ImportError:\n    from .helpers import far as scale\n"
+        + NET,
+        SCALE,
+    ),
+    "imported for what it sets": (
+        "import keyed.indirect\nfrom keyed import deep\ndef net(x):\n    return deep.S * x\n",
+        "from keyed import deep\ndeep.S = 2\n",
+    ),
+    "seen by a metaclass": (
+        "from keyed.indirect import Base\nclass A(Base):\n    s = 2\ndef net(x):\n    return Base.of[0].s * x\n",
+        "class Base(metaclass=type):\n    of = []\n",
+    ),
+    "imported by importlib's function under another name": (
+        "from importlib import import_module as get\ndef net(x):\n    return get(name='keyed.indirect').scale(x)\n",
+        SCALE,
+    ),
     "of a file that is named as Python's": ("import sched\ndef net(x):\n    return sched.scale(x)\n", SCALE),
     "imported by its name": (
         "import importlib\ndef net(x):\n    return importlib.import_module('keyed.indirect').scale(x)\n",
