@@ -79,10 +79,8 @@ def test_a_generators_seed_is_a_digest_of_its_words():
 def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
     step = StepId(seed=1, stage=2, round=3, unit="a")
     assert drawn(step.generator("batches")) == drawn(generator(1, 2, 3, "a", "batches"))
-    others = [
-        StepId(0, 2, 3, "a"), StepId(1, 0, 3, "a"), StepId(1, 2, 0, "a"), StepId(1, 2, 3, "b"),
-        StepId(1, 2, 3, ("a", "b")),
-    ]  # fmt: skip
+    numbers = (0, 2, 3, "a"), (1, 0, 3, "a"), (1, 2, 0, "a"), (1, 2, 3, "b"), (1, 2, 3, ("a", "b"))
+    others = [StepId(*of) for of in numbers]
     draws = [
         drawn(step.generator("batches")),
         drawn(step.generator()),

@@ -418,18 +418,9 @@ class AllBatches(Counted):
     kind, momentum = torch.float32, None
 
 
-class Warm(nn.BatchNorm1d):
+class ReadsCount(Counted):
     def forward(self, x):
-        return super().forward(x) / (1 + self.num_batches_tracked)
-
-
-class ReadsCount(Two):
-    def __init__(self):
-        super().__init__()
-        self.norm = Warm(FEATURES)
-
-    def forward(self, x):
-        return super().forward(self.norm(x))
+        return Two.forward(self, self.norm(x)) / (1 + self.norm.num_batches_tracked)
 
 
 REFUSED = {

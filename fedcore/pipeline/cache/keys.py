@@ -87,14 +87,14 @@ class Digest:
                 if of.metadata.get("digest", True):
                     yield of.name
                     yield self.of(getattr(value, of.name))
-        elif not callable(value) or not hasattr(value, "__qualname__"):
+        elif not callable(value) or not (name := getattr(value, "__qualname__", "")):
             advice = "give a dataclass, a tensor, or a tuple or dict of texts and numbers"
             raise InputError(f"a step cannot be keyed by {type(value).__name__}: {advice}")
-        elif getattr(sys.modules.get(value.__module__), value.__qualname__, None) is not value:
+        elif getattr(sys.modules.get(value.__module__), name, None) is not value:
             advice = "write it at the top of a module by its own name, since its source is part of the step's key"
             raise InputError(f"a step cannot be keyed by {name_of(value)}: {advice}")
         else:
-            yield source(value.__module__, value.__qualname__)
+            yield source(value.__module__, name)
 
 
 def _class_source(kind: type) -> list[str]:

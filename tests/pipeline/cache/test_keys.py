@@ -186,69 +186,49 @@ INDIRECT = {
     "imported by a star": ("from keyed.indirect import *\ndef net(x):\n    return scale(x)\n", SCALE),
     "named as a builtin": (f"{SCALE.replace('scale', 'filter')}def net(x):\n    return filter(x)\n", ""),
     "taken by getattr": (
-        "from keyed import indirect\ndef net(x, of='scale'):\n    return getattr(indirect, of)(x)\n",
-        SCALE,
-    ),
+        "from keyed import indirect\ndef net(x, of='scale'):\n    return getattr(indirect, of)(x)\n", SCALE),
     "imported in a with": (
         "import contextlib\nwith contextlib.suppress(ImportError):\n    from keyed.indirect import scale\n"
-        "def net(x):\n    return scale(x)\n",
-        SCALE,
-    ),
+        "def net(x):\n    return scale(x)\n", SCALE),
     "taken from globals": (f"{SCALE}def net(x, of='scale'):\n    return globals()[of](x)\n", ""),
     "of a module with another name": ("import keyed.indirect as i\nj = i\ndef net(x):\n    return j.scale(x)\n", SCALE),
     "set from outside": (
-        "from keyed import indirect\nindirect.S = 2\ndef net(x):\n    return indirect.S * x\n",
-        "S = 1\n",
-    ),
+        "from keyed import indirect\nindirect.S = 2\ndef net(x):\n    return indirect.S * x\n", "S = 1\n"),
     "imported in a class": (
-        "class Net:\n    from keyed import indirect\ndef net(x):\n    return Net().indirect.scale(x)\n",
-        SCALE,
-    ),
+        "class Net:\n    from keyed import indirect\ndef net(x):\n    return Net().indirect.scale(x)\n", SCALE),
     "imported by a function for all": (
-        f"def load():\n    global scale\n    from keyed.indirect import scale\nload()\n{NET}",
-        SCALE,
-    ),
+        f"def load():\n    global scale\n    from keyed.indirect import scale\nload()\n{NET}", SCALE),
     "one of two by its name": (
         "try:\n    from keyed.indirect import scale\nexcept ImportError:\n    from .helpers import far as scale\n"
-        + NET,
-        SCALE,
-    ),
+        + NET, SCALE),
     "imported for what it sets": (
         "import keyed.indirect\nfrom keyed import deep\ndef net(x):\n    return deep.S * x\n",
-        "from keyed import deep\ndeep.S = 2\n",
-    ),
+        "from keyed import deep\ndeep.S = 2\n"),
     "seen by a metaclass": (
         "from keyed.indirect import Base\nclass A(Base):\n    s = 2\ndef net(x):\n    return Base.of[0].s * x\n",
-        "class Base(metaclass=type):\n    of = []\n",
-    ),
+        "class Base(metaclass=type):\n    of = []\n"),
     "imported by importlib's function under another name": (
         "from importlib import import_module as get\ndef net(x):\n    return get(name='keyed.indirect').scale(x)\n",
-        SCALE,
-    ),
+        SCALE),
     "of a file that is named as Python's": ("import sched\ndef net(x):\n    return sched.scale(x)\n", SCALE),
     "imported by its name": (
-        "import importlib\ndef net(x):\n    return importlib.import_module('keyed.indirect').scale(x)\n",
-        SCALE,
-    ),
+        "import importlib\ndef net(x):\n    return importlib.import_module('keyed.indirect').scale(x)\n", SCALE),
     "of a module for what its import does": (
         "import keyed.deep\nfrom keyed.indirect import done\ndef net(x):\n    return keyed.deep.S * x\n",
-        "import keyed.deep\nkeyed.deep.S = 2\ndone = True\n",
-    ),
+        "import keyed.deep\nkeyed.deep.S = 2\ndone = True\n"),
     "set by a call whose value has a name": (
         "S = {}\ndef fill(v):\n    S['s'] = v\n    return True\nok = fill(2)\ndef net(x):\n    return S['s'] * x\n",
-        "",
-    ),
+        ""),
     "registered as a subclass": (
         "from keyed.indirect import Base\nclass A(Base):\n    s = 2\ndef net(x):\n    return Base.of['A'].s * x\n",
-        "class Base:\n    of = {}\n    def __init_subclass__(cls):\n        cls.of[cls.__name__] = cls\n",
-    ),
+        "class Base:\n    of = {}\n    def __init_subclass__(cls):\n        cls.of[cls.__name__] = cls\n"),
     "imported by a star after its own": (f"def scale(x):\n    return x\nfrom keyed.indirect import *\n{NET}", SCALE),
     "given by a module's __getattr__": (
         "from keyed import indirect\ndef net(x):\n    return indirect.scale(x)\n",
         "OTHERS = {'scale': lambda x: 2 * x}\n"
         "def __getattr__(name):\n    if name in OTHERS:\n        return OTHERS[name]\n    raise AttributeError\n",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", INDIRECT)
