@@ -11,7 +11,7 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from operator import itemgetter, truediv
 from pathlib import Path
 
@@ -134,6 +134,10 @@ def test_the_largest_device_goes_first(one_worker):
     ends = one_worker.map(_when, calls)
     assert sorted(ends, key=ends.get) == ["b", "c", "a"]
     assert examples(({}, (device("a", 10), device("b", 5)), 3)) == 15
+
+
+def test_a_function_with_the_name_of_another_is_sent_by_value(one_worker):
+    assert one_worker.call(wraps(_when)(lambda x: -x), 3) == -3
 
 
 def _when(_):
