@@ -84,10 +84,8 @@ _PLACES = {
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
     "core.losses": ["Batch", "with_parts"],
-    "core.messages": [
-        "begin_with_memory", "from_memory", "initial_messages", "merge_models", "received_model", "to_everyone",
-        "to_sampled",
-    ],
+    "core.messages": ["begin_with_memory", "from_memory", "initial_messages", "merge_models", "received_model",
+                      "to_everyone", "to_sampled"],
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays", "with_devices"],

@@ -61,11 +61,8 @@ class TooFew(OneLine, RuntimeError):
 EXTRAS: dict[str, tuple[str, ...]] = {
     "study": ("pandas", "pyarrow", "scipy", "sklearn", "cvxpy", "rich"),
     "pipeline": ("prefect", "mlflow", "dvc", "ruamel"),
-    "cluster": ("distributed",),
-    "field": ("nvflare",),
-    "export": ("onnx", "onnxruntime"),
-    "trees": ("xgboost",),
-}
+    "cluster": ("distributed",), "field": ("nvflare",), "export": ("onnx", "onnxruntime"), "trees": ("xgboost",),
+}  # fmt: skip
 """Packages that are there where an extra is installed."""
 
 

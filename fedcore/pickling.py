@@ -26,7 +26,11 @@ class Pickler(pickle.Pickler):
     notebook, those defined inside a function, and lambdas."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, FunctionType | type) and (value.__module__ == "__main__" or "<" in value.__qualname__):
+        if isinstance(value, FunctionType | type) and (
+            value.__module__ == "__main__"
+            or "<" in value.__qualname__
+            or getattr(sys.modules.get(value.__module__), value.__qualname__, value) is not value  # by functools.wraps
+        ):
             import cloudpickle  # a device of the field has none
 
             try:

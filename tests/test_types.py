@@ -79,10 +79,8 @@ def test_a_generators_seed_is_a_digest_of_its_words():
 def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
     step = StepId(seed=1, stage=2, round=3, unit="a")
     assert drawn(step.generator("batches")) == drawn(generator(1, 2, 3, "a", "batches"))
-    others = [
-        StepId(0, 2, 3, "a"), StepId(1, 0, 3, "a"), StepId(1, 2, 0, "a"), StepId(1, 2, 3, "b"),
-        StepId(1, 2, 3, ("a", "b")),
-    ]  # fmt: skip
+    numbers = (0, 2, 3, "a"), (1, 0, 3, "a"), (1, 2, 0, "a"), (1, 2, 3, "b"), (1, 2, 3, ("a", "b"))
+    others = [StepId(*of) for of in numbers]
     draws = [
         drawn(step.generator("batches")),
         drawn(step.generator()),
@@ -109,6 +107,14 @@ def test_a_refusal_is_one_line_whatever_name_it_quotes(name):
 def test_a_models_members_are_a_tuple():
     with pytest.raises(InputError, match=r"^Model: members is dict, must be a tuple of models: \(params,\)$"):
         Model(model())
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (0, 0), (2, -1), (float("nan"), 1), ((1, -1), (0, 2)), ((0, 0), (0, 0))])
+def test_a_models_weights_are_on_the_simplex(weights):
+    with pytest.raises(InputError, match=r"^Model: weights are \(.*, must be 0 or more and sum to 1"):
+        Model((model(), model()), weights)
+    Model((model(), model()), ((1, 0), (0, 2)))
+    Model((model(),) * 3, (1 / 3,) * 3)
 
 
 def test_a_type_of_earlier_versions_is_named_by_its_new_place():

@@ -267,9 +267,8 @@ def federate(
     """
     require_defaults("federate")
     if not isinstance(dataset, Dataset):
-        raise InputError(
-            f"federate.dataset = {describe(dataset)}: must be a dataset: load('digits'), or from_arrays(x, y)"
-        )
+        must = "must be a dataset: load('digits'), or from_arrays(x, y)"
+        raise InputError(f"federate.dataset = {describe(dataset)}: {must}")
     default = Partitioner("dirichlet" if dataset.task.has_classes else "iid", {})
     chosen = partitioner if partitioner is not None else default
     if not isinstance(chosen, Partitioner):
@@ -286,9 +285,8 @@ def federate(
     nets: list[Any] = [*net] if isinstance(net, list | tuple) else [net or architecture("mlp")()]
     for item in nets:
         if not isinstance(item, Architecture):
-            raise InputError(
-                f"federate.net = {describe(item)}: must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
-            )
+            must = "must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
+            raise InputError(f"federate.net = {describe(item)}: {must}")
     built = tuple(item.of(dataset) for item in nets)
     return DividedDataset(dataset, chosen, divided, built, scale, name, threats or None)
 

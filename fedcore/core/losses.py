@@ -178,6 +178,9 @@ def find_loss(loss: str | OwnLoss, key: str = "training.loss") -> str | OwnLoss:
         return loss
     if callable(loss) or ":" in loss:
         found: OwnLoss = loss if callable(loss) else import_builder(loss, key)
+        place = name_of(found)
+        if isinstance(loss, str) and "<" not in place and import_builder(place, key) is not found:
+            raise InputError(f"{key} = {loss!r}: has the name of {place}, another function (by wraps); write it by def")
         try:
             signature(found.forward if isinstance(found, nn.Module) else found).bind(None)
         except TypeError:

@@ -114,17 +114,12 @@ class Cluster(Engine):
         with self._turn():
             workers = self._addresses(0.0)
             parts = [part for part in shares(calls, max(1, len(workers))) if part]
-            jobs = [
-                _Job(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator)
-                for part in parts
-            ]
+            given = ([calls[key] for key in part] for part in parts)
+            jobs = [_Job(fn, each, f"{name or word(fn)}-{uuid4().hex}", accelerator) for each in given]
             futures = [self._send(job, workers[number : number + 1]) for number, job in enumerate(jobs)]
             try:
-                results = {
-                    key: result
-                    for part, job, future in zip(parts, jobs, futures, strict=True)
-                    for key, result in zip(part, self._receive(job, future), strict=True)
-                }
+                received = map(self._receive, jobs, futures)
+                results = {key: of for part in parts for key, of in zip(part, next(received), strict=True)}
             finally:
                 for future in futures:
                     future.release()
@@ -138,9 +133,8 @@ class Cluster(Engine):
         """Return the kind of accelerator that workers have for steps, or None. wanted: "auto" or "none"."""
         if self.address is None:
             return find_accelerator(wanted)
-        offered = {
-            name for worker in self._connect().scheduler_info()["workers"].values() for name in worker["resources"]
-        }
+        workers = self._connect().scheduler_info()["workers"].values()
+        offered = {name for worker in workers for name in worker["resources"]}
         return "cuda" if wanted == "auto" and GPU.keys() <= offered else None
 
     def start(self) -> None:
@@ -445,12 +439,8 @@ class OwnWorkers:
         files["key"].write_text(self.security.tls_worker_key)
         memory = {variable: str(value) for variable, (_, value) in MEMORY.items()}
         tls = "DASK_DISTRIBUTED__COMM__TLS__"
-        settings = {
-            "DASK_LOGGING__DISTRIBUTED": "critical",
-            f"{tls}CA_FILE": str(files["ca"]),
-            f"{tls}WORKER__CERT": str(files["cert"]),
-            f"{tls}WORKER__KEY": str(files["key"]),
-        }
+        paths = zip(("CA_FILE", "WORKER__CERT", "WORKER__KEY"), files.values(), strict=True)
+        settings = {"DASK_LOGGING__DISTRIBUTED": "critical", **{f"{tls}{key}": str(path) for key, path in paths}}
         scheduler = {
             "cls": distributed.Scheduler,
             "options": {

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -42,7 +43,7 @@ from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types.federation import Device, is_handle
-from fedcore.types.method import Message, RoundInfo, Stage, StepId, seed_all
+from fedcore.types.method import Message, RoundInfo, Stage, StepId, Update, seed_all
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -113,7 +114,7 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
     Before, the global generators are seeded by what the step is, or by the seed that it gets: a user's code may draw.
     """
     at = next((at for at in args if isinstance(at, StepId | RoundInfo)), None)
-    args = (*map(_with_own_entries, args),)
+    fn, *args = _with_own_entries([fn, *args], {})
     seed_all(at.generator("step").initial_seed() if at else next((seed for seed in args if type(seed) is int), 0))
     try:
         with refuse_changes(fn, args):
@@ -128,11 +129,21 @@ def run_step(fn: Callable[..., Result], *args: Any) -> Result:
         raise
 
 
-def _with_own_entries(value: Any) -> Any:
-    """Return what a step is given such that it may put other tensors into it, which no other step sees."""
-    if isinstance(value, Message):
-        return replace(value, params=dict(value.params), extra=dict(value.extra))
-    return dict(value) if type(value) is dict else value
+def _with_own_entries(value: Any, copies: dict[int, Any]) -> Any:
+    """Return what a step is given such that it may put other values into it, which no other step sees.
+
+    copies: of what it was given already, by id: what is named twice stays one.
+    """
+    kind, own = type(value), partial(_with_own_entries, copies=copies)
+    if id(value) in copies:
+        return copies[id(value)]
+    if kind is partial:
+        value = partial(own(value.func), *map(own, value.args), **own(value.keywords))
+    elif isinstance(value, Message | Update | Stage):
+        copies[id(value)] = value = replace(value, **own(vars(value)))
+    elif kind is dict:
+        copies[id(value)] = value = {name: own(part) for name, part in value.items()}
+    return kind(map(own, value)) if kind in (list, tuple) else value
 
 
 @contextmanager
@@ -146,7 +157,7 @@ def refuse_changes(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[None
     rounds = [at.round for at in args if isinstance(at, StepId | RoundInfo)]
     late, seen = max(rounds, default=0) > 1, own and (rounds or name_of(fn).startswith("fedcore."))
     given: list[tuple[str, Tensor, Any]] = []
-    given += [(of, x, x._version if late else x.clone()) for of, x in tensors_of(args)] if seen else []
+    given += [(of, x, x._version if late else x.clone()) for of, x in tensors_of([fn, *args])] if seen else []
     yield
     for path, tensor, before in given:
         if tensor._version != before if late else not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
@@ -155,6 +166,7 @@ def refuse_changes(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[None
 
 def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in what a step is given, with their paths."""
+    value = [value.keywords, value.args, value.func] if isinstance(value, partial) else value
     if isinstance(value, Tensor):
         yield path, value
     elif is_dataclass(value) or isinstance(value, Mapping):

@@ -65,9 +65,8 @@ def require_quantities(name: str, nets: Mapping[str, Net]) -> None:
     modules = [template(net) for net in nets.values()]
     whole = [entry for module in modules for entry in getattr(module, "several", ()) if entry.whole]
     if whole or any(map(takes_integers, modules)):
-        raise InputError(
-            f"{name}: takes inputs as quantities; these are numbers that stand for something (an embedding)"
-        )
+        why = "takes inputs as quantities; these are numbers that stand for something (an embedding)"
+        raise InputError(f"{name}: {why}")
 
 
 def largest_integer(x: Tensor) -> int | None:
@@ -119,9 +118,8 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
     """
     layers = linear_layers(module)
     with torch.no_grad():
-        hooks = [
-            layer.register_forward_pre_hook(partial(_hand_over, name=name, use=use)) for name, layer in layers.items()
-        ]
+        use_of = partial(_hand_over, use=use)
+        hooks = [of.register_forward_pre_hook(partial(use_of, name=name)) for name, of in layers.items()]
         try:
             module(x)
         finally:

@@ -42,10 +42,8 @@ def init(net: Net, generator: torch.Generator) -> Params:
 
 def params_of(module: torch.nn.Module) -> Params:
     """Return a copy of a module's trainable parameters and buffers."""
-    return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format)
-        for name, tensor in _trainable(module).items()
-    }
+    parts = _trainable(module).items()
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in parts}
 
 
 def frozen(module: torch.nn.Module) -> Params:

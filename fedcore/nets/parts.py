@@ -88,6 +88,5 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
 def require_comparable(net: Net) -> None:
     """Refuse a net whose features cannot be computed part by part."""
     if not isinstance(template(net), nn.Sequential | ManualGradients) or max_depth(net) < 0:
-        raise InputError(
-            "net.name: aligning cells needs a net that is a sequence of at least two layers, such as cells"
-        )
+        needs = "a net that is a sequence of at least two layers, such as cells"
+        raise InputError(f"net.name: aligning cells needs {needs}")

@@ -88,7 +88,11 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
         )
     trained = {name: tensor.clone() for name, tensor in plain.state_dict().items() if name in start}
     norms = [path for path, of in plain.named_modules() if isinstance(of, _NormBase) and of.momentum is not None]
-    for name in start.keys() - {f"{path}.num_batches_tracked" for path in norms}:  # these count, but use it not
+    counts = start.keys() & {f"{path}.num_batches_tracked" for path in norms}  # of which PyTorch's norms use none
+    late = follow(_build(net, start | {name: start[name] + FAR for name in counts})) if counts else first
+    if what := _difference(first, late | {f"values of {name}": first[f"values of {name}"] for name in counts}):
+        raise InputError(f"reads {min(counts)} ({what} differ), of which devices have no mean: count in float32")
+    for name in start.keys() - counts:
         if not (start[name].is_floating_point() or torch.equal(trained[name], start[name])):
             why = f"changes {name}, {start[name].dtype}, and of whole numbers devices have no mean: make it float32"
             raise InputError(f"{why}, or give its norm a momentum" if name.endswith("num_batches_tracked") else why)

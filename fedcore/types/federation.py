@@ -112,9 +112,8 @@ class Net:
     def table(self) -> Axes:
         """The axes table; raises InputError where the net has none."""
         if self.axes is None:
-            raise InputError(
-                "net.name: this net has no table of axes, its units cannot be aligned: `fedcore docs own_net`"
-            )
+            lacks = "this net has no table of axes, its units cannot be aligned"
+            raise InputError(f"net.name: {lacks}: `fedcore docs own_net`")
         return self.axes
 
 
@@ -216,6 +215,5 @@ class Federation:
 
     @property
     def public(self) -> Public:
-        return Public(
-            {name: device.net for name, device in self.devices.items()}, self.test, self.classes, self.server_data
-        )
+        nets = {name: device.net for name, device in self.devices.items()}
+        return Public(nets, self.test, self.classes, self.server_data)

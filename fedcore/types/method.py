@@ -119,15 +119,18 @@ class Model:
     def __post_init__(self) -> None:
         if not isinstance(self.members, tuple):
             raise InputError(f"Model: members is {type(self.members).__name__}, must be a tuple of models: (params,)")
-        if len(self.members) != len(self.weights):
-            raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
+        weights = np.array(self.weights, float)
+        if len(self.members) != len(weights):
+            raise InputError(f"Model: {len(self.members)} members have {len(weights)} weights")
+        low, high = (0.999, 1.001) if weights.ndim == 1 and self.power == 1 else (1e-30, 1e30)
+        if not ((weights >= 0).all() and low < weights.sum() < high):
+            raise InputError(f"Model: weights are {self.weights}, must be 0 or more and sum to 1 (by class: not all 0)")
 
     @property
     def params(self) -> tuple[Params, ...]:
         """The parameters and buffers of every net that the model runs."""
-        return tuple(
-            params for member in self.members for params in (member.params if isinstance(member, Model) else (member,))
-        )
+        parts = (member.params if isinstance(member, Model) else (member,) for member in self.members)
+        return tuple(params for part in parts for params in part)
 
 
 @dataclass(frozen=True)
@@ -374,6 +377,5 @@ class Method:
 
     def __post_init__(self) -> None:
         if not isinstance(self.stages, tuple) or not all(isinstance(stage, Stage | PairStage) for stage in self.stages):
-            raise InputError(
-                f"Method.stages: must be a tuple of stages, (Stage(...),), not {type(self.stages).__name__}"
-            )
+            kind = type(self.stages).__name__
+            raise InputError(f"Method.stages: must be a tuple of stages, (Stage(...),), not {kind}")

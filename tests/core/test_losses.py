@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from math import e, exp, log
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ NETS = {"mlp": NET, "chain": Net(chain), "cells": nets.net("cells", shape=(1, 32
 
 def ce(batch: Batch) -> Tensor:
     return cross_entropy(batch.logits, batch.y)
+
+
+renamed = wraps(ce)(lambda batch: -ce(batch))
 
 
 def twice(batch: Batch) -> Tensor:
@@ -172,6 +175,8 @@ def test_a_loss_is_found_by_its_place():
     assert configure("fedavg", {}, {"loss": place}).flat()["training.loss"] == place
     with pytest.raises(InputError, match=r"^dfl.training.loss = 'mse': allowed: ce, .*, package.module:function"):
         configure("dfl", {}, {"loss": "mse"}, training_key="dfl.training")
+    with pytest.raises(InputError, match=r"^training.loss = '.*:renamed': has the name of .*:ce, another"):
+        configure("fedavg", {}, {"loss": f"{__name__}:renamed"})
     with pytest.raises(InputError, match=r"^training.loss: 'no_such:loss' cannot be imported"):
         Training(loss="no_such:loss")
     with pytest.raises(InputError, match=f"^training.loss = {place}: dfl has its own loss"):

@@ -9,15 +9,16 @@ import threading
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from operator import itemgetter, truediv
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from federations import bits
 from process_forks import new_processes, run
 
 from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, Training, nets, train
@@ -133,6 +134,10 @@ def test_the_largest_device_goes_first(one_worker):
     ends = one_worker.map(_when, calls)
     assert sorted(ends, key=ends.get) == ["b", "c", "a"]
     assert examples(({}, (device("a", 10), device("b", 5)), 3)) == 15
+
+
+def test_a_function_with_the_name_of_another_is_sent_by_value(one_worker):
+    assert one_worker.call(wraps(_when)(lambda x: -x), 3) == -3
 
 
 def _when(_):
@@ -440,28 +445,19 @@ def _children():
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
-def trains_in_place(memory, message, device, step_id):
-    message.params["w"].add_(1)
-    return memory, Update(message.params)
+def changes(memory, message, device, step_id, *, what, rate):
+    """Change in place one of the tensors that it is given, or a copy."""
+    sent = message.params["w"]
+    given = {"params.w": sent, "data.train.x": device.data.train.x, "w": memory["w"], "rate": rate, "": sent.clone()}
+    given[what].add_(1)
+    return {"w": memory["w"] - 1}, Update({"w": sent + 1})
 
 
-def scales_its_data(memory, message, device, step_id):
-    device.data.train.x.mul_(2)
-    return memory, Update({"w": message.params["w"] + 1})
-
-
-def counts_in_memory(memory, message, device, step_id):
-    memory["w"].sub_(1)
-    return memory, Update(message.params)
-
-
-def changes_nothing(memory, message, device, step_id):
-    return {"w": memory["w"] - 1}, Update({"w": message.params["w"].clone().add_(1)})
-
-
-def puts_another_in(memory, message, device, step_id):
-    message.params["w"] = memory["w"]
-    return memory, Update(message.params)
+def puts_others_in(*given, setting):
+    """Put a tensor into each dict that it is given."""
+    for part in ({"": setting, **given[0]}, *given[1], {"": given[2][0].params}, given[2][1].params):
+        for inner in [part, *part.values()]:
+            getattr(inner, "params", inner if isinstance(inner, dict) else {})["w"] = torch.ones(2)
 
 
 def deploys_in_place(memory, message):
@@ -474,22 +470,22 @@ def sums_in_place(server, updates, round_info):
     return server, {}
 
 
-@pytest.mark.parametrize(
-    ("step", "what"),
-    [
-        (trains_in_place, "params.w"), (scales_its_data, "data.train.x"), (counts_in_memory, "w"),
-        (changes_nothing, ""), (puts_another_in, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("what", ["params.w", "data.train.x", "w", "rate", ""])
 @pytest.mark.parametrize("at", [1, 5])
-def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(step, what, at):
+def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(what, at):
+    step = partial(changes, what=what, rate=torch.ones(2))
     given = {"w": torch.tensor([0.0, torch.nan])}, Message({"w": torch.zeros(2)}), device("a", 4), StepId(0, 0, at, "a")
-    if not what:
+    says = rf"test_workers:changes: changes {what} in place, which other steps read"
+    with pytest.raises(InputError, match=says) if what else nullcontext():
         Inline().call(step, *given)
-        assert given[1].params["w"].tolist() == [0, 0]  # the message is other devices', too
-        return
-    with pytest.raises(InputError, match=f"{step.__name__}: changes {what} in place, which other steps read"):
-        Inline().call(step, *given)
+
+
+def test_what_a_step_puts_into_what_it_is_given_no_other_step_sees():
+    sent, setting = Message({"w": torch.zeros(2)}), {"w": torch.zeros(2)}
+    given = {"a": Update(sent.params)}, ({"w": torch.zeros(2)}, {}), (sent, sent)
+    before = bits((given, setting))
+    Inline()(partial(puts_others_in, setting=setting), *given)
+    assert bits((given, setting)) == before
 
 
 def test_a_server_that_sums_into_an_update_is_refused_and_a_deployment_too():

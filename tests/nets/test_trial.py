@@ -418,8 +418,14 @@ class AllBatches(Counted):
     kind, momentum = torch.float32, None
 
 
+class ReadsCount(Counted):
+    def forward(self, x):
+        return Two.forward(self, self.norm(x)) / (1 + self.norm.num_batches_tracked)
+
+
 REFUSED = {
     Counted: "changes seen, torch.int64, and of whole numbers devices have no mean: make it float32$",
+    ReadsCount: "reads norm.num_batches_tracked .* of which devices have no mean: count in float32$",
     Flagged: "changes seen, torch.bool", AllBatches: "norm.num_batches_tracked.*float32, or give its norm a momentum",
     FirstRows: "keeps its FIRST_ROWS.mean from a call", ClassRange: "keeps its ClassRange.top from a call",
     Range: "changes top in training", Late: "changes steps in training",

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fedcore.builders import name_of
-from fedcore.errors import InputError
+from fedcore.errors import InputError, is_installed
 from fedcore.pipeline.cache.store import Ref
 
 OWN_PACKAGES = {"fedcore"}
@@ -73,7 +73,9 @@ class Digest:
             yield repr(value)
         elif isinstance(value, torch.Tensor | np.ndarray):
             content = value.numpy(force=True) if isinstance(value, torch.Tensor) else value
-            yield from (str(value.dtype), str(tuple(value.shape)), _blake(np.ascontiguousarray(content).tobytes()))
+            known = content.dtype.hasobject and self.of(content.tolist())
+            known = known or _blake(np.ascontiguousarray(content).tobytes())
+            yield from (str(value.dtype), str(tuple(value.shape)), known)
         elif isinstance(value, partial):
             yield from (self.of(value.func), self.of(value.args), self.of(value.keywords))
         elif isinstance(value, dict | tuple | list):
@@ -85,19 +87,20 @@ class Digest:
                 if of.metadata.get("digest", True):
                     yield of.name
                     yield self.of(getattr(value, of.name))
-        elif callable(value) and getattr(value, "__qualname__", "<").isidentifier():
-            yield source(value.__module__, value.__qualname__)
-        elif callable(value) and hasattr(value, "__qualname__"):
-            advice = "write it at the top of a module, since its source is part of the step's key"
+        elif not callable(value) or not (name := getattr(value, "__qualname__", "")):
+            advice = "give a dataclass, a tensor, or a tuple or dict of texts and numbers"
+            raise InputError(f"a step cannot be keyed by {type(value).__name__}: {advice}")
+        elif getattr(sys.modules.get(value.__module__), name, None) is not value:
+            advice = "write it at the top of a module by its own name, since its source is part of the step's key"
             raise InputError(f"a step cannot be keyed by {name_of(value)}: {advice}")
         else:
-            raise TypeError(f"a step cannot be keyed by {type(value).__name__}")
+            yield source(value.__module__, name)
 
 
 def _class_source(kind: type) -> list[str]:
     """Return the source of a user's class, whose methods a step may call; steps reach those of fedcore by name."""
     top = kind.__module__.split(".")[0]
-    known = top in OWN_PACKAGES or top in sys.stdlib_module_names or _version(top)
+    known = top in OWN_PACKAGES or _is_pythons(top) or _version(top)
     return [] if known else [source(kind.__module__, kind.__qualname__.split(".")[0])]
 
 
@@ -124,7 +127,7 @@ def source(module: str, name: str) -> str:
         where, symbol = definition
         reached[definition] = ""
         top = where.split(".")[0]
-        if top in sys.stdlib_module_names:
+        if _is_pythons(top):
             continue
         if top not in follow and (versions_of := _version(top)):
             versions |= versions_of
@@ -144,6 +147,11 @@ def source(module: str, name: str) -> str:
             todo += statement.uses
     parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
+
+
+def _is_pythons(package: str) -> bool:
+    """Tell whether a package is Python's own, not a user's file by the same name."""
+    return package in sys.stdlib_module_names and ((path := _find(package)) is None or is_installed(path))
 
 
 @cache
@@ -204,11 +212,10 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
         return {}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     body = _parse(_text(module)).body
-    imported: dict[str, tuple[str, str]] = {}
-    for statement in body:
-        inside = not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        for node in _within(statement) if inside else ():
-            imported |= _imports(node, package)
+    inside = [of for of in body if not isinstance(of, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    nodes = [node for of in inside for node in _within(of)]
+    every = [pair for node in nodes for pair in _imports(node, package).items()]
+    imported = dict(every)
     names: dict[str, list[Statement | Import]] = {}
     for statement in body:
         read = Statement(statement, module, package, imported)
@@ -217,12 +224,14 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     bound: dict[str, list[Statement | Import]] = {name: [Import([origin])] for name, origin in imported.items()}
     if module.split(".")[0] in OWN_PACKAGES:
         return bound | names
-    others = [of for origin, name in imported.values() for of in (origin, f"{origin}.{name}".strip(".*"))]
+    others = [of for _, (origin, name) in every for of in (origin, f"{origin}.{name}".strip(".*"))]
+    others += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     tops = {of: of.split(".")[0] for of in (module.rpartition(".")[0], *others) if of}
-    users = [of for of, top in tops.items() if top not in sys.stdlib_module_names | OWN_PACKAGES and not _version(top)]
-    registers = any("subclass" in _text(of) for of in (module, *users))
+    users = [of for of, top in tops.items() if not (top in OWN_PACKAGES or _is_pythons(top) or _version(top))]
+    registers = any(_registers(of) for of in (module, *users))
     acts = [of for of in body if _acts(of, imported, registers)]
-    origins = [(of, "" if "subclass" in _text(module) else EFFECTS) for of in users]
+    origins = [(of, "" if _registers(module) else EFFECTS) for of in users]
+    origins += [origin for _, origin in every if origin not in imported.values()]  # one of several by one name
     effects: list[Statement | Import] = [Import(origins), *(Statement(of, module, package, imported) for of in acts)]
     return bound | names | {EFFECTS: effects}
 
@@ -230,6 +239,11 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
 def _text(module: str) -> str:
     path = _find(module)
     return path.read_text() if path is not None and path.suffix == ".py" else ""
+
+
+def _registers(module: str) -> bool:
+    """Tell whether a module has classes that may act as others are derived from them."""
+    return "subclass" in _text(module) or "metaclass" in _text(module)
 
 
 def _acts(statement: ast.stmt, imported: Collection[str], registers: bool) -> bool:
@@ -308,9 +322,10 @@ def _uses(
 ) -> list[tuple[str, str]]:
     """Return the (module, name) pairs that a statement refers to."""
     names = dict(imported)
-    for node in _within(statement):
-        names |= _imports(node, package)
     pairs, users = list[tuple[str, str]](), package.split(".")[0] not in OWN_PACKAGES
+    for node in _within(statement):
+        names |= (inside := _imports(node, package))
+        pairs.extend(inside.values() if users else ())  # in a class they are attributes; of two, either may be taken
 
     def visit(node: ast.AST) -> None:
         chain, at = list[str](), node
@@ -329,9 +344,11 @@ def _uses(
         if isinstance(node, ast.Name) and (node.id not in BUILTINS or users):
             pairs.append(names.get(node.id, (module, "" if node.id == "globals" else node.id)))
         match node:
-            case ast.Call(func=of, args=[ast.Constant(value=str(other)), *_]) if users and "import" in ast.unparse(of):
-                with suppress(ImportError):
-                    pairs.append((importlib.util.resolve_name(other, package), ""))
+            case ast.Call(func=of) if users and "import" in f"{ast.unparse(of)} {names.get(ast.unparse(of))}":
+                texts = [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
+                for text in [of for of in texts if of.lstrip(".").replace(".", "_").isidentifier()]:
+                    with suppress(ImportError):
+                        pairs.append((importlib.util.resolve_name(text, package), ""))
         for child in ast.iter_child_nodes(node):
             visit(child)
 

@@ -159,9 +159,8 @@ class SharedStore(Store):
                 kind = other.partition("-")[0]
                 if other != name and "prune" in (kind, who) and time.time() - mark["time"] < LEASE:
                     doing = "being pruned" if kind == "prune" else "in use by a flow"
-                    raise InputError(
-                        f"the store {self.url} is {doing} on {mark['host']}: try again when that has ended"
-                    )
+                    where = f"{doing} on {mark['host']}"
+                    raise InputError(f"the store {self.url} is {where}: try again when that has ended")
             renewing = threading.Thread(target=self._renew, args=(name, ended), daemon=True, name="fedcore-lease")
             renewing.start()
             try:

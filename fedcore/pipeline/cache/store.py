@@ -291,9 +291,8 @@ def to_json(value: Any) -> Any:
 
 def _is_json(value: Any) -> bool:
     """Tell whether a value is a dict that JSON gives back as it is, numbers included."""
-    return type(value) is dict and all(
-        type(key) is str and (type(part) in PLAIN or _is_json(part)) for key, part in value.items()
-    )
+    parts = value.items() if type(value) is dict else [(None, None)]
+    return all(type(key) is str and (type(part) in PLAIN or _is_json(part)) for key, part in parts)
 
 
 def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:

@@ -102,9 +102,8 @@ def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> 
     label = str(result.setting.threshold)
     (other,) = (name for name in classes if name != label)
     costs = {truth: {} for truth in classes} | (result.setting.scoring.get("costs") or {})
-    missed, alarm = (
-        costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in ((label, other), (other, label))
-    )
+    wrong = (label, other), (other, label)
+    missed, alarm = (costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in wrong)
     best = best_threshold(scores["scores"].numpy(), scores["positive"].numpy(), result.metric.name, (missed, alarm))
     return None if best is None else Threshold(label, best)
 
@@ -174,11 +173,8 @@ def deploy_models(
     steps: Graph, method: Method, fed: Federation, state: State
 ) -> tuple[dict[str, Ref], tuple[Ref, ...]]:
     """Return each device's deployed model, and the counts of their outcomes; equal models are computed once."""
-    groups = [
-        (names[first : first + TOGETHER], what)
-        for names, what in deployments(method, fed, state)
-        for first in range(0, len(names), TOGETHER)
-    ]
+    every = deployments(method, fed, state)
+    groups = [(of[i : i + TOGETHER], what) for of, what in every for i in range(0, len(of), TOGETHER)]
     calls = {names[0]: (*what, {name: fed.devices[name] for name in names}, fed.classes) for names, what in groups}
     models = steps.map(deploy, calls)
     return {name: models[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in models.values())
@@ -199,11 +195,8 @@ def save(store: Store, results: Sequence[Result], folder: Path, seconds: Path) -
     for file, content in {MODELS: models, RUNS: runs, **({SCHEMA: schemas} if schemas else {})}.items():
         (folder / file).write_text(json.dumps(content, indent=1) + "\n")
     save_pictures(store, results, folder)
-    outcomes = [
-        {"setting": r.setting.name, "method": r.row.label, "seed": r.seed, **r.outcomes.to_json()}
-        for r in results
-        if r.outcomes is not None
-    ]
+    there = [(r, r.outcomes.to_json()) for r in results if r.outcomes is not None]
+    outcomes = [{"setting": r.setting.name, "method": r.row.label, "seed": r.seed, **of} for r, of in there]
     (folder / OUTCOMES).write_text(json.dumps(outcomes) + "\n")
     spent = pd.concat([result.seconds for result in results], ignore_index=True)
     spreadsheet.write(spent, seconds / SECONDS, index=False)
