@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -101,7 +102,7 @@ def test_one_shot_is_the_first_round_of_three():
     (alone,) = run(code_ot(), fed, 4, Inline())
     rounds = list(run(code_ot(rounds=3), fed, 4, Inline()))
     assert [(one.round_info.stage, one.round_info.round) for one in rounds] == [(0, 0), (1, 0), (1, 1)]
-    assert bits(rounds[0].state) == bits(alone.state)
+    assert bits(replace(rounds[0].state, delivered=alone.state.delivered)) == bits(alone.state)  # who has its message
     assert rounds[0].scores == alone.scores
 
 
