@@ -64,12 +64,12 @@ def open_yaml(path: Path) -> tuple[Any, Callable[[], str]]:
     """Return the sections of a params.yaml, to be changed in place, and what returns its text, comments kept."""
     from ruamel.yaml import YAML
 
-    yaml, text = YAML(), StringIO()
-    yaml.preserve_quotes, yaml.width = True, 120
-    params = yaml.load(path.read_text())
+    settings, text = YAML(), StringIO()
+    settings.preserve_quotes, settings.width = True, 120
+    params = settings.load(path.read_text())
 
     def write() -> str:
-        yaml.dump(params, text)
+        settings.dump(params, text)
         return re.sub(r"^((?!#).+)\n(?=\w+:)", r"\1\n\n", text.getvalue(), flags=re.MULTILINE)
 
     return params, write

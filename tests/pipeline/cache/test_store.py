@@ -76,10 +76,11 @@ reports = st.builds(
     Report, told, st.dictionaries(names, told, max_size=2), params, st.dictionaries(names, names, max_size=2)
 )
 finite = st.floats(allow_nan=False)
+shares, positive = st.floats(0, 1).map(lambda one: (one, 1 - one)), st.tuples(st.floats(1e-9, 1e9))
 models = st.recursive(
-    st.builds(Model, st.tuples(params), st.tuples(numbers)),
+    st.builds(Model, st.tuples(params), st.tuples(st.floats(0.9995, 1.0005))),
     lambda inner: st.builds(
-        Model, st.tuples(params, inner), st.tuples(numbers, numbers) | st.tuples(st.tuples(finite), st.tuples(finite)),
+        Model, st.tuples(params, inner), shares | st.tuples(positive, positive),
         finite, st.none() | params,
     ),
     max_leaves=3,
