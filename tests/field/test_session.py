@@ -67,7 +67,7 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     rows = pd.read_csv(own.path, dtype=str)
     (numbers := rows[rows["kind"] != "A1"]).to_csv(tmp_path / "numbers.csv", index=False)  # codes like numbers
     alone = deployed.predict(memory, "one", own, tmp_path / "numbers.csv")
-    assert alone.to_numpy().tolist() == found.iloc[numbers.index].to_numpy().tolist()
+    pd.testing.assert_frame_equal(alone.reset_index(drop=True), found.iloc[numbers.index].reset_index(drop=True))
     plan = field_run.stored.plan
     raw = own.splits(plan.read_recipe(), plan.seed)
     every = torch.tensor(found[[f"probability_{name}" for name in plan.read_recipe().schema.classes]].to_numpy())
