@@ -13,7 +13,7 @@ def finished(kill: Kill) -> set[str]:
 
 
 def test_the_first_kill_was_in_the_middle_of_training(killed: Killed):
-    assert 1 <= len(killed.training.seen.computed("train")) < DEVICES
+    assert 1 <= len(killed.training.seen.computed("train")) <= DEVICES  # all, where they end between two looks
     assert killed.training.seen.computed("choose") == []
     # What workers have stored and nobody has noted yet comes from the cache: the second run may train fewer than noted.
     assert len(killed.fusing.seen.computed("train")) <= DEVICES - len(killed.training.seen.computed("train"))
