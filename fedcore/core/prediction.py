@@ -2,13 +2,9 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d
-from torch.overrides import TorchFunctionMode
 
 from fedcore.data.task import label_kind_of
 from fedcore.nets import key
@@ -59,7 +55,7 @@ def predict_all(params: Params, net: Net, parts: Sequence[Tensor], batch: int) -
     if len(few) >= WORTH:
         alike = {count: _alike(module, key(net), every[few[0]], size, count) for count in {len(every[i]) for i in few}}
         few = [number for number in few if alike[len(every[number])]]
-    with torch.no_grad(), _FastPooling() if net.content else nullcontext():
+    with torch.no_grad():
         answers = _answers(module, every) if len(few) < WORTH else _together(module, every, {*few}, size)
         return [torch.cat([next(answers) for _ in part]) for part in batches]
 
@@ -74,18 +70,6 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
     with torch.no_grad():
         batches = map(as_inputs, torch.split(x, IMAGE_BATCH))
         return torch.cat([require_features(*forward_features(module, rows))[0] for rows in batches]).float()
-
-
-class _FastPooling(TorchFunctionMode):
-    """Takes maxima with the channels last, as PyTorch does not in a user's net: a sixth of the time, the same bits."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        x: Any = args[0] if args else None
-        kwargs = kwargs or {}
-        images = func in (max_pool2d, torch.max_pool2d) and x.is_cpu and x.dim() == 4 and x.shape[1] > 1
-        if not images or not x.is_contiguous():
-            return func(*args, **kwargs)
-        return func(x.contiguous(memory_format=torch.channels_last), *args[1:], **kwargs).contiguous()
 
 
 def is_own(module: nn.Module) -> bool:

@@ -42,6 +42,10 @@ FEWEST, TOGETHER = 4, 1000
 LARGEST = {torch.float32: torch.finfo(torch.float32).max ** 0.5, torch.float64: 2.0**100}
 """What numbers of an update must be below, by their type: squares of float32 are finite, too, and a sum of squares in
 float64 is one of numbers up to 1e15."""
+TOO_LARGE = {
+    torch.float32: "values whose squares are not finite; lower the learning rate",
+    torch.float64: "sums above 1e30; scale the inputs",
+}
 NO_EXAMPLES = Splits(NO_DATA, NO_DATA, NO_DATA)
 """What a function that makes a device's model may see of its data."""
 
@@ -384,10 +388,8 @@ def check(unit: Unit, update: Update, net: Net | None, fine: bool = False) -> No
     require_detached(f"update of {who}", update.params, update.extra)
     for name, tensor in () if fine else (*update.params.items(), *update.extra.items()):
         if tensor.is_floating_point() and not bool((tensor.abs() < LARGEST.get(tensor.dtype, math.inf)).all()):
-            what = "whose squares are" if bool(torch.isfinite(tensor).all()) else "that are"
-            why = f"values {what} not finite; lower the learning rate"
-            if what != "that are" and tensor.dtype == torch.float64:
-                why = "sums above 1e30; scale the inputs"
+            finite = bool(torch.isfinite(tensor).all())
+            why = TOO_LARGE[tensor.dtype] if finite else "values that are not finite; lower the learning rate"
             raise Diverged(f"update of {who}: tensor {name} has {why}")
     for name, tensor in update.params.items() if net is not None else ():
         if name not in expected:

@@ -16,11 +16,15 @@ LARGEST = 1 << 24
 
 @dataclass(frozen=True)
 class Input:
-    """One of several inputs. shape: an example's. whole: a net gets its numbers as int64, such as those of words."""
+    """One of several inputs. shape: an example's. whole: a net gets its numbers as int64, such as those of words.
+
+    pixels: whether a net gets its bytes as v / 255; None in a model of before, which asks each array.
+    """
 
     name: str
     shape: tuple[int, ...]
     whole: bool = False
+    pixels: bool | None = None
 
     @property
     def size(self) -> int:
@@ -39,7 +43,8 @@ def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
     """Return what some arrays (N, *shape) are as inputs; whole numbers but bytes stay whole."""
     arrays = {str(name): np.asarray(of) for name, of in x.items()}
     return tuple(
-        Input(name, of.shape[1:], of.dtype.kind in "iu" and of.dtype.itemsize > 1) for name, of in arrays.items()
+        Input(name, of.shape[1:], of.dtype.kind in "iu" and of.dtype.itemsize > 1, of.dtype == np.uint8)
+        for name, of in arrays.items()
     )
 
 
@@ -48,7 +53,7 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
 
     Args:
         x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255.
-        inputs: what they must be; none: whatever they are.
+        inputs: what they must be, such as bytes; none: whatever they are.
 
     Raises:
         InputError: for other names, shapes or lengths, and numbers that are not finite.
@@ -68,7 +73,10 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
             raise InputError(f"x[{entry.name!r}]: is {values.dtype} {values.shape}, must be numbers of shape ({shape})")
         if entry.whole and (values.dtype.kind == "f" or (values.size and int(np.abs(values).max()) > LARGEST)):
             raise InputError(f"x[{entry.name!r}]: must be whole numbers up to {LARGEST:,}")
-        numbers = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
+        pixels = values.dtype == np.uint8 if entry.pixels is None else entry.pixels
+        if pixels and (values.dtype.kind == "f" or not ((values >= 0) & (values <= 255)).all()):
+            raise InputError(f"x[{entry.name!r}]: is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
+        numbers = values.astype(np.float32) / (255 if pixels else 1)
         if not np.isfinite(numbers).all():
             raise InputError(f"x[{entry.name!r}]: has values that are not finite numbers")
         parts.append(numbers.reshape(len(values), entry.size))

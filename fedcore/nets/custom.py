@@ -28,7 +28,7 @@ from fedcore.errors import InputError, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.params import key
 from fedcore.nets.randomness import construct_with
-from fedcore.nets.trial import try_out
+from fedcore.nets.trial import try_axes, try_out
 from fedcore.types.federation import Net
 
 
@@ -71,6 +71,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
             content=digest_of(module, files),
         )
         copied = try_out(key(net), path, tuple(shape), (*shape[:1], classes) if per_step else (classes,))
+        if net.axes is not None:
+            try_axes(net, path, tuple(shape))
         return replace(net, copied=copied, misplaced=_misplaced(path, module.eval(), shape))
 
     defaults = zip(NET_CONTEXT, (Parameter.empty, Parameter.empty, False, ()), strict=True)

@@ -183,10 +183,11 @@ def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
         counts: list[int] = []
 
         def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
+            each = inputs[0] if isinstance(layer, nn.modules.conv._ConvTransposeNd) else output
+            counts.append(each.numel() * layer.weight[0].numel())  # type: ignore[index]
 
         for layer in module.modules():
-            if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+            if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
                 layer.register_forward_hook(count)
         with torch.no_grad():
             module(blank(module, 1, shape))  # which may draw random numbers: the step's must not move on

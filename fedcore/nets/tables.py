@@ -1,6 +1,6 @@
 """Tables of axes, derived from a module: the units along each axis of each tensor (`fedcore.types.federation.Axes`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedcore.errors import InputError
 from fedcore.nets.mlp import LARGEST
-from fedcore.types.federation import Axes, Net
+from fedcore.types.federation import Axes, Net, Params
 
 
 class Images(nn.Sequential):
@@ -39,6 +39,32 @@ def table(module: nn.Module) -> Axes:
     """
     axes, last = _follow(module, "", None)
     return _rename(axes, last, None)
+
+
+def units(params: Params, axes: Axes) -> dict[str, int]:
+    """Return the number of units of every label, in the order in which the parameters introduce them."""
+    for name, labels in axes.items():
+        if name not in params or params[name].dim() != len(labels):
+            shape = f"is {tuple(params[name].shape)}" if name in params else "is missing"
+            raise InputError(f"axes: {name} {shape}, the table names {len(labels)} axes")
+    sizes = [(label, n) for name, labels in axes.items() for label, n in zip(labels, params[name].shape, strict=True)]
+    widths = dict.fromkeys(labels[0] for labels in axes.values() if labels and labels[0])
+    found = {label: min(n for other, n in sizes if other == label) for label in widths}
+    for label, n in sizes:
+        if label in found and n % found[label]:
+            raise InputError(f"axes: an axis has {n} entries for the {found[label]} units of {label!r}")
+    return found
+
+
+def reorder(params: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
+    """Return a model with its units in these orders, label -> (n,) int64; the function that it computes stays."""
+    moved = dict(params)
+    for name, labels in axes.items():
+        for axis, label in enumerate(labels):
+            if label is not None and label in orders:
+                entries = torch.arange(moved[name].shape[axis]).view(len(orders[label]), -1)[orders[label]].flatten()
+                moved[name] = moved[name].index_select(axis, entries)
+    return moved
 
 
 def with_table(build: Callable[[], nn.Module]) -> Net:

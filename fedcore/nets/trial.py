@@ -21,6 +21,7 @@ from fedcore.nets.copies import load, train
 from fedcore.nets.inputs import blank
 from fedcore.nets.params import frozen, init, net_of
 from fedcore.nets.randomness import construct_with
+from fedcore.nets.tables import reorder, units
 from fedcore.pickling import list_values, to_bytes
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import seed_all
@@ -107,6 +108,24 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
             "what changes in a buffer"
         )
     return not different[0]
+
+
+def try_axes(net: Net, name: str, shape: tuple[int, ...]) -> None:
+    """Raise InputError where units that change places by the net's table of axes change what its module predicts."""
+    draws = torch.Generator()
+    with construct_with(draws), torch.no_grad():
+        start = {key: _move(tensor, draws) for key, tensor in init(net, draws).items()}
+        x = _examples(_build(net, start), shape, 1.0)
+
+        def predict(params: Params) -> Tensor:
+            seed_all(0)
+            return _build(net, params).eval()(x.clone())  # type: ignore[no-any-return]
+
+        logits = predict(start)
+        for label, width in units(start, net.table).items():
+            order = torch.randperm(width, generator=draws)
+            if not _close(predict(reorder(start, {label: order}, net.table)), logits):
+                raise InputError(f"net: axes of {name}: the units {label!r} may not change places, its outputs change")
 
 
 def _build(net: Net, tensors: Params) -> nn.Module:

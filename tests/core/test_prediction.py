@@ -1,12 +1,10 @@
 """Predictions of several devices' examples at once: the bits of one after another, and fewer passes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d
 
 from fedcore import nets
 from fedcore.core import prediction
@@ -29,35 +27,28 @@ class AmongOthers(nn.Module):
         return self.fc(x - x.mean(0))
 
 
-class Pooled(nn.Module):
-    """A user's net that takes maxima in two ways."""
+class Padded(nn.Module):
+    """A user's encoder, which takes PyTorch's fast path in evaluation: it writes 0 at padded places."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.pool, self.fc = nn.Conv2d(3, 6, 3), nn.MaxPool2d(2), nn.Linear(96, 3)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encode, self.fc = nn.TransformerEncoder(layer, 1), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(max_pool2d(self.pool(self.conv(x)), 3, stride=2, padding=1, ceil_mode=True).view(len(x), -1))
+        padded = (x[..., 0] > 1).long().cummax(1).values.bool()
+        return self.fc(self.encode(x, src_key_padding_mask=padded).mean(1))
 
 
-def test_maxima_are_taken_with_channels_last_and_keep_their_bits(monkeypatch):
-    net, x = Net(Pooled, content="own"), torch.randn(5, 3, 16, 16, generator=generator("x"))
-    x[0, :, :4], x[1, 0, 0, 0], x[2, :, 3] = -0.0, float("nan"), float("-inf")
-    params, layouts = nets.init(net, generator("params")), []
-    real = torch.max_pool2d
-
-    def watch(x: Tensor, *rest: Any) -> Tensor:
-        layouts.append(x.is_contiguous(memory_format=torch.channels_last))
-        return real(x, *rest)
-
-    monkeypatch.setattr(torch, "max_pool2d", watch)
-    found = predict(params, net, x, 32)
-    assert layouts == [True, True]
-    plain = Pooled()
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_users_net_predicts_by_the_calls_of_its_own_evaluation():
+    net, x = Net(Padded, content="own"), torch.randn(40, 5, 8, generator=generator("x"))
+    x[:, 0] = 0.0  # the first place of an example is never padded
+    params, plain = nets.init(net, generator("params")), Padded().eval()
     plain.load_state_dict(params)
     with torch.no_grad():
-        expected = plain(x)
-    assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+        torch.testing.assert_close(predict(params, net, x, 40), plain(x), rtol=0, atol=1e-6)
+    assert not torch.allclose(plain(x), predict(params, net, x, 40), atol=1e-2), "with gradients it takes another path"
 
 
 @pytest.mark.parametrize(

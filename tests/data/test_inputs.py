@@ -87,8 +87,19 @@ def test_they_stand_side_by_side():
     assert row.dtype == np.float32
     np.testing.assert_array_equal(row[:, :4], x["words"])
     np.testing.assert_allclose(row[:, 4:8], x["picture"].reshape(3, 4) / 255)
-    assert describe(x) == (Input("words", (4,), whole=True), Input("picture", (1, 2, 2)), Input("age", ()))
+    assert describe(x) == (
+        Input("words", (4,), True, False), Input("picture", (1, 2, 2), False, True), Input("age", (), False, False)
+    )  # fmt: skip
     assert repr(data()).startswith("Dataset: 60 examples of words (4,), picture (1, 2, 2), age (); 3 classes")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.uint64])
+def test_numbers_mean_the_same_in_any_type_of_integers(kind):
+    x = inputs() | {"age": np.arange(60.0)}
+    given = {name: of.astype(kind) for name, of in x.items()}
+    np.testing.assert_array_equal(side_by_side(given, describe(x)), side_by_side(x))
+    earlier = tuple(Input(of.name, of.shape, of.whole) for of in describe(x))
+    np.testing.assert_array_equal(side_by_side(x, earlier), side_by_side(x), "a model of before asks the array")
 
 
 def test_a_served_model_takes_them_side_by_side(tmp_path):
@@ -104,7 +115,7 @@ def test_a_pipeline_keeps_what_they_are(tmp_path):
     store, dataset = Store(tmp_path), data()
     assert store.get(store.put(dataset)).schema == dataset.schema
     card = store.get(store.put(card_of(dataset)))
-    assert tuple(Input(name, tuple(shape), whole) for name, shape, whole in card["several"]) == describe(inputs())
+    assert tuple(Input(name, tuple(shape), *kind) for name, shape, *kind in card["several"]) == describe(inputs())
 
 
 REFUSED = {
@@ -118,6 +129,14 @@ REFUSED = {
     "not finite": (lambda: data({"a": np.full((60, 2), np.nan)}), "x['a']: has values that are not finite numbers"),
     "texts": (lambda: data({"a": np.full((60, 2), "a")}), "x['a']: is <U1 (60, 2), must be numbers of shape (N, 2)"),
     "large": (lambda: data({"a": np.full((60, 2), 2**25)}), "x['a']: must be whole numbers up to 16,777,216"),
+    "bytes": (
+        lambda: side_by_side({"a": np.ones((1, 2))}, describe({"a": np.ones((1, 2), np.uint8)})),
+        "x['a']: is float64, but the model learnt bytes, 0 to 255; give uint8",
+    ),
+    "no byte": (
+        lambda: side_by_side({"a": np.full((1, 2), 256)}, describe({"a": np.ones((1, 2), np.uint8)})),
+        "x['a']: is int64, but the model learnt bytes, 0 to 255; give uint8",
+    ),
     "nothing": (lambda: data({}), "side_by_side: dict holds no inputs by name"),
     "other names": (lambda: side_by_side({"b": [1]}, describe({"a": [1]})), "x: has the inputs b, must have a"),
     "steps": (

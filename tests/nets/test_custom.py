@@ -1,6 +1,7 @@
 """A user's own module by import path."""
 
 import inspect
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -215,6 +216,46 @@ def test_its_table_is_an_attribute():
     shuffled["two.weight"] = params["two.weight"][:, order]
     found, _ = align(shuffled, params, net.table, Transport("exact"))
     torch.testing.assert_close(found, params, rtol=0, atol=1e-6)
+
+
+class Shuffled(nn.Module):
+    def forward(self, x):
+        return x.permute(0, 2, 3, 1)
+
+
+IMAGE = nn.Conv2d(1, 8, 3, padding=1), nn.ReLU()
+AFTER = nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(64, 3)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (nn.Flatten(), nn.Linear(36, 16), nn.GLU(1), nn.Linear(8, 3)),
+        (*IMAGE, nn.ChannelShuffle(2), *AFTER),
+        (*IMAGE, nn.GroupNorm(2, 8, affine=False), *AFTER),
+        (*IMAGE, nn.LocalResponseNorm(3, alpha=1.0), *AFTER),
+        (*IMAGE, Shuffled(), nn.Flatten(), nn.Linear(288, 3)),
+        (nn.Linear(6, 4), nn.Flatten(), nn.Linear(24, 3)),
+    ],
+    ids=lambda layers: next(iter(type(of).__name__ for of in layers[2:])),
+)
+def test_axes_whose_units_may_not_change_places_are_refused(layers):
+    def build():
+        return deepcopy(nn.Sequential(*layers))
+
+    build.axes = table(build())
+    with pytest.raises(InputError, match="may not change places, its outputs change"):
+        custom(build)(shape=(1, 6, 6), classes=3)
+
+
+def test_axes_that_do_not_fit_are_refused():
+    def build():
+        return chain((1, 6, 6), 3)
+
+    uneven = {**chain.axes, "3.weight": ("u", "u")}
+    for build.axes, words in ((uneven, "8 entries for the 3 units of 'u'"), ({"4.bias": ("u",)}, "is missing")):
+        with pytest.raises(InputError, match=words):
+            custom(build)(shape=(1, 6, 6), classes=3)
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,23 @@ def test_multiplications_are_those_that_pytorch_counts(name):
     assert multiplications(net, shape) == counter.get_total_flops() / 2
 
 
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        ([nn.Conv3d(1, 4, 3), nn.Flatten(), nn.Linear(32, 3)], (1, 4, 4, 4)),
+        ([nn.ConvTranspose2d(2, 4, 3, stride=2), nn.Flatten(), nn.Linear(4 * 81, 3)], (2, 4, 4)),
+        ([nn.ConvTranspose1d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(36, 3)], (4, 4)),
+    ],
+)
+def test_multiplications_of_any_convolution_are_pytorchs(layers, shape):
+    def build():
+        return nn.Sequential(*layers)
+
+    with FlopCounterMode(display=False) as counter:
+        build()(torch.zeros(1, *shape))
+    assert multiplications(Net(build), shape) == counter.get_total_flops() / 2
+
+
 def test_multiplications_of_a_perceptron_are_its_weights():
     net = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
     assert multiplications(net, (4,)) == 4 * 5 + 5 * 4 + 4 * 3

@@ -33,6 +33,7 @@ from torch import Tensor
 from fedcore.errors import InputError
 from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
 from fedcore.nets import key
+from fedcore.nets.tables import units
 from fedcore.types.federation import Axes, Net, Params
 from fedcore.types.method import Message
 
@@ -79,17 +80,6 @@ def carry(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     blocks: Tensor = torch.tensordot(x.reshape(*before, len(matrix), -1, *after), matrix, ([axis], [0]))
     return blocks.movedim(-1, axis).reshape(*before, -1, *after)
-
-
-def units(params: Params, axes: Axes) -> dict[str, int]:
-    """Return the number of units of every label, in the order in which the parameters introduce them."""
-    for name, labels in axes.items():
-        if name not in params or params[name].dim() != len(labels):
-            shape = f"is {tuple(params[name].shape)}" if name in params else "is missing"
-            raise InputError(f"axes: {name} {shape}, the table names {len(labels)} axes")
-    sizes = [(label, n) for name, labels in axes.items() for label, n in zip(labels, params[name].shape, strict=True)]
-    widths = dict.fromkeys(labels[0] for labels in axes.values() if labels and labels[0])
-    return {label: min(n for other, n in sizes if other == label) for label in widths}
 
 
 def average_pair(a: Params, b: Params, weight: float = 0.5) -> Params:

@@ -27,11 +27,12 @@ from fedcore.core.messages import initial_messages, own_params, to_everyone
 from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
-from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry, common_axes
+from fedcore.methods.code.fusion import ONE_TO_ONE, align, common_axes
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs
+from fedcore.nets.tables import reorder
 from fedcore.types.federation import Axes, Device, Net, Params
 from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Amount
@@ -97,17 +98,6 @@ def match(
 def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:
     """Return label -> the model's unit that takes the place of each unit of the target, (n,) int64."""
     return {label: plan.plan.argmax(0) for label, plan in align(model, target, axes, ONE_TO_ONE)[1].items()}
-
-
-def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
-    """Return the model with its units in these orders; the function that it computes stays."""
-    moved = dict(model)
-    for parameter, labels in axes.items():
-        for axis, label in enumerate(labels):
-            if label is not None:
-                permutation = torch.eye(len(orders[label]), dtype=moved[parameter].dtype)[orders[label]].T
-                moved[parameter] = carry(moved[parameter], axis, permutation).contiguous()
-    return moved
 
 
 @step_word("sum")

@@ -145,7 +145,7 @@ def build_federation(
         require_classes(task, "run.threshold = 'validation':")
         require_two(card["classes"], setting.threshold)
     context = {"shape": card["shape"], "classes": len(card["classes"]), "per_step": task == SEQUENCES.name}
-    context |= {"several": tuple(Input(name, tuple(shape), whole) for name, shape, whole in card.get("several", ()))}
+    context |= {"several": tuple(Input(name, tuple(shape), *kind) for name, shape, *kind in card.get("several", ()))}
     nets = [net(**context, **section) for section in setting.nets]
     for module in map(template, nets):
         if takes_integers(module):

@@ -1,6 +1,7 @@
 """Functions of the pipeline that worker processes run. Imports nothing that a worker does not need."""
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     x = dataset.train.x
     largest = None if x.dtype == torch.uint8 else largest_integer(x)
     task = {} if dataset.task.has_classes else {"task": dataset.task.name}
-    inputs = [[entry.name, entry.shape, entry.whole] for entry in schema_of(dataset).several]
+    inputs = [astuple(entry) for entry in schema_of(dataset).several]
     several = {"several": inputs} if inputs else {}
     return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest, **task, **several}
 
