@@ -75,6 +75,7 @@ def models_of(result: Any) -> dict[str, dict[str, torch.Tensor]]:
     return {f"{name}/{i}": params for name, one in result.models.items() for i, params in enumerate(one.model.params)}
 
 
+@pytest.mark.slow
 def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: fc.Dataset):
     result = fc.final_fit(fc.local_only(training={"epochs": 2}), by_site(houses), 3, progress=False)
     made = nets.net("mlp", shape=(1, 8, 8), classes=10, widths=[12])
@@ -165,6 +166,7 @@ def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("scale", ["none", "device", "common"])
+@pytest.mark.slow
 def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
     fed = fc.federate(digits, devices=4, scale=scale, net=fc.mlp(12))
     result = fc.run(fc.local_only(training=QUICK), fed, seed=1)
@@ -382,6 +384,7 @@ def test_results_are_shown_by_their_accuracies():
 
 
 @pytest.mark.parametrize("name", [*METHODS, *PARTITIONS, *sorted(set(NETS))])
+@pytest.mark.slow
 def test_every_method_way_and_net_is_a_function_of_the_package(name: str):
     made = getattr(fc, name)
     assert made.__name__ == name
@@ -686,6 +689,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.slow
 def test_a_wrong_setting_is_refused_in_one_line_that_names_it(case: str, digits: fc.Dataset):
     ask, says = REFUSED[case]
     with pytest.raises(fc.InputError) as caught:

@@ -44,6 +44,7 @@ def test_every_file_of_claims_has_todays_columns():
         assert not (rows["numbers"].str.contains(r"\(2 seeds\)$") & (rows["verdict"] != "not tested")).any()
 
 
+@pytest.mark.slow
 def test_no_verdict_stands_without_its_baseline():
     """None is contradicted, nor is a paper's claim answered, where the rows that it names are not as printed."""
     for name, path in FILES.items():

@@ -43,6 +43,7 @@ def words_of(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.slow
 def test_no_method_is_named_in_the_pipeline(name: str):
     assert not words_of(SOURCES[name].read_text()) & {*METHODS}
 

@@ -21,6 +21,7 @@ def problems() -> dict[str, theory_dfl.Problem]:
     return theory_dfl.problems()
 
 
+@pytest.mark.slow
 def test_the_minimum_is_one(problems: dict[str, theory_dfl.Problem]):
     for problem in problems.values():
         assert np.abs(problem.gradient(problem.optimum)).max() < 1e-6
@@ -60,6 +61,7 @@ def test_the_measured_slopes_are_those_of_the_measured_errors():
 # CODE
 
 
+@pytest.mark.slow
 def test_lemma_2_holds_along_algorithm_2():
     table = theory_code.lemma((10, 30), (0.1, 0.02))
     assert (table["exceeded"] == 0).all()
@@ -99,6 +101,7 @@ def test_half_steps_grow_with_models_and_layers():
     assert per_problem.max() < 2 * per_problem.min()
 
 
+@pytest.mark.slow
 def test_newton_and_algorithm_2_agree_on_a_wide_layer():
     assert (theory_code.newton(60, (0.1, 0.05))["apart"] < 1e-4).all()
     C, a = theory_code.layers(60, seed=60), uniform(60)

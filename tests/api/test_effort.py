@@ -88,6 +88,7 @@ class Elsewhere(Engine):
         return pickle.loads(b"c__main__\nscale\n.")
 
 
+@pytest.mark.slow
 def test_a_function_that_workers_cannot_find_is_named():
     assert effort.differing_value(Elsewhere(), [], [lambda: 0]) == "scale"
 
@@ -117,6 +118,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_whatever_way_code_reads_a_value_set_in_a_file_is_seen(monkeypatch: pytest.MonkeyPatch):
     functions = [eval(f"lambda batch: {way}", globals()) for way in WAYS]
     before = [effort.users_values([], [function]) for function in functions]

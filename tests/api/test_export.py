@@ -59,6 +59,7 @@ def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("classes", "least"), [(("down", "up"), 0.5), (("down", "up"), 0.83), (tuple("abc"), None)])
+@pytest.mark.slow
 def test_xgboost_alone_gives_the_labels_of_trees(classes: tuple[str, ...], least: float | None, tmp_path: Path):
     """With a threshold that is the probability of a row."""
     xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed: make test installs it")

@@ -224,6 +224,7 @@ def test_the_best_combination_on_validation_data_is_chosen(fed_tuning: Any):
     assert chosen == max(expected, key=lambda point: expected[point])
 
 
+@pytest.mark.slow
 def test_a_combination_that_diverges_is_not_chosen_and_recall_may_decide(fed_tuning: Any):
     tried = fc.tune(fc.fedavg(training={"epochs": 1, "optimiser": "sgd"}), fed_tuning, lr=[1e30, 0.1], progress=False)
     assert tried.config.training.lr == 0.1

@@ -185,6 +185,7 @@ FIGURES = [(family, figure) for family, paper in PAPERS.items() for figure in pa
 
 
 @pytest.mark.parametrize(("family", "figure"), FIGURES, ids=lambda one: one if isinstance(one, str) else one.name)
+@pytest.mark.slow
 def test_a_figure_has_its_reason_its_study_and_its_sources(family: str, figure: Figure):
     """What the reader refuses cannot be here; this is what it does not know: files, and modules of commands."""
     printed = [value for _, value in Paper(figures=[figure]).printed]

@@ -91,6 +91,7 @@ def test_dvc_adds_a_parameter_that_only_a_signature_has(tmp_path: Path, override
     assert read(tmp_path)[section] == change(PARAMS, parse([override[1:]]))[section]
 
 
+@pytest.mark.slow
 def test_dvc_sets_a_list_and_leaves_the_comments(tmp_path: Path):
     path = project(tmp_path) / "params.yaml"
     before = path.read_text().splitlines()
@@ -448,6 +449,7 @@ def test_a_method_starts_as_its_builder_says_unless_it_is_told_otherwise(trainin
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.slow
 def test_methods_that_average_or_have_rounds_start_from_a_common_model(name: str):
     """Those that align models first, train alone, or combine outputs need not."""
     apart = {

@@ -22,6 +22,7 @@ from fedcore.nets import net
         (["data.name=table", "run.studies=[dfl]"], None),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_command_without_a_study_has_one_that_fits_the_data(
     monkeypatch: pytest.MonkeyPatch, words: list[str], studies: list[str] | None
 ):
@@ -34,6 +35,7 @@ def unused(words: list[str]) -> list[str]:
     return [*unused_settings(request, plan_jobs(request)[1])]
 
 
+@pytest.mark.slow
 def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Edits that a study overrides are named, and a mistake in the file names the file."""
     text = (ROOT / "params.yaml").read_text().replace("name: digits", "name: table")
@@ -95,6 +97,7 @@ def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch:
         ("regmean.align=ot", "regmean.align = 'ot': must be 'none' or 'exact'"),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
     monkeypatch.chdir(ROOT)
     assert refusal(lambda: plan_jobs(ask(["study=one_shot", word]))).startswith(line)
@@ -117,6 +120,7 @@ def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPa
         ("net.widths={}", "net.widths = {}: must be a list"),
     ],
 )
+@pytest.mark.slow
 def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
     monkeypatch.chdir(ROOT)
     words = ["data.name=table", "data.path=t.csv", "data.label=y", "net.name=mlp", word]
@@ -150,6 +154,7 @@ def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pyte
         ("run.metric=mae run.threshold=validation run.positive=a", "run.metric = 'mae': is for labels that are no "),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_wrong_word_has_its_key_and_choices(monkeypatch: pytest.MonkeyPatch, word: str, said: str):
     monkeypatch.chdir(ROOT)
     words = ["data.name=table", "data.path=t.csv", "data.label=y", "net.name=mlp", *word.split()]

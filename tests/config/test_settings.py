@@ -149,6 +149,7 @@ UNUSED = {"data.subst": "letters", "net.wdth": 2, "data.size": "large", "net.map
 @pytest.mark.parametrize(
     "key", [*sorted(HAVE_NO_DEFAULT), *UNUSED, *(f"{section}.surplus" for section in sorted(SHOWN))]
 )
+@pytest.mark.slow
 def test_a_key_that_is_missing_or_that_nothing_takes_is_refused(params: dict[str, Any], key: str):
     section, name = key.split(".")
     if key in HAVE_NO_DEFAULT:
@@ -214,6 +215,7 @@ def test_every_key_reaches_a_run(section: str):
         assert everything(change(copied(), {key: value}), concerned(key))[1] != unchanged(concerned(key)), key
 
 
+@pytest.mark.slow
 def test_every_key_of_the_federation_can_be_typed(params: dict[str, Any]):
     for key, parameter in signature(partition).parameters.items():
         if key not in PARTITION_CONTEXT:
@@ -251,6 +253,7 @@ def taking(place: str) -> Any:
 
 
 @pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS])
+@pytest.mark.slow
 def test_every_parameter_of_a_sections_function_is_used(place: str):
     function = taking(place)
     assert set(signature(function).parameters) - set(CONTEXT) <= reads(function)

@@ -16,6 +16,7 @@ from fedcore.partition import PARTITIONS
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_help_has_a_line_for_every_setting(name: str) -> None:
     doc = getattr(fc, name).__doc__
     shown = re.findall(r"^    (\w+): \S", doc, re.MULTILINE)

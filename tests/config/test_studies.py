@@ -249,6 +249,7 @@ A, R = {"statement": "a"}, {"reason": "a"}
         ("sizes", {"small": {"grid": {"labelled": {"a": {}}}}}, "sizes.small.grid.labelled: not allowed"),
     ],
 )
+@pytest.mark.slow
 def test_a_study_that_cannot_be_read_is_refused(params: dict[str, Any], key: str, value: Any, says: str):
     ask(params, {"lmf": {}, "code_ot": {}, "fedavg": {}})
     params["studies"]["asked"][key] = value
@@ -275,6 +276,7 @@ def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, A
 
 
 @pytest.mark.parametrize("name", PARAMS["studies"])
+@pytest.mark.slow
 def test_a_study_has_the_control_that_guesses_and_a_gate_for_its_claims(name: str):
     study = find_study(PARAMS, name)
     assert study.valid or not study.claims
@@ -436,6 +438,7 @@ def row(setting: Setting, label: str) -> MethodConfig:
 
 
 @pytest.mark.parametrize("study", ["code", "code_fig5", "code_fig8", "code_fig9"])
+@pytest.mark.slow
 def test_devices_and_net_are_those_of_table_ii(study: str):
     for setting in settings(study):
         assert setting.data["name"] == "mnist"
@@ -456,6 +459,7 @@ def test_training_and_transport_are_those_of_table_ii(study: str):
 
 
 @pytest.mark.parametrize("study", ["code_fig8", "code_fig9"])
+@pytest.mark.slow
 def test_fedavg_trains_as_long_in_each_round_as_code_does(study: str):
     """Table II has one number of epochs, and Fig. 9 varies it for all; FedAvg-1 is a vanilla mean (Section VI)."""
     for setting in settings(study):

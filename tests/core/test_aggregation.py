@@ -50,6 +50,7 @@ def test_devices_without_examples_have_weight_zero_unless_all_have_none():
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(1, 1000))
+@pytest.mark.slow
 def test_equal_sizes_weigh_evenly(count):
     assert evenly(count).sum().item() == pytest.approx(1, abs=1e-12)
     torch.testing.assert_close(by_size([7] * count), evenly(count))
@@ -277,6 +278,7 @@ def test_fedavg_takes_the_median_of_models_or_of_changes(upload):
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(count=st.integers(2, 9), seed=st.integers(0, 99), rule=st.sampled_from(RULES))
+@pytest.mark.slow
 def test_the_order_of_the_devices_does_not_matter(count, seed, rule):
     assume("krum" not in rule or count > 4)  # with fewer, scores are equal and the first one counts
     members, weights = models(count), by_size(range(1, count + 1))
@@ -287,6 +289,7 @@ def test_the_order_of_the_devices_does_not_matter(count, seed, rule):
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(honest=st.integers(3, 8), seed=st.integers(0, 99), size=st.floats(1, 1e6))
+@pytest.mark.slow
 def test_a_minority_cannot_move_the_median_beyond_the_honest_range(honest, seed, size):
     draws = torch.Generator().manual_seed(seed)
     members = models(honest)

@@ -74,6 +74,7 @@ def test_metrics_computed_by_hand():
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_metrics_are_those_of_scikit_learn(classes: int, seed: int):
     """Scores are coarse, so that many are equal."""
     rng = torch.Generator().manual_seed(seed)

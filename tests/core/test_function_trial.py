@@ -146,6 +146,7 @@ def wrapped(loss):
         (lambda batch: ce(batch) * np.random.default_rng().random(), "another value for the same batch"),
     ],
 )
+@pytest.mark.slow
 def test_a_loss_that_keeps_or_trains_something_is_refused(loss, words):
     with pytest.raises(InputError, match=rf"^training.loss: .*{words}"):
         train({}, Message(), device_of("a", NET), AT, training=SGD, loss=loss)
@@ -207,6 +208,7 @@ def clamped(module, x, y):
     return F.cross_entropy(module(x), y)
 
 
+@pytest.mark.slow
 def test_losses_that_pass_batches_or_set_parameters_equal_pytorch():
     """One that never reads `logits` does not pass the batch through the net, and statistics count the passes."""
     at, start, device = StepId(0, 0, 1, "a"), nets.init(NORMED, torch.Generator()), device_of("a", NORMED)
@@ -228,6 +230,7 @@ OF_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.slow
 def test_losses_of_numbers_equal_plain_pytorch_or_are_refused(name):
     each = OF_NUMBERS[name]
     net, at = Net(partial(nn.Linear, 4, 1)), StepId(0, 0, 1, "a")

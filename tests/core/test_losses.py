@@ -120,6 +120,7 @@ def scaled(batch: Batch, *, factor: float) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NETS)
+@pytest.mark.slow
 def test_features_are_the_last_layers_input(name):
     """The last layer maps them to the logits."""
     net, seen = NETS[name], []
@@ -316,6 +317,7 @@ def close(found: Params, expected: Params) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fedprox(monkeypatch: pytest.MonkeyPatch):
     state, model = by_file(monkeypatch, "prox", mu=0.3)
     for number in range(ROUNDS):
@@ -339,6 +341,7 @@ def test_fedprox_is_the_librarys_too(monkeypatch: pytest.MonkeyPatch):
     close(state.messages["a"].params, ours.messages["a"].params)
 
 
+@pytest.mark.slow
 def test_moon(monkeypatch: pytest.MonkeyPatch):
     state, model = by_file(monkeypatch, "moon", mu=2.0, tau=0.4)
     before = dict.fromkeys(FED.devices, model)
@@ -426,6 +429,7 @@ def test_feddyn_is_the_librarys_too(monkeypatch: pytest.MonkeyPatch):
     )
 
 
+@pytest.mark.slow
 def test_fedproto(monkeypatch: pytest.MonkeyPatch):
     state, first = by_file(monkeypatch, "proto", weight=0.7)
     models, prototypes = dict.fromkeys(FED.devices, first), None

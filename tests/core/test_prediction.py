@@ -61,6 +61,7 @@ def test_a_users_net_predicts_by_the_calls_of_its_own_evaluation():
     ],
     ids=["mlp", "lenet", "dfl_cnn", "own"],
 )
+@pytest.mark.slow
 def test_several_parts_have_the_bits_of_one_after_another(net: Net, shape: tuple[int, ...], monkeypatch):
     passes = []
     real = prediction._filled

@@ -67,6 +67,7 @@ COUNTING = plays((Stage(tally, gather, 3, 0.5), Stage(tally, gather, 2)))
 
 
 @pytest.mark.parametrize("shared_init", [True, False])
+@pytest.mark.slow
 def test_the_loop_is_two_nested_loops(shared_init):
     fed = federation()
     sent = nets.init(NET, generator(5, "init")) if shared_init else {}
@@ -335,6 +336,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("who", ["b", "c"])
+@pytest.mark.slow
 def test_a_bad_update_is_refused_with_its_device_and_tensor(bad, who):
     part, name, value, words = BAD[bad]
     spoilt = plays((Stage(partial(spoil, who=who, part=part, name=name, value=value), quiet),))
@@ -604,6 +606,7 @@ def add_mean_change(server, updates, round_info, *, sent):
 
 
 @pytest.mark.parametrize("threats", [None, Threats(bound=1e9)])
+@pytest.mark.slow
 def test_combine_is_given_the_messages_of_those_that_took_part(threats):
     fed = replace(federation("abcd"), threats=threats)
     stage = Stage(partial(train, training=SGD), add_mean_change, 3, 0.5)
@@ -634,6 +637,7 @@ def test_a_model_may_depend_on_its_device():
 @pytest.mark.parametrize("changes", [{}, {"batch": 5, "epochs": 3}, {"steps": 7}, {"steps": 1, "batch": 64}])
 @pytest.mark.parametrize("size", [0, 1, 6, 9])
 @pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.slow
 def test_an_update_says_how_many_steps_were_taken(changes, size, norm):
     net = Net(normed) if norm else NET
     device = device_of("a", net)
@@ -668,6 +672,7 @@ def test_a_device_takes_its_step_adds_to_it_and_sends_that_alone():
 
 @pytest.mark.parametrize("combine", [quiet, None])
 @pytest.mark.parametrize("attach", [doubled, None])
+@pytest.mark.slow
 def test_one_step_of_a_device_or_its_parts_give_the_same_bits(attach, combine):
     stages = (Stage(partial(train, training=SGD), combine, 2, attach=attach), Stage(tally, quiet))
     whole, parts = (list(run(plays(stages), federation(), 3, how)) for how in (Inline(), InParts()))

@@ -143,6 +143,7 @@ def test_a_method_has_the_same_bits(name: str):
         assert bits(getattr(alone.state, part)) == bits(getattr(other.state, part))
 
 
+@pytest.mark.slow
 def test_where_products_differ_devices_train_one_by_one(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
     monkeypatch.setattr(rows, "find_stacked", lambda *args: None)
     one, other = both(divided(net()), ADAM)
@@ -150,6 +151,7 @@ def test_where_products_differ_devices_train_one_by_one(monkeypatch: pytest.Monk
     assert trained == []
 
 
+@pytest.mark.slow
 def test_where_products_of_some_numbers_differ_these_train_one_by_one(
     monkeypatch: pytest.MonkeyPatch, trained: list[int]
 ):
@@ -207,6 +209,7 @@ def test_large_nets_and_few_examples_are_not_worth_it(monkeypatch: pytest.Monkey
     assert not together.is_worth_it(train, (fed.devices["c"], fed.devices["c"]))
 
 
+@pytest.mark.slow
 def test_short_rounds_go_alone(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
     monkeypatch.setattr(rows, "WORTH", 10)  # of two epochs of batches of 16: b takes 8 of them, d two
     fed = divided(net())
@@ -215,6 +218,7 @@ def test_short_rounds_go_alone(monkeypatch: pytest.MonkeyPatch, trained: list[in
     assert trained == groups(fed, SGD, [3, 3, 3])
 
 
+@pytest.mark.slow
 def test_groups_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
     monkeypatch.setattr(rows, "ROWS", 1)
     fed = divided(net())
@@ -223,6 +227,7 @@ def test_groups_fit_into_the_cache(monkeypatch: pytest.MonkeyPatch, trained: lis
     assert trained == groups(fed, SGD, [2, 2] * 3)
 
 
+@pytest.mark.slow
 def test_the_results_of_workers_are_in_the_order_of_the_calls():
     class Two(Inline):
         def capacity(self) -> int:

@@ -70,6 +70,7 @@ def test_an_update_scaled_by_one_is_honest_and_flipped_twice_too():
 
 @pytest.mark.parametrize("upload", ["model", "delta"])
 @pytest.mark.parametrize(("attack", "factor"), [("sign_flip", -4.0), ("scale", 4.0)])
+@pytest.mark.slow
 def test_the_server_averages_what_hostile_devices_send(upload, attack, factor):
     """Device a's change is multiplied, whether it sends its model or the change."""
     fed = under(Threats(hostile=0.2, attack=attack, strength=4.0))
@@ -107,6 +108,7 @@ class Sent(Inline):
         return super().__call__(fn, *args)
 
 
+@pytest.mark.slow
 def test_a_stale_device_repeats_itself_and_a_copy_is_another_devices():
     for attack in ("stale", "duplicate"):
         fed, execute = under(Threats(hostile=0.4, attack=attack)), Sent()

@@ -195,6 +195,7 @@ def test_a_group_of_soft_and_hard_labels(trained_together: list[int]):
         ("fedavg", replace(SGD, schedule="cosine"), False),
     ],
 )
+@pytest.mark.slow
 def test_what_repeats(name: str, training: Training, expected: bool, monkeypatch: pytest.MonkeyPatch):
     asked: list[bool] = []
     real = rows.descend
@@ -204,6 +205,7 @@ def test_what_repeats(name: str, training: Training, expected: bool, monkeypatch
     assert asked == [expected] * 2
 
 
+@pytest.mark.slow
 def test_new_and_kept_moments_of_sampled_devices():
     fed = divided(nets.net("mlp", shape=(1, 6, 6), classes=10), (1, 6, 6), dict.fromkeys("abcde", 20))
     training = replace(SGD, momentum=0.9, optimiser_state="keep")
@@ -217,6 +219,7 @@ def test_groups_follow_one_another(trained_together: list[int]):
     assert trained_together == [2]
 
 
+@pytest.mark.slow
 def test_a_net_with_batch_norm_needs_equal_sizes(trained_together: list[int]):
     net = Net(normed)
     for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 18}, [])):
@@ -257,6 +260,7 @@ def test_what_goes_alone_does_so_in_its_own_thread():
     assert Making.threads == ["fedcore-together"] * 8
 
 
+@pytest.mark.slow
 def test_a_loss_of_your_own_goes_alone(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     training = replace(SGD, loss=lambda batch: (batch.logits**2).mean())

@@ -177,6 +177,7 @@ def test_a_lone_last_example_is_left_out_where_batches_have_statistics():
 
 @pytest.mark.parametrize("net", [*NETS.values(), Net(forgetful)], ids=[*NETS, "dropout"])
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_same_seed_same_bits_and_nothing_is_changed(net, training):
     memory, message, here = {}, Message(start(net)), device(net, kind=torch.float32)
     before = deepcopy((memory, message.params, here.data.train.x))

@@ -20,6 +20,7 @@ from fedcore.types.method import Message, StepId, generator
 A = device_of("a")
 
 
+@pytest.mark.slow
 def test_patience_keeps_the_epoch_of_the_least_validation_loss():
     """An epoch at a time, by separate calls that keep Adam's moments: the best of them, and no more than are needed."""
     rng = generator("patience")

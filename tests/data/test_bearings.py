@@ -143,6 +143,7 @@ def test_the_split_is_kept_by_the_partition(tmp_path):
         assert {data.split[i] for i in parts["test"]} == {"test"}
 
 
+@pytest.mark.slow
 def test_rms_scales_each_device_by_its_training_examples(tmp_path):
     plain, scaled = read(everything(tmp_path)), read(tmp_path, scaling="rms")
     train = torch.tensor([split == "train" for split in plain.split])

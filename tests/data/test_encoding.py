@@ -74,6 +74,7 @@ def test_inputs_from_a_frame_are_those_of_training_bit_for_bit(made: Made, scale
     assert torch.equal(torch.cat(alone), shared.x)
 
 
+@pytest.mark.slow
 def test_scikit_learn_fills_scales_and_encodes_a_device_the_same(made: Made):
     """Median, then standardisation by the device's training rows; categories stay 0 and 1."""
     frame, _, parts = made
@@ -145,6 +146,7 @@ WRONG: dict[str, tuple[Callable[[pd.DataFrame], object], str | None, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
+@pytest.mark.slow
 def test_a_wrong_frame_is_refused_by_column(made: Made, case: str):
     spoil, device, said = WRONG[case]
     with pytest.raises(InputError) as caught:
@@ -195,6 +197,7 @@ def test_a_schema_is_json_and_nothing_else_is_a_schema(made: Made, tmp_path: Pat
 
 @pytest.mark.parametrize("scaling", ["none", "standard"])
 @pytest.mark.parametrize("scaled", ["none", "device", "common"])
+@pytest.mark.slow
 def test_pictures_are_encoded_as_in_training(scaling: str, scaled: str):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), dtype=np.uint8)
     plain = Dataset(

@@ -44,6 +44,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.slow
 def test_files_of_parts_are_marked_rows_of_one_device(tmp_path: Path, layout: str):
     data = load("table", path=table_files(tmp_path, *LAYOUTS[layout]), label="y")
     assert sorted(zip(data.device or (), data.split or (), strict=True)) == [

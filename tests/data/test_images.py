@@ -297,6 +297,7 @@ USPS_DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", USPS_DAMAGE)
+@pytest.mark.slow
 def test_usps_refused(usps, damage):
     file = usps / "USPS" / "usps.t.bz2"
     change, why = USPS_DAMAGE[damage]

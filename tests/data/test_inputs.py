@@ -75,6 +75,7 @@ def test_a_net_is_given_its_inputs_by_name(method):
     np.testing.assert_array_equal(found.models["d1"].probabilities(side_by_side(x)), expected)
 
 
+@pytest.mark.slow
 def test_devices_together_take_them_apart_too():
     fed, method = federated(data(), Reader), fc.fedavg(rounds=1, training={"epochs": 1})
     one, both = (fc.run(method, fed, together=count, progress=False).table for count in (1, 2))

@@ -86,6 +86,7 @@ def test_published_records_are_those_that_scipy_reads(number: int):
 
 
 @pytest.mark.parametrize("kind", ["plain", "compressed", "damaged before it was compressed"])
+@pytest.mark.slow
 def test_any_damage_is_refused_or_read(tmp_path: Path, kind: str):
     file = whole(tmp_path / "a.mat", kind != "plain")
     raw, inner = file.read_bytes(), unpacked(file) if kind.startswith("damaged") else []

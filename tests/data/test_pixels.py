@@ -61,6 +61,7 @@ def test_without_published_constants_training_examples_give_them(name, settings)
     np.testing.assert_allclose(std, 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_scaling_moves_and_stretches_all_domains_alike():
     plain, standard = both("domains", domains=["digits", "digits_inverted"])
     before, after = plain.train.inputs(), standard.train.x

@@ -31,6 +31,7 @@ def lines(separator: str, after: str = "") -> str:
 @pytest.mark.parametrize(
     ("separator", "said"), [(",", ""), (";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")]
 )
+@pytest.mark.slow
 def test_separators_and_encodings_are_found(tmp_path: Path, separator: str, said: str, encoding: str):
     text = lines(separator).replace("\n", "\r" if encoding == "latin-1" else "\n")
     (tmp_path / "t.csv").write_bytes(text.encode(encoding))
@@ -92,6 +93,7 @@ def test_what_can_be_read_in_two_ways_is_refused(tmp_path: Path, case: str):
 
 @pytest.mark.parametrize(("cells", "said"), [("987 1.234 12.500", 1), ("987 1.234 12.50", 0), ("5 1234 ?", 0)])
 @pytest.mark.parametrize("mark", [";", "\t", ","])
+@pytest.mark.slow
 def test_points_that_may_separate_thousands_are_said(tmp_path: Path, cells: str, said: int, mark: str):
     (tmp_path / "t.csv").write_text("\n".join(f"{u}{mark}p" for u in ["u", *cells.split(), "-5"]))
     thousands = "points in 'u' as decimal points (if they separate thousands, write 1234 for 1.234)"
@@ -145,6 +147,7 @@ def test_a_parquet_file_that_unfolds_is_refused_by_what_it_declares(tmp_path: Pa
 @pytest.mark.parametrize("other", ["", "?", "NA", "5"])
 @pytest.mark.parametrize("marker", ["-999", "-999.0", "-9.99e2"])
 @pytest.mark.parametrize("names", [(), ("a",)])
+@pytest.mark.slow
 def test_a_number_that_is_a_marker_is_missing_in_any_column(tmp_path, other, marker, names):
     file = tmp_path / "d.csv"
     file.write_text("a,b\n" + "".join(f"{cell},0\n" for cell in (marker, marker, other, "1.5")))

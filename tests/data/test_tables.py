@@ -55,6 +55,7 @@ def test_table(tmp_path, suffix):
         ([True, False, True, True], ("False", "True")), (["b10", "b9", "b9", "a"], ("a", "b10", "b9")),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_table_classes_are_sorted(tmp_path, suffix, labels, classes):
     data = load("table", path=written(ROWS.assign(kind=labels), tmp_path / f"t{suffix}"), label="kind")
     assert data.classes == classes
@@ -152,6 +153,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.slow
 def test_table_refused(tmp_path, case):
     content, settings, said = REFUSED[case]
     (tmp_path / "t.csv").write_text(content)
@@ -224,6 +226,7 @@ def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path,
 
 
 @pytest.mark.parametrize("missing", ["refuse", "drop"])
+@pytest.mark.slow
 def test_a_text_in_some_rows_is_an_input_and_in_no_rows_key(tmp_path, missing):
     rows = "1,x,none,1,0\n2,,penicillin,,1\n3,,none,1,0\n4,x,penicillin,,1\n"
     (file := tmp_path / "t.csv").write_text(f"a,tick,drug,one,y\n{rows}")
@@ -288,6 +291,7 @@ MARKED = ["1.5", "?", "na", "NAN", " N/A ", "null", "None", "--", "-", "missing"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.slow
 def test_markers_of_missing_values_are_missing_and_are_counted(tmp_path, suffix):
     rows = pd.DataFrame({"u": MARKED, "grade": ["a", "-", "b"] * 4, "y": ["p", "q"] * 6})
     data = load("table", path=written(rows, tmp_path / f"t{suffix}"), label="y", missing="median")
@@ -328,6 +332,7 @@ def test_a_users_own_markers_replace_the_usual_ones(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("marker", ["?", "NA", "-", "None", " missing"])
+@pytest.mark.slow
 def test_a_missing_label_is_no_class(tmp_path, suffix, marker):
     rows = pd.DataFrame({"u": range(6), "who": ["a", "b"] * 3, "y": ["p", "q", "p", marker, "p", "q"]})
     file = written(rows, tmp_path / f"t{suffix}")

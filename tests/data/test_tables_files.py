@@ -30,6 +30,7 @@ class OwnModes(OwnTrain):
         self.second.register_forward_pre_hook(lambda _, inputs: (inputs[0] * self.scale,))
 
 
+@pytest.mark.slow
 def test_an_own_net_learns_the_same_numbers_from_both_files(tmp_path: Path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(90, 2)), columns=["u", "v"]).assign(
@@ -64,6 +65,7 @@ def read(case: str, file: str, label: str, **settings: str) -> Dataset:
         ("train_test_files", "sites", {"label": "state"}, "files: train, test for each of 2 devices; "),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_what_a_case_needs_is_said(case: str, file: str, settings: dict[str, str], line: str):
     assert any(note.startswith(line) for note in read(case, file, **settings).notes)
 

@@ -53,6 +53,7 @@ def test_devices_with_zeros_in_front_stay_apart(tmp_path: Path):
         ([1e16, 2.0], {"1e+16", "2"}), ([-0.0, 1e-05], {"0", "1e-05"}), ([1.0, 2.5], {"1", "2.5"}),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_dates_and_decimals_are_one_name_in_every_file(tmp_path: Path, cells: Any, names: set[str]):
     frame = pd.DataFrame({"u": range(4), "y": [*cells] * 2})
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -75,6 +76,7 @@ def test_dates_and_decimals_are_one_name_in_every_file(tmp_path: Path, cells: An
         ("12345678901234567 12345678901234568 1.5", "1.5 1.5 1.5", ("1.5", "12345678901234567", "12345678901234568")),
     ],
 )
+@pytest.mark.slow
 def test_classes_are_the_same_whatever_else_a_file_holds(tmp_path: Path, first: str, second: str, classes: tuple[str]):
     (tmp_path / "sites").mkdir()
     (tmp_path / "sites/b.csv").write_text(lines("u 1 2 3", f"y {second}"))
@@ -128,6 +130,7 @@ def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
 @pytest.mark.parametrize(
     "names", ["K\u00f6 Ko\u0308", "a\u200b \ufeffa", "a\u00a0b a\u2003b", "1 1.0", "1 01", "1e2 100", "TRUE true"]
 )
+@pytest.mark.slow
 def test_each_form_of_a_name_gets_a_line(tmp_path: Path, names: str):
     first, second = names.split(" ")
     rows = f"site,u,y\n{first},1,0\n{second},2,1\nz,3,1\n"
@@ -150,6 +153,7 @@ def test_long_numbers_stay_apart_and_forms_of_one_are_joined(tmp_path: Path):
 @pytest.mark.parametrize("use", ["device", "label", "categorical", "id"])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("kind", ["int64", "uint64", "float32"])
+@pytest.mark.slow
 def test_an_empty_cell_joins_no_long_names(tmp_path: Path, kind: str, suffix: str, use: str):
     cells = [10**17 + 1, 10**17 + 2, 10**17 + 3, None] * 5 if kind != "float32" else [0.1, 0.2, 3.0, None] * 5
     rows = pa.table({"c": pa.array(cells, kind), "u": range(20), "y": pa.array(["a", "b"] * 10)})
@@ -310,6 +314,7 @@ def test_a_model_of_an_earlier_version_reads_names_as_it_was_trained(tmp_path: P
     assert frame["site"].tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_rows_without_a_label_or_device_are_left_out_where_that_is_asked(tmp_path: Path):
     rows = "site,u,y\na,1,0\n,2,1\nb,3,\nb,4,1\n"
     with pytest.raises(InputError, match=r"column 'y', row 3: .* or set data.drop_unlabelled=true"):

@@ -310,6 +310,7 @@ def test_a_personal_ensemble_takes_several_labels():
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.slow
 def test_methods_that_need_classes_say_why(name):
     """Those that a number as label does not allow, several labels do not either."""
     refused = []
@@ -373,6 +374,7 @@ def test_fedavg_of_one_full_batch_is_pooled_descent(kind, rate, loss):
 
 
 @pytest.mark.parametrize(("kind", "together", "rtol"), [(NUMBERS, 3, 1e-4), (LABELS, 3, 1e-4), (STEPS, 2, 0)])
+@pytest.mark.slow
 def test_devices_together_descend_as_one_by_one(kind, together, rtol):
     config = fc.fedavg(rounds=2, training={"epochs": 2})
     one, all_of_them = (fc.run(config, fed(kind), together=count).table for count in (1, together))
@@ -381,6 +383,7 @@ def test_devices_together_descend_as_one_by_one(kind, together, rtol):
 
 @pytest.mark.parametrize("name", ["majority", "majority_per_device"])
 @pytest.mark.parametrize("kind", MADE)
+@pytest.mark.slow
 def test_guess_is_that_of_the_training_labels(kind, name):
     """Of all devices, or of the device's own: the mean, each label's (n + 1) / (N + 2), or the steps' frequencies."""
     result, everyone = fc.run(fc.method(name), fed(kind)), fed(kind).federation(0)
@@ -423,6 +426,7 @@ def trained(net: fc.Net, data: Data, **settings: object) -> dict[str, torch.Tens
 
 
 @pytest.mark.parametrize("training", [{}, {"optimiser": "adam"}, {"patience": 1, "epochs": 4}])
+@pytest.mark.slow
 def test_one_step_without_mask_is_classification(training):
     """To the bit: training, validation score and metrics."""
     data, net, plain = drawn(20, 1), words("lstm", 1), words("lstm", 1, per_step=False)

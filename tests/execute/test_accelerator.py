@@ -158,6 +158,7 @@ def test_without_one_a_step_stays_what_it_is(monkeypatch: pytest.MonkeyPatch):
         assert find_accelerator("auto") == ("cuda" if there_is else None)
 
 
+@pytest.mark.slow
 def test_a_step_gets_a_key_of_its_own():
     step = partial(train, training=SGD)
     one, two = accelerate(step, "cuda"), accelerate(step, "other")

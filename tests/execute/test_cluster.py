@@ -72,6 +72,7 @@ def test_the_same_bits_as_in_this_process(cluster, training):
             torch.testing.assert_close(update.params, here[name][1].params, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_functions_of_this_program_travel_by_value(cluster):
     offset = 3
     assert cluster.map(lambda x: x + offset, {"a": (1,), "b": (2,)}) == {"a": 4, "b": 5}

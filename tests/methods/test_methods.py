@@ -32,6 +32,7 @@ def test_a_method_imports_no_other_one(module: str):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_a_method_is_found_in_a_room_of_its_family(name: str):
     assert builder(name).__name__ == name
     assert METHODS[name].split(".")[:2] == ["fedcore", "methods"]
@@ -155,6 +156,7 @@ def test_personal_tensors_are_those_of_a_plain_loop():
     assert one.scores["a"]["shared"] != one.scores["b"]["shared"]
 
 
+@pytest.mark.slow
 def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
     fed = federation()
     shared, averaged = (last(built, fed, 2) for built in (fedper(()), whole_fedavg(rounds=3)))

@@ -33,6 +33,7 @@ def test_every_registered_net_is_tested():
 
 
 @pytest.mark.parametrize(("name", "shape", "own", "count"), SIZES)
+@pytest.mark.slow
 def test_numbers_of_parameters(name, shape, own, count):
     with torch.device("meta"):
         module = nets.net(name, shape=shape, classes=10, **own).build()
@@ -94,6 +95,7 @@ def test_st_lfs_cnn_with_dropout_is_the_layers_of_its_authors():
 
 
 @pytest.mark.parametrize("case", NARROW)
+@pytest.mark.slow
 def test_a_table_names_every_axis(case):
     net, shape = narrow(case)
     shapes = nets.shapes(net)
@@ -115,6 +117,7 @@ def test_steps_lower_the_loss(case):
 
 
 @pytest.mark.parametrize("case", NARROW)
+@pytest.mark.slow
 def test_no_single_point_kernel_has_a_stride(case):
     # oneDNN's gradient of one writes beyond its buffer where channels are innermost and few
     net, _ = narrow(case)

@@ -115,6 +115,7 @@ def test_its_settings_are_its_signature():
     assert list(inspect.signature(nets.maker("lenet")).parameters) == ["shape", "classes", "width"]
 
 
+@pytest.mark.slow
 def test_it_is_built_by_the_users_own_callable():
     net = own("Small", units=7)
     assert net.build.func is Small
@@ -187,6 +188,7 @@ class Placed(nn.Module):
         return self.head(x.flatten(1) + self.place).tanh()
 
 
+@pytest.mark.slow
 def test_methods_that_need_the_last_layer_refuse_another_order():
     said = {
         "HeadFirst": "HeadFirst declares body after head, which classifies; declare its layers in the order of",
@@ -316,6 +318,7 @@ def double(x):
 
 
 @pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.slow
 def test_a_copy_is_the_module(name: str):
     module = net(name, shape=(3, 32, 32), classes=4, **PLAIN[name]).build().eval()
     made = Copy(module).load(module.state_dict(), torch.device("cpu"))

@@ -57,6 +57,7 @@ class Kept(Scaled):
 
 
 @pytest.mark.parametrize("kind", ["Scaled", "Kept"])
+@pytest.mark.slow
 def test_a_global_that_a_constructor_reads_makes_another_net(monkeypatch, kind):
     x, seen = torch.ones(1, 3), []
     for factor in (1.0, 2.0, 3.0):
@@ -122,6 +123,7 @@ def _drawn(seed: int):
     return {"weight": torch.randn(4, 3, generator=draws), "bias": torch.randn(4, generator=draws)}
 
 
+@pytest.mark.slow
 def test_a_file_that_a_constructor_reads_is_part_of_the_key(tmp_path: Path):
     write(tmp_path, 1, 0)
     first = key_of(tmp_path)

@@ -132,6 +132,7 @@ def test_it_is_what_plain_pytorch_makes_of_it(kind, optimiser, workers):
     assert torch.allclose(answers, module(x.clone()).float().log_softmax(1).detach(), atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_methods_leave_a_parameter_without_a_gradient_and_pleas_refuses():
     net = own(Uncalled)
     fed = federation(net)
@@ -154,6 +155,7 @@ class InRows(Inline):
 
 
 @pytest.mark.parametrize("kind", [TensorHook, Norm, FrozenOnTop, ChangesInput], ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 def test_models_train_together_on_a_card_only_where_they_become_the_same(kind):
     net = own(kind)
     fed = federation(net)
@@ -459,6 +461,7 @@ def test_a_softmax_at_the_end_is_warned_of():
 
 
 @pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 def test_what_cannot_be_right_is_refused_in_one_line(kind):
     with pytest.raises(InputError, match=REFUSED[kind]) as refusal:
         own(kind)
@@ -469,6 +472,7 @@ def test_what_cannot_be_right_is_refused_in_one_line(kind):
             own(kind)
 
 
+@pytest.mark.slow
 def test_parametrized_layers_are_read_by_no_method():
     """Their weight is computed: it is no tensor that could be merged, and the last layer is not one module."""
     net = own(Parametrized)
@@ -582,6 +586,7 @@ class Reversed(Two):
         return super().forward(x.flip(1))
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_example_is_left_out_for_a_batch_norm_alone():
     found = []
     for kind in (Ordered, Reversed):

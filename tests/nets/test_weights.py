@@ -221,6 +221,7 @@ def test_the_gradient_is_that_of_autograd(keep: float, one_by_one: tuple[str, ..
 
 @with_mkl
 @pytest.mark.parametrize("keep", [0.0, 1.0, 0.5])
+@pytest.mark.slow
 def test_products_of_mkl_have_the_same_bits(keep: float):
     assert tried(flat_net(), keep) is not None
 

@@ -84,6 +84,7 @@ def test_unlabelled_devices_follow_the_seed_and_mostly_stay_if_one_joins():
 
 @pytest.mark.parametrize("way", ["few_classes", "device_dirichlet"])
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_devices_without_labels_share_the_classes_of_one_with_labels(way, seed):
     """With classes of their own, most of them hold one that no single labelled device knows all of."""
     labels = np.arange(6000) % 10
@@ -109,6 +110,7 @@ def test_shared_classes_need_few_classes_on_a_device(change):
         partition(dataset(LARGE), **{**SETTINGS, "name": "few_classes", **change}, unlabelled_classes="shared")
 
 
+@pytest.mark.slow
 def test_a_class_whose_labels_nobody_knows_is_refused():
     owners = ["a" if label < 4 else "b" for label in LABELS]
     asked = {"name": "by_device", "unlabelled": 0.5}

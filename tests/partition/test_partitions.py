@@ -73,6 +73,7 @@ def test_an_official_test_set_is_the_shared_one(name):
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 9))
+@pytest.mark.slow
 def test_another_or_a_changed_device_leaves_the_others_as_they_were(before, after, seed):
     def held(odd: int) -> dict[str, list]:
         """Two devices of 60 examples, and one in front of them that has `odd`."""
@@ -396,6 +397,7 @@ def test_a_label_that_no_device_has_is_refused():
         ({"name": "dirichelt"}, ["federation.partition = 'dirichelt'", "did you mean dirichlet?"]),
     ],
 )
+@pytest.mark.slow
 def test_refused(changes, said):
     line = refusal(dataset(LABELS), **changes)
     for words in said:

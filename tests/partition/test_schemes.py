@@ -151,6 +151,7 @@ def test_few_classes_draws_who_holds_what():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(devices=st.integers(2, 10), alpha=st.sampled_from([0.3, 5.0, 1e20]), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_devices_with_mixes_of_their_own_are_equal_in_size(devices, alpha, seed):
     """No class is asked for more often than it is there, so that sizes are exact but for the fractions of examples."""
     labels, classes = np.arange(7000) % 7, max(2, -(-7 // devices))
@@ -213,6 +214,7 @@ def test_followers_have_the_classes_of_others():
     classes=st.integers(3, 8), rounds=st.integers(1, 6), share=st.floats(0.5, 1.0), each=st.integers(20, 60),
     seed=st.integers(0, 99),
 )  # fmt: skip
+@pytest.mark.slow
 def test_label_skew_of_equally_frequent_labels_is_exact_up_to_one(classes, rounds, share, each, seed):
     labels = np.random.default_rng(seed).permutation(np.arange(classes * rounds * each) % classes)
     table = held(labels, label_skew(labels, classes * rounds, share, seed))
@@ -232,6 +234,7 @@ def test_label_skew_of_equally_frequent_labels_is_exact_up_to_one(classes, round
     share=st.floats(0.5, 1.0),
     seed=st.integers(0, 99),
 )
+@pytest.mark.slow
 def test_label_skew_keeps_sizes_equal_whatever_the_labels(labels, devices, share, seed):
     if len(np.unique(labels)) == 1:
         share = 1.0
@@ -286,6 +289,7 @@ def test_a_share_that_cannot_be_is_refused(share):
 
 
 @pytest.mark.skipif("FEDCORE_DATA" not in os.environ, reason="FEDCORE_DATA names no data folder: MNIST not divided")
+@pytest.mark.slow
 def test_label_skew_of_mnist():
     """The non-IID setting of DFL: 100 devices of 600 examples, 80 % of one label."""
     labels = load("mnist", root=os.environ["FEDCORE_DATA"], download=False).train.y.numpy()
@@ -345,6 +349,7 @@ def test_by_domain_names_a_device_for_each_domain():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=25), devices=st.integers(1, 25), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_writers_are_dealt_whole_and_evenly(sizes, devices, seed):
     devices = min(devices, len(sizes))
     owners = np.random.default_rng(seed).permutation(np.repeat([f"w{i}" for i in range(len(sizes))], sizes))

@@ -75,6 +75,7 @@ def test_sides_differ_between_seeds():
     assert one != other
 
 
+@pytest.mark.slow
 def test_each_label_has_its_share_of_each_side_on_average():
     """A row is shared with probability .2; else test with .2, val with .1: of 5 labels, within 4 standard errors."""
     many = dataset(LARGE, [f"s{i % 3}" for i in range(len(LARGE))])
@@ -128,6 +129,7 @@ def test_minus_zero_is_zero(tmp_path):
     assert plus == minus
 
 
+@pytest.mark.slow
 def test_content_label_and_device_make_the_key(tmp_path):
     row = (3, "mill", 0.25, "s1", "yes")
     found = [

@@ -90,6 +90,7 @@ def test_counts():
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.slow
 def test_a_partition_survives_its_table(tmp_path, name):
     data = dataset(LABELS, OWNERS, None, DOMAINS)
     made = partition(data, **{**SETTINGS, "name": name, "val": 0.0, "unlabelled": 0.3, "share": 0.2})

@@ -254,6 +254,7 @@ def wrapped(inner: BaseException) -> RuntimeError:
         (sqlite3.OperationalError("database is locked"), "a database of this project: database is locked"),
     ],
 )
+@pytest.mark.slow
 def test_a_cause_outside_of_the_code_is_one_line(
     error: Exception, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -153,6 +153,7 @@ def reversed_names(part: Any, dataset: Any) -> Any:
     return replace(parts, names=tuple(reversed(parts.names)))
 
 
+@pytest.mark.slow
 def test_an_edited_partition_divides_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nodes = run_at_once(tmp_path, monkeypatch)
     store = Store(tmp_path / "blobs")
@@ -170,6 +171,7 @@ def test_a_body_that_only_calls_its_part_is_no_edit():
     assert all(work.is_edited(body) for body in (halve_messages, without_first, halve_model))
 
 
+@pytest.mark.slow
 def test_the_source_of_an_edited_body_is_in_the_key(monkeypatch: pytest.MonkeyPatch):
     method = ROWS["code_ot"].build(FED.public.nets)
     digests = [Digest().of(method)]

@@ -86,6 +86,7 @@ def test_markdown_and_page_show_names_as_they_are():
     assert WICKED not in page_of(table, summary, plots=plots, answers=given)
 
 
+@pytest.mark.slow
 def test_numbers_and_facts_are_those_of_the_answer():
     better = [[0.8, 0.7], [0.9, 0.7]]
     table = pd.concat([
@@ -124,6 +125,7 @@ def test_numbers_and_facts_are_those_of_the_answer():
     assert [*one_seed["best"]] == ["method", "value"]
 
 
+@pytest.mark.slow
 def test_numbers_for_dvc_do_not_depend_on_what_is_recommended():
     """With another least effect another row is as good and cheaper: only the advice changes."""
     table = frame(
@@ -137,6 +139,7 @@ def test_numbers_for_dvc_do_not_depend_on_what_is_recommended():
     assert (first["study"]["best"]["method"], first["study"]["best"]["value"]) == ("a", 0.805)
 
 
+@pytest.mark.slow
 def test_numbers_for_dvc_are_named_by_the_metric():
     table = frame(rows({"a": [[0.8], [0.7]]}, up=1.0), rows({"local_only": [[0.5], [0.6]]}, up=0.0))
     criterion = Criterion(METRICS["log_loss"])

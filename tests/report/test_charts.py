@@ -71,6 +71,7 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     assert (last["headline"], last["advised"]) == ("Use good", {"test": "good", "shared": None})
 
 
+@pytest.mark.slow
 def test_neighbouring_budgets_that_say_the_same_are_one_step():
     steps = budget_steps(answers_by_budget(made(), never := frozenset({"control"}), answer(made(), never)))
     assert [(step["below"], step["text"], step["said"]["headline"]) for step in steps] == [
@@ -88,6 +89,7 @@ def test_ticks_are_the_powers_of_ten_around_what_is_sent():
 
 
 @given(names=st.lists(st.text("ab", max_size=30), unique=True, max_size=9), width=st.integers(4, 20))
+@pytest.mark.slow
 def test_names_are_short_and_different(names: list[str], width: int):
     short = shorten(names, width)
     assert all(len(name) <= width for name in short)
@@ -124,6 +126,7 @@ def test_few_settings_have_a_plot_over_rounds_each_more_share_one(settings: int,
     assert keys != 1 or list(found) == [("study", "")]
 
 
+@pytest.mark.slow
 def test_a_single_round_has_no_course():
     table = drawn(METHODS, 2)
     assert courses(curves(table, Criterion()), summary(table)) == {}

@@ -100,6 +100,7 @@ def test_without_papers_the_page_says_so(tmp_path: Path):
     assert index({}, tmp_path).endswith("No paper has an entry yet.\n")
 
 
+@pytest.mark.slow
 def test_the_index_of_the_papers_is_made():
     """The site builds it, see docs/assets/papers_page.py."""
     text = index(read_papers(PARAMS["studies"], ROOT), ROOT)
@@ -114,6 +115,7 @@ def in_words(methods: Mapping[str, Accuracy], **settings: float) -> str:
     return " ".join(sentences(answer(table(methods), CONTROLS, **settings)))
 
 
+@pytest.mark.slow
 def test_an_answer_speaks_in_its_metric():
     """Of a loss and a cost less is better: a gain is a fall. In these tables loss is 1 - accuracy."""
     made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
@@ -167,6 +169,7 @@ def test_a_winner_names_the_device_that_it_hurts_most():
     assert "hurts 1, most d01 (-10.0 points). The worst device falls from 60.0% to 50.0%." in words
 
 
+@pytest.mark.slow
 def test_rivals_and_better_controls_are_named():
     assert "even is as good within 1 point." in in_words({"local_only": ALONE, "big": plus(0.1), "even": plus(0.1)})
     cheap = answer(table({"local_only": ALONE, "big": plus(0.101), "thin": plus(0.1)}, {"big": 9000.0}), CONTROLS)
@@ -179,6 +182,7 @@ def test_rivals_and_better_controls_are_named():
     assert "Left on the table" not in beaten
 
 
+@pytest.mark.slow
 def test_what_is_left_on_the_table_is_said_if_it_is_sure():
     made = {"local_only": ALONE, "code": plus(0.1), "pooled": plus(0.2)}
     left = sentences(answer(table(made), CONTROLS))

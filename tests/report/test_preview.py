@@ -56,6 +56,7 @@ def plants(tmp_path: Path) -> Path:
     return tmp_path / "t.csv"
 
 
+@pytest.mark.slow
 def test_a_preview_is_of_the_first_setting_on_own_data_as_a_run_divides_it(plants: Path):
     words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
     words |= {"data.missing": "median", "federation.partition": "by_device"}
@@ -72,6 +73,7 @@ def test_a_preview_is_of_the_first_setting_on_own_data_as_a_run_divides_it(plant
     assert next(iter(other)).source == settings[0].source
 
 
+@pytest.mark.slow
 def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
     text = preview(name="table", path=str(plants), label="fault", device="site", missing="median")
     gaps = pd.read_csv(plants).drop(columns=["unit", "site", "fault"]).isna().sum()
@@ -121,6 +123,7 @@ def test_scaled_data_need_no_advice_on_scales(plants: Path):
 
 
 @pytest.mark.parametrize(("by_label", "by_site", "scale"), [(100, 0, "common"), (30, 200, "device"), (0, 0, None)])
+@pytest.mark.slow
 def test_a_scale_is_suggested_by_where_the_levels_come_from(
     tmp_path: Path, by_label: float, by_site: float, scale: str | None
 ):
@@ -193,6 +196,7 @@ def sites(tmp_path: Path, sizes: dict[str, int], **columns: Any) -> dict[str, st
 
 
 @pytest.mark.parametrize(("start", "coarse"), [(1.7e9, True), (0, False)])
+@pytest.mark.slow
 def test_times_that_float32_keeps_in_coarse_steps_are_pointed_out(tmp_path: Path, start: float, coarse: bool):
     rows = pd.DataFrame({"time": start + np.arange(0, 8000, 10.0), "y": np.tile(["a", "b"], 400)})
     rows.to_csv(tmp_path / "t.csv", index=False)
@@ -209,6 +213,7 @@ def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every:
 
 
 @pytest.mark.parametrize(("least", "said"), [(5, None), (20, "fewer than 20"), (24, "though all count: 2 of 2")])
+@pytest.mark.slow
 def test_devices_count_from_the_least_test_rows_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], least: int, said: str | None
 ):
@@ -231,11 +236,13 @@ def test_devices_count_from_the_least_test_rows_on(
         ({"run__metric": "f1", "run__positive": "q"}, "the answer is by F1"),
     ],
 )
+@pytest.mark.slow
 def test_a_preview_names_the_metric_that_decides(tmp_path: Path, chosen: dict[str, Any], said: str):
     given = sites(tmp_path, dict.fromkeys("ab", 60), y=lambda rows: rows["y"].where(rows.index % 7 == 1, "p"))
     assert f"so accuracy says little: {said}" in preview(**given, **chosen, width=200)
 
 
+@pytest.mark.slow
 def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys("abc", 40), u=lambda rows: rows["u"].mask(rows.index.isin(range(38, 45))))
     given |= {"federation__shared_test": 0}
@@ -253,6 +260,7 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     assert next(line for line in shown if line.startswith("t ")).split()[2:] == ["-", "-", "x,", "empty"]
 
 
+@pytest.mark.slow
 def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     given = sites(tmp_path, {f"s{k:02d}": 40 for k in range(20)})
     assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
@@ -281,6 +289,7 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     assert heads[:2] == ["fewest", "median"]
 
 
+@pytest.mark.slow
 def test_dropped_devices_are_named(tmp_path: Path):
     given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
     with pytest.raises(InputError, match=r"'small' has 6 examples \(2 of 4 devices have fewer\); lower it, or set fed"):
@@ -296,6 +305,7 @@ def test_dropped_devices_are_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.slow
 def test_long_names_can_be_told_apart_in_any_width(tmp_path: Path, width: int):
     beginning, end = "a name that goes on and on until it says", "and then goes on and on again"
     long = [f"{beginning} {word} {end}" for word in ("north", "south")]
@@ -326,6 +336,7 @@ def test_a_preview_of_a_very_narrow_window_is_cut_and_no_error(tmp_path: Path):
     assert max(map(len, preview(width=24, **given).splitlines())) <= 24
 
 
+@pytest.mark.slow
 def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
     rows = pd.read_csv(plants).assign(hours=np.arange(300) / 3)
     rows.to_csv(plants, index=False)
@@ -354,6 +365,7 @@ def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
     assert {*re.split("  +", head)[4:7]} == {"z, %", "' ', %", "'\\n', %"}
 
 
+@pytest.mark.slow
 def test_shares_of_several_labels_are_shown_for_each_device(plants: Path):
     count = 300
     rows = pd.read_csv(plants).assign(leak=np.arange(count) % 2, wear=(np.arange(count) % 10 == 0).astype(int))
@@ -384,6 +396,7 @@ def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.slow
 def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool):
     rows = pd.DataFrame({"u": np.arange(100) / 7, "who": np.arange(100) % 2, "y": np.arange(100) // 3 % 2})
     rows = pd.concat([rows.assign(part="train"), rows.assign(part="test")])
@@ -397,6 +410,7 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 
 
+@pytest.mark.slow
 def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "words_read.py").write_text(
         "import numpy as np, fedcore as fc\n\n\ndef read(scale: float = 1):\n"
@@ -425,6 +439,7 @@ OF_CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 @cases
 @pytest.mark.parametrize("case", OF_CASES)
+@pytest.mark.slow
 def test_what_people_sent_is_previewed_as_they_expect(case: str, monkeypatch: pytest.MonkeyPatch):
     settings, line = OF_CASES[case]
     monkeypatch.chdir(CASES / case)

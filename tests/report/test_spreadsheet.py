@@ -38,6 +38,7 @@ def test_numbers_and_other_names_stay_as_they_are(cell: str):
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.text(alphabet="'=+-@\t 1aé", max_size=6))
+@pytest.mark.slow
 def test_every_text_reads_back_and_none_begins_a_formula(text: str):
     quoted = spreadsheet.quote(text)
     assert spreadsheet.unquote(quoted) == text

@@ -41,6 +41,7 @@ def test_confusions_stand_beside_recall_and_precision():
     assert confusion_table(Outcomes((), np.zeros((0, 0), dtype=np.int64), np.zeros((10, 3)))) is None
 
 
+@pytest.mark.slow
 def test_half_an_interval_that_has_every_value_is_not_written():
     """Two seeds of one class each: 10 and 90 %, beside 50 % twice."""
     table = frame(rows({"majority": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2}))
@@ -63,6 +64,7 @@ def test_links_are_means_over_targets_and_sums_over_devices():
     assert found["a"]["accuracy"][1] == pytest.approx(half)
 
 
+@pytest.mark.slow
 def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():
     summary = comparison()[1]
     place = summary[summary["setting"] == summary["setting"].iloc[0]].copy()

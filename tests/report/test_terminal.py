@@ -103,6 +103,7 @@ def test_a_narrow_terminal_drops_columns_not_digits():
     assert all(name in text for name in METHODS)
 
 
+@pytest.mark.slow
 def test_equal_rows_share_a_rank_and_unknown_seconds_are_left_out():
     table = frame(rows({"a": [[0.5, 0.6], [0.5, 0.6]], "[red]b": [[0.6, 0.5], [0.6, 0.5]]}))
     text = printed(summary(table), 100)

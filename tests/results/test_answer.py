@@ -44,6 +44,7 @@ def test_validation_data_choose_the_row_whose_gain_is_tested():
     assert (found.best, found.validated) == ("chosen", True)
 
 
+@pytest.mark.slow
 def test_the_row_that_is_ahead_on_test_data_alone_is_named_with_the_reason():
     made = table({"local_only": ALONE, "lucky": plus(0.2), "chosen": plus(0.1)})
     on = (made["method"] == "lucky") & (made["split"] == "val")
@@ -59,6 +60,7 @@ def test_two_seeds_are_said_to_tell_nothing():
     assert found[0].endswith("Two seeds say nothing; run a third.")
 
 
+@pytest.mark.slow
 def test_without_validation_data_several_rows_share_the_5_per_cent():
     """Gains of .1, .2 and .15; of three rows the best is taken, so that each has a third of the 5 %."""
     runs = [[value + gain for value in devices] for gain, devices in zip((0.1, 0.2, 0.15), ALONE, strict=True)]
@@ -76,6 +78,7 @@ def test_a_difference_that_does_not_matter_is_said_to_be_none():
     assert found.advice.action is Action.SAME
 
 
+@pytest.mark.slow
 def test_a_tie_wider_than_what_matters_is_no_equality():
     """Gains by seed: .08, -.06, .01 -> .01 with spread .07."""
     wide = {"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]}
@@ -102,6 +105,7 @@ def test_a_winner_that_hurts_the_worst_device_says_so():
 
 
 @pytest.mark.parametrize("seeds", [0, 1])
+@pytest.mark.slow
 def test_a_single_seed_recommends_nothing(seeds: int):
     """Also where each of two rows has a seed that the other has not."""
     made = table({"local_only": ALONE, "code": plus(0.2), "majority": GUESS})
@@ -113,18 +117,21 @@ def test_a_single_seed_recommends_nothing(seeds: int):
 @pytest.mark.parametrize(
     "methods", [{"code": plus(0.2)}, {"local_only": ALONE}, {"majority": GUESS, "best_local": plus(0.2)}]
 )
+@pytest.mark.slow
 def test_one_row_alone_or_controls_alone_recommend_nothing(methods: dict[str, Accuracy]):
     found = answer(table(methods), CONTROLS)
     assert found.advice.action is Action.UNSURE
     assert found.advice.reason.startswith("no method ")
 
 
+@pytest.mark.slow
 def test_a_control_is_never_recommended_and_named_if_it_is_better():
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "best_local": plus(0.2)}), CONTROLS)
     assert (found.advised, found.advice.better_controls) == ("code", ("best_local",))
     assert answer(table({"local_only": ALONE, "best_local": plus(0.2)}), CONTROLS).advised is None
 
 
+@pytest.mark.slow
 def test_models_that_only_guess_recommend_nothing():
     made = {"local_only": ALONE, "code": plus(0.1), "majority": plus(0.1)}
     found = answer(table(made), CONTROLS)
@@ -149,6 +156,7 @@ def test_where_nothing_is_decided_no_row_is_said_to_have_learnt_nothing():
     assert (found.action, found.reason) == (Action.UNSURE, "")
 
 
+@pytest.mark.slow
 def test_the_stronger_guess_counts():
     """Each device's own majority is right more often than one class for all."""
     own = [[0.74, 0.70], [0.76, 0.70], [0.72, 0.70]]
@@ -203,6 +211,7 @@ def test_a_tiny_device_does_not_outvote_the_others():
     assert weighed.mean == pytest.approx((0.05 * 400 - 0.5 * 2) / 402)
 
 
+@pytest.mark.slow
 def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     """One device of four counts; over all the gain is .1 (.2, .1, .1, 0), with the interval over devices."""
     own = [[0.5 + shift] * 4 for shift in (0.0, 0.02, -0.02)]
@@ -220,6 +229,7 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     assert everyone.over_all is None
 
 
+@pytest.mark.slow
 def test_losses_that_tell_a_cause_are_of_the_devices_that_count():
     """d01 does not count: its loss would make code's .5 of .7, the commonest class, into 2.75, too far."""
     chance = [[0.3, 0.3]] * 3
@@ -232,6 +242,7 @@ def test_losses_that_tell_a_cause_are_of_the_devices_that_count():
     assert (found.causes["code"].cause, found.causes["code"].loss) == (Cause.COMMONEST, pytest.approx(0.5))
 
 
+@pytest.mark.slow
 def test_a_device_of_one_class_is_not_counted_as_right():
     made = table({"local_only": [[0.7, 1.0]] * 3, "code": [[0.7, 0.9]] * 3})
     found = answer(with_sizes(made, {"d00": 50, "d01": 50}, {"d00": 2, "d01": 1}), CONTROLS, Criterion(least_test=20))
@@ -239,6 +250,7 @@ def test_a_device_of_one_class_is_not_counted_as_right():
     assert found.advice.value == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 def test_a_device_without_a_value_of_the_metric_is_named():
     made = table({"local_only": [[0.7, 0.9]] * 3, "code": [[0.8, math.nan]] * 3})
     made.loc[(made["device"] == "d01") & (made["metric"] == "accuracy"), "value"] = math.nan
@@ -247,6 +259,7 @@ def test_a_device_without_a_value_of_the_metric_is_named():
     assert "The mean is over 1 of 2 devices, each by its test rows: d01 has no accuracy." in sentences(found)
 
 
+@pytest.mark.slow
 def test_where_no_device_can_be_measured_all_count():
     made = with_sizes(table({"local_only": ALONE, "code": plus(0.1)}), {"d00": 3, "d01": 4})
     found = answer(made, CONTROLS, Criterion(least_test=20))
@@ -254,6 +267,7 @@ def test_where_no_device_can_be_measured_all_count():
     assert found.advice.action is Action.USE
 
 
+@pytest.mark.slow
 def test_of_a_loss_less_is_better():
     """In these tables loss is 1 - accuracy: the answer is the same, with the values of the loss."""
     made = table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1)})
@@ -267,6 +281,7 @@ def test_of_a_loss_less_is_better():
     assert (other.devices.helped, other.devices.worst) == (found.devices.helped, pytest.approx(1 - found.devices.worst))
 
 
+@pytest.mark.slow
 def test_balanced_accuracy_decides_where_one_class_is_rare():
     made = table({"local_only": ALONE, "code": plus(0.1)})
     rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
@@ -280,6 +295,7 @@ def test_balanced_accuracy_decides_where_one_class_is_rare():
     assert answer(made, CONTROLS).criterion.metric.name == "accuracy"
 
 
+@pytest.mark.slow
 def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     """Right in 94 of 100 rows, of which 94 are of one class, and in half of each class on average."""
     guess = [[0.94, 0.94]] * 3
@@ -299,6 +315,7 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     assert not answer(seen, CONTROLS, Criterion(auto=True)).misses_rare
 
 
+@pytest.mark.slow
 def test_no_learning_rate_is_blamed_for_a_row_in_closed_form():
     chance = [[0.3, 0.3]] * 3
     made = table({"local_only": ALONE, "analytic_60": chance, "majority": chance})
@@ -319,6 +336,7 @@ def test_rows_within_the_spread_are_named_but_not_called_equal():
     assert (found.advice.method, found.advice.equal, found.advice.indistinguishable) == ("code", (), ("shaky",))
 
 
+@pytest.mark.slow
 def test_a_new_device_has_an_answer_of_its_own():
     made = {"local_only": ALONE, "personal": plus(0.1), "common": plus(-0.1)}
     found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
@@ -330,6 +348,7 @@ def test_a_new_device_has_an_answer_of_its_own():
     assert found.new.gain.mean == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_without_own_test_data_the_shared_test_set_decides():
     nothing = [[math.nan] * 2] * 3
     made = table({"local_only": nothing, "code": nothing}, shared={"local_only": 0.5, "code": 0.7})
@@ -339,6 +358,7 @@ def test_without_own_test_data_the_shared_test_set_decides():
     assert answer(table({"code": nothing}), CONTROLS).advised is None
 
 
+@pytest.mark.slow
 def test_the_last_round_counts():
     early = frame(rows({"code": plus(0.3)}, up=10.0), rows({"code": plus(-0.3)}, at=2, up=10.0))
     found = answer(pd.concat([early, table({"local_only": ALONE})]), CONTROLS)
@@ -346,6 +366,7 @@ def test_the_last_round_counts():
     assert found.up == 20
 
 
+@pytest.mark.slow
 def test_each_setting_of_a_table_has_its_answer():
     parts = [
         frame(rows({"local_only": ALONE}, setting=s, up=0.0), rows({"code": plus(by)}, setting=s))
@@ -381,6 +402,7 @@ def test_the_decision_is_the_rule(mean: float, spread: float, min_effect: float)
 # budgets, and single devices
 
 
+@pytest.mark.slow
 def test_a_budget_leaves_out_the_rows_that_send_more():
     """Rows send 2,000 + 1,000 bytes or ten times as many; the dearer one is better, a control is free of the budget."""
     sent = {"dear": 10_000.0, "cheap": 1_000.0, "majority": 0.0}
@@ -395,6 +417,7 @@ def test_a_budget_leaves_out_the_rows_that_send_more():
     assert (found[3_000].refused, found[30_000]) == (whole.refused, whole)
 
 
+@pytest.mark.slow
 def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():
     made = table({"code": plus(0.1)})
     assert answer(made, CONTROLS, budget=0).advice.reason == "no method fits the budget"
@@ -403,6 +426,7 @@ def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():
     assert "learnt nothing" in guessing.advice.reason
 
 
+@pytest.mark.slow
 def test_changes_of_devices_are_those_that_the_answer_counts():
     made = table({"local_only": ALONE, "code": [[0.75, 0.58]] * 3, "other": plus(0.1), "majority": GUESS})
     alone, changes = device_changes(made, CONTROLS)

@@ -64,6 +64,7 @@ def test_it_covers_the_truth(rates: tuple[float, float]):
 
 
 @pytest.mark.parametrize("name", ["accuracy", "macro_f1", "log_loss", "roc_auc"])
+@pytest.mark.slow
 def test_the_gain_changes_its_sign_with_the_models(name: str):
     criterion, scoring = Criterion(METRICS[name]), Scoring("roc_auc" if name == "roc_auc" else None)
     rng = np.random.default_rng(0)

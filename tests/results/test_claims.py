@@ -158,6 +158,7 @@ def test_metrics_without_a_threshold_are_those_of_probabilities():
 # The gain of one row on another and its interval, computed by hand.
 
 
+@pytest.mark.slow
 def test_the_interval_counts_seeds_and_what_they_share():
     """Gains by seed: .04, .02, .03 -> .03, standard deviation .01; t of 2 degrees of freedom; a test row for three."""
     found = answer(table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]]}), CONTROLS).advice
@@ -169,6 +170,7 @@ def test_the_interval_counts_seeds_and_what_they_share():
     assert answer(wide, CONTROLS).advice.action is Action.UNSURE
 
 
+@pytest.mark.slow
 def test_where_seeds_test_the_same_rows_devices_tell_of_their_luck():
     """Gains by device .02 and .04 in every seed: s = .01414, t of one degree of freedom; seeds alone would be sure."""
     made = table({"local_only": [[0.6, 0.6]] * 3, "a": [[0.62, 0.64]] * 3})

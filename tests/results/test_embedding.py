@@ -112,6 +112,7 @@ def test_parts_that_end_in_different_sizes_are_refused():
         embed(models, sent, dict(fed.devices), seed=0)
 
 
+@pytest.mark.slow
 def test_a_device_without_test_examples_has_no_points():
     device = DEVICES["a"]
     nothing = replace(device, data=replace(device.data, test=Data(device.data.test.x[:0], device.data.test.y[:0])))

@@ -46,6 +46,7 @@ def verdict(rule, **words):
         ("single > 0.1", "not tested"),
     ],
 )
+@pytest.mark.slow
 def test_rules(rule, word):
     assert verdict(rule).word == word
 
@@ -80,6 +81,7 @@ def test_a_null_effect_passes_in_at_most_five_of_a_hundred_cases(seeds):
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize(("shared", "rates"), [(0.0, (0.043, 0.035, 0.020)), (SHARED_DATA * RATIO, (0.05,) * 3)])
+@pytest.mark.slow
 def test_how_often_a_null_effect_passes(seeds, shared, rates):
     """docs/claims.md has these rates. shared: variance that all seeds of a setting have in common, of one seed's."""
     draw = np.random.default_rng(seeds)
@@ -220,6 +222,7 @@ def test_only_accuracies_on_splits_become_scores():
 # Verdicts: the numbers that they name, and in how many settings they hold.
 
 
+@pytest.mark.slow
 def test_the_numbers_name_the_place_that_speaks_most_against():
     rows = table()
     worst = "alpha=0.1 net=cnn"
@@ -265,6 +268,7 @@ def test_a_tolerance_claim_names_the_setting_of_largest_difference():
      (1, 1, "holds", 1 / 2), (0, 1, "contradicted", 1), (12, 16, "holds in most", 2517 / 65536),
      (5, 8, "contradicted", 93 / 256), (6, 8, "not shown", 37 / 256), (5, 7, "contradicted", 29 / 128)],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_claim_may_hold_in_most_settings(held, of, word, p):
     """p: sums of binomial coefficients by hand, e.g. (8 + 1) / 2 ** 8 for at least 7 of 8."""
     verdict = judge(Claim("said", "a > b"), *drawn([[0.1] * 3] * held + [[-0.1] * 3] * (of - held)))

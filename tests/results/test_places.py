@@ -87,6 +87,7 @@ def after(rule, at, **values):
     return judge(Claim("said", rule, round=at), course(**values), {"one": {}})
 
 
+@pytest.mark.slow
 def test_a_claim_may_look_at_an_earlier_round():
     """Early a is ahead, in the end b; with stages of two and of one round the third round is in the second stage."""
     curves = {"a": [[0.5, 0.6], [0.6]], "b": [[0.2, 0.4, 0.8]]}
@@ -94,12 +95,14 @@ def test_a_claim_may_look_at_an_earlier_round():
     assert after("a > b", 2, **curves).evidence[0].difference == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_a_round_that_was_not_evaluated_is_not_tested():
     curves = {"a": [[None, 0.5, None, 0.6]], "b": [[None, 0.2, 0.3, 0.4]]}
     words = [after("a > b", at, **curves).word for at in (1, 2, 3, 4, 5)]
     assert words == ["not tested", "holds", "not tested", "holds", "not tested"]
 
 
+@pytest.mark.slow
 def test_a_method_of_one_round_has_its_value_at_any_time():
     assert after("a > once", 3, a=[[0.1, 0.2, 0.9, 0.1]], once=[[0.5]]).word == "holds"
     assert after("a > twice", 3, a=[[0.1, 0.2, 0.9, 0.1]], twice=[[0.5, 0.5]]).word == "not tested"

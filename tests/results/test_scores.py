@@ -31,6 +31,7 @@ from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.types.federation import NO_DATA, Device
 
 
+@pytest.mark.slow
 def test_a_device_that_never_takes_part_shares_the_traffic():
     whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     sampled = whole[(whole["split"] != "traffic") | (whole["device"] == "d00") | (whole["method"] != "code")]
@@ -48,6 +49,7 @@ def test_a_new_site_does_not_share_the_traffic():
     assert (found.up, found.down) == (1000, 2000)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_new_device_is_over_devices():
     """Gains of .1, .2 and .15 on three devices, each without one of three: q is 1 / 2, as two are trained on."""
     code, alone = [0.6, 0.7, 0.65], [0.5] * 3
@@ -70,6 +72,7 @@ def test_the_interval_of_a_new_device_is_over_devices():
     assert (gain.mean, gain.low, gain.high) == pytest.approx((0.15, 0.15 - half, 0.15 + half))
 
 
+@pytest.mark.slow
 def test_bytes_that_prepare_examples_make_no_row_combine():
     whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
@@ -111,6 +114,7 @@ def test_the_loss_beside_that_of_guessing_tells_the_cause(loss: float, cause: Ca
     assert said.startswith(f"code (loss {loss:.3g}) is no better than always guessing (loss 0.7). ")
 
 
+@pytest.mark.slow
 def test_the_loss_of_an_untrained_net_is_not_called_too_far():
     """Nine of ten rows are of one class: guessing has .33 nats, an untrained net ln 2."""
     made = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE}, up={"code": 10.0})
@@ -119,6 +123,7 @@ def test_the_loss_of_an_untrained_net_is_not_called_too_far():
     assert answer(made, CONTROLS).causes["code"].cause is Cause.TOO_LITTLE
 
 
+@pytest.mark.slow
 def test_rare_labels_among_several_are_told_apart_from_an_untrained_net():
     """Guessing has .2 nats a label, an untrained net ln 2; the answer goes by macro F1, which needs 1/2."""
     made = table({"local_only": ALONE, "code": CHANCE, "fedavg": CHANCE, "majority": CHANCE}, up={"code": 10.0})
@@ -273,6 +278,7 @@ def stopped(seeds: int = 6) -> tuple[pd.DataFrame, pd.DataFrame]:
     return made, made[(made["method"] != "bad") | (made["seed"] < STOPPED_AFTER)]
 
 
+@pytest.mark.slow
 def test_the_answer_is_that_of_all_seeds_and_names_what_stopped():
     """The stopped row has the highest mean, of the easy seeds alone, and is not the best for that."""
     whole, part = stopped()
@@ -285,6 +291,7 @@ def test_the_answer_is_that_of_all_seeds_and_names_what_stopped():
     assert said not in sentences(before)
 
 
+@pytest.mark.slow
 def test_a_stopped_row_stays_in_the_summary_and_changes_no_split():
     _, part = stopped()
     found = summarise(part, NO_SECONDS, CONTROLS).set_index("method")

@@ -63,6 +63,7 @@ def test_the_numbers_of_two_devices_and_two_seeds():
     assert row["cpu"] == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 def test_ranks_are_the_order_of_the_gaps_seed_by_seed():
     summary = summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset())
     assert list(summary["method"]) == ["a", "c", "b"]
@@ -85,6 +86,7 @@ def test_methods_without_a_common_seed_are_compared_by_their_means():
     assert gap_to(right, left) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_controls_have_a_gap_and_no_rank():
     summary = summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset({"a", "b"}))
     assert list(summary["method"]) == ["c", "a", "b"]
@@ -102,11 +104,13 @@ def test_shared_decides_where_a_method_has_no_own_test_score():
     assert by_method(summary)["test_rank"].dropna().to_dict() == {"a": 1}
 
 
+@pytest.mark.slow
 def test_a_device_without_test_examples_is_left_out():
     summary = summarise(frame(rows({"a": [[0.9, math.nan]]})), NO_SECONDS, frozenset())
     assert summary.loc[0, ["test_mean", "test_worst", "primary", "n_devices"]].tolist() == [0.9, 0.9, "test", 2]
 
 
+@pytest.mark.slow
 def test_no_scores_and_no_rows():
     nothing = summarise(frame(rows({"a": [[math.nan]]}, shared=math.nan)), NO_SECONDS, frozenset())
     assert nothing["rank"].isna().all()
@@ -114,6 +118,7 @@ def test_no_scores_and_no_rows():
     assert list(summarise(frame(), NO_SECONDS, frozenset()).columns) == COLUMNS
 
 
+@pytest.mark.slow
 def test_a_row_that_stands_twice_is_an_error():
     with pytest.raises(ValueError, match="duplicate"):
         summarise(frame(rows(ACCURACY), rows(ACCURACY)), NO_SECONDS, frozenset())
@@ -175,6 +180,7 @@ def test_a_score_is_an_accuracy_or_a_share_of_the_deviation():
     assert scores.tolist() == [0.8, 0.75]
 
 
+@pytest.mark.slow
 def test_one_group_or_none_are_no_groups():
     table = frame(rows(ACCURACY))
     assert by_group(table).empty

@@ -132,6 +132,7 @@ def test_rows_at_the_ceiling_are_not_compared(rule, word, tests):
         assert verdict.numbers == "ditto and fedasa are at the ceiling: 0.9986 of 1"
 
 
+@pytest.mark.slow
 def test_the_ceiling_is_lower_where_few_examples_are_worth_more():
     """Five of 100 test examples: from .95 on."""
     for split in ("test", "shared"):
@@ -151,6 +152,7 @@ def test_a_study_sets_another_ceiling_or_none():
     assert words == [["not tested"], ["holds"], ["holds"], ["not tested"]]
 
 
+@pytest.mark.slow
 def test_a_trend_at_the_ceiling_is_not_tested():
     points = {"k=1": {"k": 1}, "k=2": {"k": 2}}
     both = [near_one(a=first, b=0.9999).assign(setting=place) for place, first in (("k=1", 0.999), ("k=2", 0.997))]
@@ -186,6 +188,7 @@ def test_no_claim_of_a_study_at_chance_is_tested(rule):
     assert row["numbers"] == verdict.numbers
 
 
+@pytest.mark.slow
 def test_a_claim_of_an_early_round_needs_a_gate_that_holds_by_then():
     rows = course(a=[[0.1, 0.9]], b=[[0.05, 0.5]])
     claims = [Claim("said", "a > b", round=at) for at in (1, 2, None)]
@@ -198,6 +201,7 @@ def test_a_claim_of_an_early_round_needs_a_gate_that_holds_by_then():
 @pytest.mark.parametrize(
     ("said", "word"), [([None, 0.8], "holds"), ([None, 0.1], "not tested"), ([0.1, 0.8], "not tested")]
 )
+@pytest.mark.slow
 def test_what_a_run_says_once_closes_a_gate_at_any_round(said, word):
     """The first claim is about round 1; a value of round 2 alone counts for it, one of two values does not."""
     scores = course(a=[[0.6, 0.9]], b=[[0.5, 0.5]])

@@ -72,6 +72,7 @@ def test_equal_models_are_a_fixed_point():
 
 
 @pytest.mark.parametrize("weights", ["size", "even"])
+@pytest.mark.slow
 def test_masked_sums_give_the_plain_mean(weights):
     three = dict.fromkeys("abc", NET)
     plain, masked = (

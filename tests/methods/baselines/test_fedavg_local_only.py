@@ -16,6 +16,7 @@ local_only = partial(method, "local_only", nets=NETS, training=SGD)
 
 @pytest.mark.parametrize("shared_init", [True, False])
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_every_device_runs_what_it_trained(shared_init, training):
     fed, built = federation(), local_only(training=training, shared_init=shared_init)
     one = last(built, fed, 3)

@@ -49,6 +49,7 @@ X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     [{}, {"p": 2}, {"solver": "exact"}, {"solver": "sinkhorn", "reg": 0.03}],
     ids=["newton", "squared", "exact", "sinkhorn"],
 )
+@pytest.mark.slow
 def test_a_permuted_network_fuses_back_to_itself(settings):
     models = [*(shuffled(model(), NET, k) for k in (1, 2, 3)), model()]
     for params in models:
@@ -135,6 +136,7 @@ def test_the_last_of_the_order_counts_half(order, expected):
 
 
 @pytest.mark.parametrize(("rank_by", "order"), [("validation", "abc"), ("test", "cab")])
+@pytest.mark.slow
 def test_the_exam_decides(rank_by, order):
     updates, examples = disputed()
     found = fused(code_ot(rank_by=rank_by), updates, examples)

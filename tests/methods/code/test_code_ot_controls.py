@@ -70,6 +70,7 @@ def test_the_exam_decides_what_is_the_best(rank_by, best):
 
 
 @pytest.mark.parametrize(("rank_by", "best"), [("validation", "b"), ("test", "a")])
+@pytest.mark.slow
 def test_exam_on_the_servers_test_set_ignores_reported_scores(rank_by, best):
     fed = federation("ab")
     a, b = (fed.devices[name].data for name in "ab")

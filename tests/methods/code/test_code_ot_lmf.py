@@ -31,6 +31,7 @@ fedavg = partial(method, "fedavg", nets=NETS, training=SGD, shared_init=False, r
 
 
 @pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
+@pytest.mark.slow
 def test_permuted_networks_fuse_back_to_the_best_ones_units(settings):
     models = [shuffled(model(), NET, k) for k in (1, 2, 3)]
     for best in range(3):
@@ -48,6 +49,7 @@ def test_identical_devices_are_a_fixed_point(settings, count):
 
 
 @pytest.mark.parametrize("names", ["ab", "abcde"])
+@pytest.mark.slow
 def test_without_alignment_it_is_the_even_mean(names):
     fed = federation(names)
     found = last(lmf(training=ADAM, solver="identity"), fed, 2).state.messages["a"].params

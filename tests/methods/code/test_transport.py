@@ -96,6 +96,7 @@ def spread(n: int, m: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("solver", ["exact", "newton"])
 @pytest.mark.parametrize("shape", [(5, 5), (2, 4), (4, 2)])
+@pytest.mark.slow
 def test_costs_of_many_orders_against_every_assignment(solver: str, shape: tuple[int, int]) -> None:
     """Units of the smaller side stand several times, so that a plan is the mean of assignments."""
     for seed in range(40):

@@ -195,6 +195,7 @@ def test_logits_are_those_of_the_trained_model_in_evaluation_mode():
         torch.testing.assert_close(one.state.server[SOFT][label], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_label_that_no_device_has_stays_one_hot_and_does_no_harm():
     def without(device: Device) -> Device:
         keep = device.data.train.y != 2

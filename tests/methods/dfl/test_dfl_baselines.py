@@ -191,6 +191,7 @@ def test_a_net_that_does_more_after_it_is_refused_before_training():
         begin(fedgen(nets=dict.fromkeys("abcde", net)), federation("abcde", net), 0, Inline())
 
 
+@pytest.mark.slow
 def test_a_net_without_a_bias_there_learns_as_well():
     net = Net(unbiased)
     assert classifier(net) == ("3.weight", None)
@@ -199,6 +200,7 @@ def test_a_net_without_a_bias_there_learns_as_well():
 
 
 @pytest.mark.parametrize("name", ["lenet", "dfl_cnn", "mcmahan_cnn", "resnet20", "mobilenet_v2"])
+@pytest.mark.slow
 def test_the_papers_nets_end_in_a_linear_layer(name):
     net = nets.net(name, shape=(1, 28, 28), classes=10)
     weight, bias = classifier(net)
@@ -273,6 +275,7 @@ def test_models_and_variates_are_those_of_the_algorithm(training):
         close(state.memories.get(name, zeros()), memory[name])
 
 
+@pytest.mark.slow
 def test_without_variates_and_one_step_it_is_fedavg_bit_by_bit():
     for changes in ({"training": ONE_STEP, "rounds": 1}, {"rounds": 1}):
         one, two = last(scaffold(**changes), TEN, 1), last(fedavg(**changes), TEN, 1)
@@ -293,6 +296,7 @@ def test_after_one_step_a_variate_is_the_gradient():
         torch.testing.assert_close(state.memories[name], gradient, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_where_all_devices_hold_the_same_the_correction_cancels():
     """With everyone's gradient the same in every step, c_i = c and SCAFFOLD is FedAvg."""
     one = next(iter(TEN.devices.values()))
@@ -302,6 +306,7 @@ def test_where_all_devices_hold_the_same_the_correction_cancels():
     torch.testing.assert_close(corrected, plain, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_servers_variate_stays_the_mean_of_the_devices_own():
     """This breaks as soon as one device's memory is lost between two of its rounds."""
     seen, memory = set(), {}
@@ -508,6 +513,7 @@ def test_with_threshold_1_it_is_fedavg_bit_by_bit(training, fraction, shared_ini
 @pytest.mark.parametrize(
     ("ratio", "shares"), [("threshold", [0, 0.4, 0.4]), ("dynamic", [0, 2 / 3, 1]), ("fixed", [0, 0.4, 0.4])]
 )
+@pytest.mark.slow
 def test_a_plain_loop_with_pytorchs_label_smoothing(ratio, shares):
     fed, sent = federation(), nets.init(NET, generator(1, "init"))
     for number, share in enumerate(shares):

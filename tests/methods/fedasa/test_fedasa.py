@@ -124,6 +124,7 @@ def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
 
 
 @pytest.mark.parametrize("shared_init", [True, False])
+@pytest.mark.slow
 def test_alone_it_is_local_only(shared_init):
     """Nobody to share with: the mean over one device is that device."""
     built = fedasa(rounds=1, shared_init=shared_init)
@@ -152,6 +153,7 @@ def test_what_is_private_is_untouched_by_the_server_and_never_sent():
         assert not any(key.startswith("moments/") for key in one.state.server)
 
 
+@pytest.mark.slow
 def test_the_initial_models_private_tensors_reach_nobody_a_second_time():
     """A head in the server's memory stays the initial one: there is nothing to change it by."""
     state = last(fedasa(), signals(), 1).state
@@ -240,6 +242,7 @@ def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).round_info.stage == 0
 
 
+@pytest.mark.slow
 def test_after_a_second_alignment_a_device_keeps_its_deeper_cells():
     """What it sent and did not get back is as it trained it."""
     one, two = list(run(fedasa(rounds=2, alignment_rounds=2, cell=0, distance="unit_norm", training=GENTLE),
@@ -341,6 +344,7 @@ def test_a_step_beyond_the_target_is_shortened():
         torch.testing.assert_close(found.params[name], before.params[name] + share * step[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_auxiliary_models_accuracy_is_reported_for_every_device():
     rounds = play(fedasa(target=0.7812, steps=60, rounds=2), signals(), 3)
     trained_model = auxiliary_model(target=0.7812, steps=60)
@@ -389,6 +393,7 @@ def test_a_shorter_auxiliary_model():
 # Budgets
 
 
+@pytest.mark.slow
 def test_nobody_sends_more_than_its_budget():
     budget = {"a": COSTS[0], "b": COSTS[2] - 1, "c": 10.0 * COSTS[M]}
     built = fedasa(nets=dict.fromkeys("abc", NET), budget=budget, cell=M, distance="unit_norm", training=GENTLE)
@@ -505,6 +510,7 @@ def test_the_same_bits_in_worker_processes_and_after_a_stop():
         assert [bits(one) for one in run(built, signals(), 8, workers(2), state=state)] == here[done:]
 
 
+@pytest.mark.slow
 def test_everyone_sampling_what_it_sent_is_a_fixed_depth():
     """With alignment taken out and one stage: the same local step and the same means."""
     built = fedasa(rounds=1)

@@ -76,6 +76,7 @@ def test_a_rate_of_its_own_where_nothing_is_shared():
     torch.testing.assert_close(one.state.memories, two.state.memories, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_random_depths_are_drawn_by_seed_and_name():
     depths = {name: draw_depth(NET, 5, name) for name in "abcdefghijklmnopqrst"}
     assert set(depths.values()) == set(range(max_depth(NET) + 1))

@@ -206,6 +206,7 @@ def scores_by_scikit_learn(fed, training, seed, reg, split):
 
 @pytest.mark.parametrize("names", ["a", "abc"])
 @pytest.mark.parametrize(("examples", "split"), [("validation", "val"), ("training", "train")])
+@pytest.mark.slow
 def test_it_is_scikit_learns_ridge_on_all_examples_together(names, examples, split):
     fed, built = federation(names), stack(training=ADAM, examples=examples, reg=0.01)
     one = last(built, fed, 2)

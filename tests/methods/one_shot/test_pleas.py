@@ -102,6 +102,7 @@ def test_each_device_gets_the_order_of_the_one_with_most_examples():
 
 
 @pytest.mark.parametrize("align", ["none", "exact"])
+@pytest.mark.slow
 def test_an_exchange_for_each_layer_and_models_only_to_align(align):
     turns = [*run(pleas(align=align), federation(), 0, Inline())]
     layers = [NET.build().get_submodule(name) for name in ("fc1", "fc2", "fc3")]
@@ -122,6 +123,7 @@ def test_before_the_net_is_whole_each_device_runs_its_own():
     assert end.scores["a"]["shared"] == end.scores["b"]["shared"] != alone.scores["a"]["shared"]
 
 
+@pytest.mark.slow
 def test_convolutions_are_merged_too():
     fed = federation()
     shaped = replace(fed, devices={

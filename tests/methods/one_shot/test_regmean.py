@@ -181,6 +181,7 @@ def outputs_of(params, net, x):
 
 
 @pytest.mark.parametrize("net", [NET, IMAGES], ids=["mlp", "cnn"])
+@pytest.mark.slow
 def test_repaired_units_have_the_moments_of_all_devices_own_units(net):
     devices = {name: device(name, net, 8 + 5 * k) for k, name in enumerate("abc")}
     fed = Federation(devices, device("d", net).data.test, 3)

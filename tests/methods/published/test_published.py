@@ -71,6 +71,7 @@ def test_a_plain_loop(rate: float):
     assert len(set(alpha.values())) == (1 if rate == 0 else 1 + len(own))
 
 
+@pytest.mark.slow
 def test_alone_with_the_whole_share_it_is_local_training_in_rounds():
     one = last(apfl(alpha=1.0, fraction=1.0), FED).state
     alone = last(method("fixed_depth", **GIVEN | {"fraction": 1.0}, depth=None), FED).state
@@ -125,6 +126,7 @@ def test_a_plain_loop_fedala(top: int):
     assert any(float(w["2.weight"].min()) < 1 for w in learnt.values())
 
 
+@pytest.mark.slow
 def test_a_device_runs_what_it_trained():
     built = fedala()
     state = last(built, FED).state
@@ -138,6 +140,7 @@ feddyn = partial(method, "feddyn", **GIVEN)
 
 
 @pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5)], ids=["sgd", "momentum"])
+@pytest.mark.slow
 def test_a_plain_loop_on_the_printed_objective(training):
     """Acar et al. 2021, Algorithm 1, with half of the devices in each round."""
     alpha, turns = 0.3, list(run(feddyn(alpha=0.3, training=training), FED, 0, Inline()))
@@ -200,6 +203,7 @@ def l1_norm(steps: int, rho: float) -> float:
 
 
 @pytest.mark.parametrize("training", [SGD, MOMENTUM, replace(MOMENTUM, weight_decay=0.05)], ids=["sgd", "m", "decay"])
+@pytest.mark.slow
 def test_a_plain_loop_fednova(training):
     built = fednova(training=training)
     x, total = built.begin(FED_FEDNOVA.public, 0)[1]["a"].params, sum(SIZES.values())
@@ -216,6 +220,7 @@ def test_a_plain_loop_fednova(training):
     close(last(built, FED_FEDNOVA).state.messages["a"].params, x)
 
 
+@pytest.mark.slow
 def test_with_equal_steps_it_is_fedavg_but_for_rounding():
     training = replace(SGD, steps=5)
     one = last(fednova(training=training), FED_FEDNOVA).state.messages["a"].params
@@ -334,6 +339,7 @@ fedproto = partial(method, "fedproto", **GIVEN_FEDOPT)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.slow
 def test_a_plain_loop_fedproto(fraction):
     """Tan et al. 2022, Algorithm 1, over examples and classes one by one."""
     turns = list(run(fedproto(strength=0.7, fraction=fraction), FED, 0, Inline()))
@@ -411,6 +417,7 @@ def test_nets_may_differ_but_for_their_features():
 moon = partial(method, "moon", **GIVEN)
 
 
+@pytest.mark.slow
 def test_a_plain_loop_on_the_printed_loss():
     """Li et al. 2021, Algorithm 1; a device that rested is told from its model of an earlier round."""
     turns = list(run(moon(mu=2.0, tau=0.4), FED, 0, Inline()))
@@ -440,6 +447,7 @@ fedbabu = partial(method, "fedbabu", **GIVEN_FEDBABU)
 
 
 @pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.8, weight_decay=0.1)], ids=["sgd", "momentum"])
+@pytest.mark.slow
 def test_a_plain_loop_trains_the_body_alone(training):
     """Oh et al. 2022, Algorithm 1, and tuning of the whole model on every device."""
     *rounds, tuned = run(built := fedbabu(training=training, tune_epochs=3), FED, 0, Inline())
@@ -483,6 +491,7 @@ GIVEN_FEDBN = {"nets": FED_FEDBN.public.nets, "training": WHOLE, "shared_init": 
 fedbn = partial(method, "fedbn", **GIVEN_FEDBN)
 
 
+@pytest.mark.slow
 def test_a_plain_loop_leaves_batch_norms_out():
     """Li et al. 2021, Algorithm 1, with half of the devices in each round."""
     assert batch_norms(NORMED) == OWN
@@ -505,6 +514,7 @@ def test_a_plain_loop_leaves_batch_norms_out():
                 assert not memory or key not in one.state.messages[name].params
 
 
+@pytest.mark.slow
 def test_it_sends_less_than_fedavg_by_the_batch_norms():
     one, two = (
         last(fedbn(fraction=1.0), FED_FEDBN),
@@ -557,11 +567,13 @@ def test_what_is_not_trained_stays_as_it_is(training):
         assert memory[name].any()
 
 
+@pytest.mark.slow
 def test_the_head_never_travels_up():
     one = last(fedrep(fraction=1.0), FED)
     assert one.up == dict.fromkeys("abcd", 4 * (5 * 4 + 5))
 
 
+@pytest.mark.slow
 def test_buffers_are_shared():
     fed = federation("abc", NORMED)
     state = last(fedrep(nets=fed.public.nets, fraction=1.0), fed).state
@@ -617,6 +629,7 @@ def test_one_minibatch_is_both():
 pfedme = partial(method, "pfedme", **GIVEN_FEDBABU)
 
 
+@pytest.mark.slow
 def test_a_plain_loop_pfedme():
     """Dinh et al. 2020, Algorithm 1, with half of the devices in each round."""
     strength, eta, steps = 4.0, 0.05, 3
@@ -641,6 +654,7 @@ def test_a_plain_loop_pfedme():
 
 
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_without_a_pull_the_personal_model_is_trained_alone(training):
     """Bit by bit, with one step on a minibatch; the global model stays, but for rounding of the mean."""
     built = pfedme(strength=0.0, inner_steps=1, training=training, fraction=1.0)
@@ -683,6 +697,7 @@ def test_without_its_own_part_it_is_fedavg_bit_by_bit(name, off, training):
 
 
 @pytest.mark.parametrize("name", ["fedopt", "moon", "pfedme"])
+@pytest.mark.slow
 def test_its_traffic_is_fedavgs(name):
     one, two = (last(method(each, **GIVEN), FED) for each in (name, "fedavg"))
     assert (one.up, one.down) == (two.up, two.down)

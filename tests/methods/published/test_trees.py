@@ -64,6 +64,7 @@ def content(tensor):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_one_device_is_xgboost_itself_to_the_bit(kind):
     fed = federation_of(kind, "a")
     expected = bytes(plain(kind, fed.devices["a"].data.train, 4).save_raw("ubj"))
@@ -88,6 +89,7 @@ def test_what_a_model_says_is_what_xgboost_says(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_bagging_adds_the_trees_of_all_devices_up_by_hand(kind):
     """Two rounds: every device goes on from the sum of all trees, with a third of eta."""
     fed, x = federation_of(kind), federation_of(kind).test.x.numpy()
@@ -107,6 +109,7 @@ def test_bagging_adds_the_trees_of_all_devices_up_by_hand(kind):
     assert learner["gbtree_model_param"]["num_trees"] == str(6 * each)
 
 
+@pytest.mark.slow
 def test_bytes_are_the_same_for_any_threads_and_after_a_reload():
     there, message = federation_of("classes").devices["a"], without_trees(3)
     found = set()

@@ -291,6 +291,7 @@ def test_without_alignment_it_is_fedavg_of_devices_of_equal_size(name, rival):
     assert one.report.devices == two.report.devices
 
 
+@pytest.mark.slow
 def test_without_alignment_a_target_runs_the_even_mean_of_the_sources():
     built, fed = fada(rounds=0, sharpness=9.0), half()
     one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
@@ -344,6 +345,7 @@ def test_the_adversaries_change_the_targets_and_not_the_sources():
         assert bits(models(built, with_them)[name]) != bits(models(built, without)[name])
 
 
+@pytest.mark.slow
 def test_where_everyone_is_a_source_it_is_local_training():
     built, fed = fada(phi_s=0.0), federation("abcd")
     one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))

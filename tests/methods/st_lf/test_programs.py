@@ -425,6 +425,7 @@ def anywhere(rng: np.random.Generator, n: int) -> Point:
 
 @settings(max_examples=100, deadline=None)
 @given(seed=SEEDS, n=st.integers(2, 6))
+@pytest.mark.slow
 def test_each_monomial_is_below_its_posynomial_and_equal_at_the_point(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     at, other = anywhere(rng, n), anywhere(rng, n)
@@ -456,6 +457,7 @@ def test_each_monomial_is_below_its_posynomial_and_equal_at_the_point(seed: int,
 
 @settings(max_examples=100, deadline=None)
 @given(seed=SEEDS)
+@pytest.mark.slow
 def test_the_posynomials_as_printed(seed: int) -> None:
     """Lemma 2 on F, G, H, J, M+ and M- with all of their variables free, written out from (19)-(24)."""
     rng = np.random.default_rng(seed)

@@ -247,6 +247,7 @@ def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
     assert bits(server["alpha"]) != bits(other["alpha"])
 
 
+@pytest.mark.slow
 def test_the_ceiling_is_the_best_single_source_of_each_target():
     """By hand: every source's model on every target's test data, the most accurate taken."""
     fed = half()
@@ -363,6 +364,7 @@ def test_links_are_from_the_source_of_least_measured_divergence():
     assert hasattr(builder("most_similar"), "control")
 
 
+@pytest.mark.slow
 def test_with_one_source_the_most_similar_one_is_the_others():
     """Bit by bit: FedAvg's weights and the control of least error have the same memories, links, bounds and scores."""
     fed = half(unknown="bcd")

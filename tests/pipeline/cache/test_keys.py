@@ -172,6 +172,7 @@ def changed(package: Package, file: str, old: str, new: str, name: str = "step")
 
 
 @pytest.mark.parametrize("what", REACHED)
+@pytest.mark.slow
 def test_source_that_a_step_uses_changes_its_key(package: Package, what: str):
     before = changed(package, "steps.py", "", "")
     assert changed(package, *REACHED[what]) != before
@@ -232,6 +233,7 @@ INDIRECT = {
 
 
 @pytest.mark.parametrize("what", INDIRECT)
+@pytest.mark.slow
 def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what: str):
     def key_of(*texts: str) -> str:
         for name, text in zip(("taking", "../sched" if "import sched" in texts[0] else "indirect"), texts, strict=True):
@@ -246,6 +248,7 @@ def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what:
 
 
 @pytest.mark.parametrize("what", WITHOUT)
+@pytest.mark.slow
 def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: str):
     before = changed(package, "steps.py", "", "")
     assert changed(package, *WITHOUT[what]) == before
@@ -336,6 +339,7 @@ EQUAL: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
+@pytest.mark.slow
 def test_different_values_have_different_keys(what: str):
     one, other = DIFFERENT[what]
     assert key(near, one) != key(near, other)

@@ -114,6 +114,7 @@ def test_a_blob_is_put_once(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     assert [path.rpartition("/")[2] for path in puts if "running" not in path] == [f"{refs[0].digest}.safetensors"]
 
 
+@pytest.mark.slow
 def test_many_threads_put_and_get_at_a_time(machine: Machine):
     here = machine("a")
     values = [Message({"w": torch.full((3,), float(i))}) for i in range(40)]

@@ -237,6 +237,7 @@ def test_the_same_message_to_many_devices_is_written_and_read_once(tmp_path: Pat
 
 @settings(max_examples=40, deadline=None)
 @given(params=st.dictionaries(names, tensors(), min_size=1, max_size=3))
+@pytest.mark.slow
 def test_a_file_has_the_bytes_that_safetensors_writes_for_pytorch(params: dict[str, torch.Tensor]):
     whole = {name: tensor.contiguous() for name, tensor in params.items()}
     assert _to_bytes(whole, {"fedcore": "{}"}) == save(whole, {"fedcore": "{}"})

@@ -37,6 +37,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.slow
 def test_what_the_cache_has_is_no_task_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Prefect is asked for nothing: a night that computes nothing leaves nothing in its database."""
     nodes = run_at_once(tmp_path, monkeypatch)

@@ -162,6 +162,7 @@ def test_rows_of_the_champion_do_not_count_whatever_they_are_today():
     assert not np.isin(keys[:, scored], before.trained).any()
 
 
+@pytest.mark.slow
 def test_no_row_that_trained_the_champion_counts_under_another_key(tmp_path: Path):
     """Earlier versions read 01 as a number, until one cell of its column was a text: all keys are others then."""
     values = np.random.default_rng(0).normal(size=60).round(3)
@@ -189,6 +190,7 @@ def test_a_site_that_the_champion_has_no_model_for_is_left_out_by_name():
     assert said.endswith("; left out, as the champion has no model for it: d")
 
 
+@pytest.mark.slow
 def test_a_category_or_a_row_order_of_today_changes_no_answer():
     """The champion reads inputs by their names, wherever they stand today."""
     before, now = study(0), study(1)
@@ -215,6 +217,7 @@ def test_a_number_and_a_category_whose_inputs_have_one_name_stay_apart():
     assert torch.equal(challenge.lay_out(data, replace(schema, columns=columns[::-1])), x[:, [2, 0, 1]])
 
 
+@pytest.mark.slow
 def test_a_challenge_counts_the_rows_that_its_gain_is_of():
     before, now = study(0), study(JOINS)
     fresh = unseen(now.data, now.made, both_keys(now.data), before.trained)

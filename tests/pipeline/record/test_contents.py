@@ -102,6 +102,7 @@ def test_scores_of_earlier_versions_are_read():
     assert contents.score({}, "val", "accuracy") is None
 
 
+@pytest.mark.slow
 def test_the_mean_on_own_test_data_is_over_devices_that_count():
     sizes = {"d00": 5.0, "d01": 20.0, "d02": 60.0}
     table = frame(rows({"a": [[0.1, 0.4, 0.8]]}, shared=0.5))

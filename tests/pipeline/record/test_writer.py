@@ -280,6 +280,7 @@ def test_a_locked_record_is_waited_for(clock: list[float], capsys: pytest.Captur
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
+@pytest.mark.slow
 def test_mlflow_prints_no_error_of_a_locked_record(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,6 +135,7 @@ def test_what_is_known_is_printed_again(project: Project, capsys: pytest.Capture
     assert out.endswith("0 steps computed, 2 from the cache\nthe answer\n")
 
 
+@pytest.mark.slow
 def test_whatever_a_run_rests_on_is_computed_again_once_it_changes(project: Project):
     """Each file is replaced by one of its size and date; and others come, go, or have a line more."""
 

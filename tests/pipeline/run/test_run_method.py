@@ -161,6 +161,7 @@ class Steps(Inline):
 
 
 @pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.slow
 def test_the_pipeline_scores_a_new_site_as_a_script_does(tmp_path: Path, marked: bool):
     rng = np.random.default_rng(0)
     x, site = rng.normal(size=(160, 3)), np.arange(160) % 4

@@ -47,6 +47,7 @@ def test_comparison_is_sorted_by_rank_with_the_controls_below():
     assert [text.get_text() for text in own.texts] == ["80.0%", "20.0%", "95.0%", "controls"]
 
 
+@pytest.mark.slow
 def test_comparison_without_own_test_data_has_one_panel():
     table = frame(rows({"a": [[np.nan]], "b": [[np.nan]]}))
     assert [panel.get_title(loc="left") for panel in figures.comparison(summary_of(table)).axes] == ["shared test"]
@@ -59,6 +60,7 @@ def test_curves_draw_what_was_measured():
     np.testing.assert_allclose(line.get_ydata(), [0.2, 0.4, 0.6])
 
 
+@pytest.mark.slow
 def test_per_device_shows_one_seed_the_best_method_first():
     table = frame(rows({"a": [[0.1, 0.2], [0.9, 0.9]], "b": [[0.5, np.nan], [0.3, 0.3]]}))
     first, second = figures.per_device(table), figures.per_device(table, seed=1)
@@ -149,6 +151,7 @@ def test_along_a_key_draws_a_panel_for_each_combination_of_the_others():
     assert figures.png(picture) == figures.png(figures.accuracy_along(summary, GRID, "federation.devices"))
 
 
+@pytest.mark.slow
 def test_along_a_key_of_names_keeps_their_order():
     grid = {f"net={net}": {"net": net} for net in ("mlp", "cnn")}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
@@ -189,6 +192,7 @@ def test_a_panel_of_an_even_partition_says_so():
     assert panel.get_title(loc="left") == "alpha = even"
 
 
+@pytest.mark.slow
 def test_along_sets_of_places_without_a_shared_test_set():
     grid = {f"locations={'+'.join(sites)}": {"data.locations": sites} for sites in (["A"], ["A", "B"])}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
@@ -212,6 +216,7 @@ def matrix(count: int) -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(values, names, names), names
 
 
+@pytest.mark.slow
 def test_similarity_puts_groups_together_and_writes_few_values():
     table, names = matrix(4)
     picture = figures.similarity(table, {"d0": "B", "d1": "A", "d2": "B"})
