@@ -151,7 +151,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if answer.misses_rare:
         yield f"{row} misses many rows of the rare class: fedcore docs metric."
     for what, gained in answer.remedies.items():
-        more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip()
+        more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         yield f"Tried with one seed: {what} gains {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):

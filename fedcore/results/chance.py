@@ -15,7 +15,8 @@ from enum import StrEnum
 
 import pandas as pd
 
-from fedcore.results.criterion import has_several_labels, label_std
+from fedcore.results.criterion import RATIO, has_several_labels, label_std
+from fedcore.results.gains import gain_of
 from fedcore.results.summary import last_round, mean_over_devices, runs_of
 
 FAR, CLOSE = 1.5, 0.9
@@ -78,7 +79,9 @@ def likely_causes(
         elif not loss <= FAR * start:
             cause = Cause.TOO_FAR
         else:
-            cause = Cause.COMMONEST if loss < CLOSE * losses[guess] else Cause.TOO_LITTLE
+            below = gain_of(runs[guess], runs[name], weights, RATIO)
+            tells = loss < CLOSE * losses[guess] or (below is not None and below.sure)
+            cause = Cause.COMMONEST if tells else Cause.TOO_LITTLE
         causes[name] = AtChance(cause, loss, float(losses[guess]))
     return causes
 
@@ -109,8 +112,8 @@ def with_found(table: pd.DataFrame, split: str, found: Mapping[str, float]) -> p
 
 
 def remedies(table: pd.DataFrame) -> dict[str, float]:
-    """Return what has gained on validation data in a run of one seed, a row with a setting, and by how much."""
-    rows = table[(table["split"] == TRIED) & (table["value"] > 0)]
+    """Return what was tried in a run of one seed, a row with a setting, and what it gained on validation data."""
+    rows = table[(table["split"] == TRIED) & table["value"].notna()]
     return dict(zip(rows["metric"], rows["value"], strict=True))
 
 

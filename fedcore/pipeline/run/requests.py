@@ -34,7 +34,7 @@ from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat,
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
 from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.chance import PROBE, TRIED, with_found
+from fedcore.results.chance import PROBE, TRIED, seen_by_probes, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import probe
 from fedcore.results.stopping import SoFar, best, rows_that_cannot_win
@@ -246,7 +246,7 @@ class Run:
         """Score the rows that the answer for a new device compares on each device, trained without it.
 
         First it is asked why models fail: where no row has learnt, simple models say whether the columns tell anything;
-        where the best misses a rare class, it runs once more with class weights.
+        where these do, or the best row misses a rare class, it runs once more with a remedy.
         """
         by_setting = {(ready.job.study, ready.setting.name): ready for ready in self._ready}
         for ready in by_setting.values():
@@ -262,17 +262,19 @@ class Run:
                 self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
 
     def _ask_why(self, runs: list[Result], criterion: Criterion) -> list[Result]:
-        """Return one setting's results, with what a probe found, and what class weights gain on validation data."""
+        """Return one setting's results, with what a probe found, and what a remedy gains on validation data."""
         table = pd.concat([result.table for result in runs], ignore_index=True)
         found = answer(table, frozenset(result.row.label for result in runs if result.control), criterion)
         first, *others = runs
+        mends = found.misses_rare
         if found.nothing_learns:
             probed = probe(first.fed.devices, first.fed.classes, self.session.steps)
             first = replace(first, table=with_found(first.table, PROBE, probed))
-        if found.misses_rare:
+            mends = bool(seen_by_probes(first.table))
+        if mends:
             of = next(result for result in runs if result.row.label == found.advice.judged)
             with suppress(InputError):  # the row has a loss of its own, or diverges
-                gained = run_method.try_weights(self.session, of, criterion)
+                gained = run_method.try_remedy(self.session, of, found, criterion)
                 first = replace(first, table=with_found(first.table, TRIED, gained))
         return [first, *others]
 

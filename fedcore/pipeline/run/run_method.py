@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -37,6 +37,8 @@ from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.pipeline.work import build, edited
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
+from fedcore.results.advice import Answer
+from fedcore.results.chance import Cause
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
@@ -152,16 +154,30 @@ def rates_of(setting: Setting, row: MethodConfig) -> list[float]:
     return setting.rates.get(row.label, [row.training.lr])
 
 
-def try_weights(session: Session, of: Result, criterion: Criterion) -> dict[str, float]:
-    """Run a result's row once more with class weights, unless it has them; return its gain on validation data."""
-    row = replace(of.row, training=replace(of.row.training, class_weights="balanced"))
+RATES = {Cause.TOO_FAR: 0.1, Cause.TOO_LITTLE: 10.0}
+"""What a row's learning rate is multiplied by where it is a likely cause that the row is no better than guessing."""
+
+
+def try_remedy(session: Session, of: Result, found: Answer, criterion: Criterion) -> dict[str, float]:
+    """Run a result's row once more with what may mend it, if it has not got that; return its gain on validation data.
+
+    Where it misses a rare class these are class weights, where it has learnt nothing another learning rate.
+    """
+    label, training = of.row.label, of.row.training
+    case, changes, why = found.causes.get(label), dict[str, Any](), ""
+    if found.misses_rare:
+        changes, why = {"class_weights": "balanced"}, "misses a rare class"
+    elif case is not None and case.cause in RATES:
+        changes, why = {"lr": float(f"{training.lr * RATES[case.cause]:.3g}")}, "has learnt nothing"
+    row = replace(of.row, training=replace(training, **changes))
     if of.validation is None or row == of.row:
         return {}
+    setting = ", ".join(f"training.{key}={value}" for key, value in changes.items())
     session.expect_steps(count_local_steps(build(row, of.fed.public.nets), len(of.fed.devices)))
-    session.print_line(f"  {row.label} misses a rare class: seed {of.seed} once more with class weights")
+    session.print_line(f"  {label} {why}: seed {of.seed} once more with {setting}")
     tried = run_method(session, of.setting, of.prepared, of.fed, row, of.seed, of.size, of.setting.every)
     after, before = (validation_value(table, criterion) or 0.0 for table in (tried.table, of.table))
-    return {f"{row.label} with training.class_weights=balanced": after - before}
+    return {f"{label} with {setting}": after - before}
 
 
 def with_rate(row: MethodConfig, rate: float) -> MethodConfig:

@@ -25,20 +25,24 @@ import numpy as np
 from answer_tables import CONTROLS, plus, table
 from partitions import LABELS, SETTINGS, dataset
 
+from fedcore.config.methods import MethodConfig
 from fedcore.core.metrics import METRICS
 from fedcore.core.rounds import run as rounds
+from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.partition import partition
 from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
-from fedcore.pipeline.run import history, requests
+from fedcore.pipeline.run import history, requests, run_method
 from fedcore.pipeline.run import outputs as run_outputs
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
-from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally
+from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally, try_remedy
 from fedcore.pipeline.run.step_functions import distribute, score_validation
+from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
+from fedcore.results.chance import AtChance, Cause
 from fedcore.results.criterion import Criterion
 
 
@@ -108,6 +112,37 @@ def test_costs_choose_the_threshold_that_probabilities_would():
     assert found == Threshold("fault", scores[100].item())
     nothing = {"scores": scores, "positive": torch.zeros(300, dtype=torch.bool)}
     assert choose_threshold(result, nothing, ("fault", "ok")) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "rare", "setting"),
+    [
+        (Cause.TOO_LITTLE, False, "lr=0.3"), (Cause.TOO_FAR, False, "lr=0.003"), (None, True, "class_weights=balanced"),
+        (Cause.COMMONEST, False, ""), (None, False, ""),
+    ],
+)  # fmt: skip
+def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, setting: str, monkeypatch):
+    """The one run of a row that gains .2 on validation rows with any change; none where nothing is to be changed."""
+    values = {True: 0.7, False: 0.5}
+    row = MethodConfig("fedavg", "fedavg", Training(lr=0.03), {"rounds": 2})
+    of: Any = SimpleNamespace(row=row, validation=0.5, seed=0, table=False, fed=Mock(devices={}), size="small")
+    of.setting, of.prepared = SimpleNamespace(every=1), None
+    ran = Mock(return_value=SimpleNamespace(table=True))
+    monkeypatch.setattr(run_method, "run_method", ran)
+    monkeypatch.setattr(run_method, "build", Mock())
+    monkeypatch.setattr(run_method, "count_local_steps", Mock(return_value=1))
+    monkeypatch.setattr(run_method, "validation_value", lambda table, _: values[table])
+    causes = {} if cause is None else {"fedavg": AtChance(cause, 0.7, 0.7)}
+    found = Answer(Criterion(), None, None, causes=causes, misses_rare=rare)
+    session: Any = Mock()
+    gained = try_remedy(session, of, found, Criterion())
+    assert gained == ({f"fedavg with training.{setting}": pytest.approx(0.2)} if setting else {})
+    assert ran.call_count == len(gained)
+    for tried in (call.args[4] for call in ran.call_args_list):
+        key, _, value = setting.partition("=")
+        assert str(getattr(tried.training, key)) == value
+        of.row = tried
+        assert not rare or try_remedy(session, of, found, Criterion()) == {}, "it has weights already"
 
 
 def test_a_threshold_is_for_one_of_two_classes():
