@@ -5,6 +5,7 @@ The folder is that of :mod:`fedcore.api.serving`. Nothing in it is pickled.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import shutil
@@ -32,7 +33,8 @@ from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
-from fedcore.errors import InputError
+from fedcore.errors import InputError, is_installed
+from fedcore.nets import key
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
@@ -136,7 +138,8 @@ def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float64
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Link to the code that reads a folder of models, which MLflow copies; returns its places, and needed packages.
 
-    A net of the user's own brings its module, or the package that holds it, unless an installed package has it.
+    A net of the user's own brings its module, or the package that holds it, and those of the user's that these import,
+    unless an installed package has them.
     """
     home = Path(fedcore.__file__).parent
     for name in CODE:
@@ -144,14 +147,29 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(home / name)
     paths, needed = [str(folder / "fedcore")], [f"torch=={torch.__version__.partition('+')[0]}", *PACKAGES[1:]]
-    for top in dict.fromkeys(str(net["name"]).partition(":")[0].split(".")[0] for net in nets if ":" in net["name"]):
-        spec = find_spec(top)
+    found = [str(net["name"]).partition(":")[0].split(".")[0] for net in nets if ":" in net["name"]]
+    seen = {"fedcore", "torch", "__main__"}
+    for top in found:  # which grows
+        spec = None if top in seen else find_spec(top)
+        seen.add(top)
+        if spec is None:
+            continue
         if distributions := _distributions().get(top):
             needed += [f"{name}=={metadata.version(name)}" for name in distributions]
-        elif spec is not None and spec.origin is not None:
-            file = Path(spec.origin)
-            paths.append(str(file.parent if file.name == "__init__.py" else file))
-    return paths, needed
+        elif (file := Path(spec.origin or "")).suffix == ".py" and not is_installed(file):
+            place = file.parent if file.name == "__init__.py" else file
+            paths.append(str(place))
+            found += [of for each in (sorted(place.rglob("*.py")) or [file]) for of in _imported(each)]
+    return paths, list(dict.fromkeys(needed))
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """Yield the packages and modules that a file imports by their own names."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.split(".")[0]
 
 
 @cache
@@ -211,17 +229,26 @@ FOLDER = "models"
 
 
 def load(folder: Path) -> serving.ServedModels:
-    """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there.
+    """Return the models that MLflow has logged at a place; a net of the user's own comes from the code there.
 
-    No compiled file beside that code is read, as no seal covers it (fedcore/pipeline/record/seals.py).
+    Modules by the same names, of today's project or of another version, are put aside meanwhile: a model's tensors mean
+    nothing in other code. No compiled file is read, as no seal covers it (fedcore/pipeline/record/seals.py).
     """
     sys.pycache_prefix, sys.dont_write_bytecode = str(environment.STATE / "no-bytecode"), True
-    code = str(folder / "code")
-    sys.path.append(code)
+    code = folder / "code"
+    its = {path.stem for path in code.iterdir()} - {"fedcore"} if code.is_dir() else set()
+    others = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] in its}
+    sys.path.insert(0, str(code))
     try:
-        return serving.load(folder / "data" / FOLDER)
+        served = serving.load(folder / "data" / FOLDER)
+        for _, net in served.models:
+            key(net)  # which names its class, as long as that is found by its name
+        return served
     finally:
-        sys.path.remove(code)  # it holds a part of fedcore, which a worker that gets the path could take for the whole
+        sys.path.remove(str(code))  # it holds a part of fedcore, which a worker could take for the whole
+        for name in [name for name in sys.modules if name.split(".")[0] in its]:
+            del sys.modules[name]
+        sys.modules.update(others)
 
 
 def folder_of(name: str, number: str, uri: str) -> Path:

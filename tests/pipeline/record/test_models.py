@@ -258,6 +258,36 @@ def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest
     pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_a_version_predicts_by_its_own_code_whatever_stands_there_today(tmp_path: Path, monkeypatch):
+    """Its module, and the one that this imports, are changed after it was logged, and then gone."""
+    import mlflow
+
+    own, helper = tmp_path / "edited_nets_of_a_test.py", tmp_path / "edited_helper_of_a_test.py"
+    own.write_text(MODULE.replace("nn.ReLU()", "act()").replace("\n", "\nfrom edited_helper_of_a_test import act\n", 1))
+    helper.write_text("from torch import nn\n\nact = nn.ReLU\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    section, rows = {"name": "edited_nets_of_a_test:Mine", "width": 4}, ROWS.assign(site="A")
+    net = nets.net(shape=(4,), classes=3, **section)
+    model = Model((nets.init(net, torch.Generator().manual_seed(1)),))
+    known = expected(model, net, rows, "A")
+    models.write(tmp_path / "files" / models.FOLDER, SCHEMA, [section], [(model, 0)], {"A": 0})
+    with models.quiet():
+        mlflow.pyfunc.save_model(path=str(tmp_path / "model"), **models.log_arguments(tmp_path / "files"))
+    today = sys.modules["edited_nets_of_a_test"]
+    helper.write_text("from torch import nn\n\nact = nn.Tanh\n")
+    for _ in range(2):
+        served = models.load(tmp_path / "model")
+        pd.testing.assert_frame_equal(served.predict(rows), known, check_exact=True)
+        assert sys.modules["edited_nets_of_a_test"] is today
+        own.unlink(missing_ok=True)
+    monkeypatch.delitem(sys.modules, "edited_nets_of_a_test")
+    monkeypatch.delitem(sys.modules, "edited_helper_of_a_test")
+    pd.testing.assert_frame_equal(models.load(tmp_path / "model").predict(rows), known, check_exact=True)
+    assert "edited_nets_of_a_test" not in sys.modules
+
+
 def test_a_frozen_part_travels_with_the_model(tmp_path: Path):
     """The file that it came from is needed no more."""
     whole = nets.net("mlp", shape=(6,), classes=len(SCHEMA.classes), widths=[3])
