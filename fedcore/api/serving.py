@@ -13,7 +13,7 @@ module and of those that it imports (fedcore.pipeline.record.models).
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
+from fedcore.nets.custom import digest_of_rest
 from fedcore.types.federation import Net
 from fedcore.types.method import Model, Threshold
 
@@ -221,11 +222,20 @@ def load(folder: Path) -> ServedModels:
     card = json.loads((folder / MODELS).read_bytes())
     tensors = read_tensors(folder, len(card["models"]))
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
-    shape, classes, steps = tuple(schema.shape), len(schema.classes), LABEL_KINDS[schema.task] == SEQUENCES
-    nets = [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **of) for of in sections]
+    nets = nets_of(schema, sections)
+    for section, net, known in zip(sections, nets, card.get("rest", ()), strict=False):
+        if known is not None and known != digest_of_rest(net):
+            what = "files that its constructor reads, or frozen tensors, are others than they were in training"
+            raise InputError(f"net {section['name']}: {what}; put these back, or run again and promote")
     models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)
+
+
+def nets_of(schema: Schema, sections: Iterable[Mapping[str, Any]]) -> list[Net]:
+    """Return the nets of sections of settings, for examples and labels as these."""
+    shape, classes, steps = tuple(schema.shape), len(schema.classes), LABEL_KINDS[schema.task] == SEQUENCES
+    return [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **of) for of in sections]
 
 
 def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from fedcore.builders import NET_CONTEXT, group_settings, import_builder
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
-from fedcore.nets.params import key
+from fedcore.nets.params import key, params_of
 from fedcore.nets.randomness import construct_with
 from fedcore.nets.trial import try_axes, try_out
 from fedcore.types.federation import Net
@@ -238,8 +238,20 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
         for name, value in vars(layer).items():
             if name not in plain and not name.startswith("_"):
                 digest.update(f"{name} {_words_of(value)}".encode())
+    return _digest(digest, module, paths)
+
+
+def digest_of_rest(net: Net) -> str:
+    """Return a digest of what devices do not send of a net: other tensors, and the files that its constructor reads."""
+    with files_read() as paths, construct_with(torch.Generator()):
+        module = net.build()
+    return _digest(hashlib.blake2b(digest_size=20), module, paths, params_of(module))
+
+
+def _digest(digest: Any, module: nn.Module, paths: Iterable[str], without: Collection[str] = ()) -> str:
     attributes = [pair for layer in module.modules() for pair in vars(layer).items()]
-    for name, value in (*module.named_parameters(), *module.named_buffers(), *attributes):
+    held = [pair for pair in (*module.named_parameters(), *module.named_buffers()) if pair[0] not in without]
+    for name, value in (*held, *attributes):
         if isinstance(value, torch.Tensor):
             tensor = value.detach().cpu().clone(memory_format=torch.contiguous_format)
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -247,4 +259,4 @@ def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
     for path in dict.fromkeys(map(Path, paths)):
         if path.is_file() and not is_installed(path) and path.suffix not in (".py", ".pyc"):
             digest.update(hashlib.blake2b(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return str(digest.hexdigest())

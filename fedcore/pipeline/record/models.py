@@ -35,6 +35,7 @@ from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError, is_installed
 from fedcore.nets import key
+from fedcore.nets.custom import digest_of_rest
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
@@ -83,7 +84,8 @@ def write(
         if "weights" in section:  # what is frozen there is a part of the model
             shutil.copyfile(section["weights"], folder / (name := f"weights-{i}.safetensors"))
             section["weights"] = name
-    card = {"nets": sections, "models": packed, "devices": dict(devices)}
+    rest = [digest_of_rest(*serving.nets_of(schema, [net])) if ":" in net["name"] else None for net in nets]
+    card = {"nets": sections, "models": packed, "devices": dict(devices), "rest": rest}
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     for i, (model, _) in enumerate(models):

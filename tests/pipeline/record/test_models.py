@@ -258,6 +258,46 @@ def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest
     pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
 
 
+@pytest.mark.parametrize("what", ["frozen", "persistent=False", "file"])
+def test_a_net_with_other_frozen_tensors_or_files_is_refused(what: str, tmp_path: Path, monkeypatch):
+    file = tmp_path / "numbers.txt"
+    table = {
+        "frozen": "nn.Parameter(numbers, requires_grad=False)", "file": "float(numbers[0])",
+        "persistent=False": "numbers",
+    }[what]  # fmt: skip
+    keep = "self.register_buffer('table', numbers, persistent=False)" if "persist" in what else f"self.table = {table}"
+    (tmp_path / f"fixed_nets_of_{what[:4]}.py").write_text(
+        f"""
+from pathlib import Path
+
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        numbers = torch.tensor([float(word) for word in Path({str(file)!r}).read_text().split()])
+        {keep}
+        self.fc = nn.Linear(shape[0], classes)
+
+    def forward(self, x):
+        return self.fc(x * self.table)
+"""
+    )
+    file.write_text("1 2 3 4")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    section = {"name": f"fixed_nets_of_{what[:4]}:Mine"}
+    net = nets.net(shape=(4,), classes=3, **section)
+    model = Model((nets.init(net, torch.Generator().manual_seed(1)),))
+    models.write(tmp_path / "files", SCHEMA, [section], [(model, 0)], {"A": 0})
+    rows = ROWS.assign(site="A")
+    known = expected(model, net, rows, "A")
+    pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
+    file.write_text("2 2 3 4")
+    with pytest.raises(InputError, match=rf"net fixed_nets_of_{what[:4]}:Mine: files .* are others than they were"):
+        serving.load(tmp_path / "files")
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_a_version_predicts_by_its_own_code_whatever_stands_there_today(tmp_path: Path, monkeypatch):
