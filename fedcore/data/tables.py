@@ -138,8 +138,8 @@ def table(
     asked = names(frames, special, features, ignore, categorical, unread)
 
     def all_rows(name: str) -> NDArray[np.str_]:
-        setting = {device: "drop_without_device"} | dict.fromkeys(targets, "drop_unlabelled")
-        return np.concatenate([texts(file, of, name, rows[file], setting.get(name)) for file, of in frames.items()])
+        mend = {device: "set data.drop_without_device=true"} | dict.fromkeys(targets, "set data.drop_unlabelled=true")
+        return np.concatenate([texts(file, of, name, rows[file], mend.get(name)) for file, of in frames.items()])
 
     labels = np.stack([all_rows(name) for name in targets], axis=1)
     found_task = task
@@ -258,9 +258,13 @@ def earlier_texts(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFr
 
 
 def ids_of(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str) -> NDArray[np.str_]:
-    """Return a column of ids as earlier versions read it, but whole where these rounded long numbers to one."""
+    """Return a column of ids as earlier versions read it, but whole where these rounded long numbers to one.
+
+    Raises InputError for a missing one: rows without an id would be held out together, as rows of one id are.
+    """
+    mend = "give each such row an id of its own"
+    whole = np.concatenate([texts(file, frame, name, rows[file], mend) for file, frame in frames.items()])
     earlier = earlier_texts(rows, frames, name)
-    whole = np.concatenate([column_texts(frame, name) for frame in frames.values()])
     rounded = [a != b and name_of(a, "joined") != name_of(b, "joined") for a, b in zip(earlier, whole, strict=True)]
     return np.where(rounded, whole, earlier)
 
@@ -587,19 +591,19 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
 
 
 def texts(
-    file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None, setting: str | None = None
+    file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None, mend: str | None = None
 ) -> NDArray[np.str_]:
     """Return a column of names as strings, none of which may be missing.
 
-    rows: how the file wrote its cells. setting: what leaves out rows without one.
+    rows: how the file wrote its cells. mend: what else helps rows without one.
     """
     values = column_texts(frame, name)
     written = {} if rows is None else rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
-            mend = "fill it in or remove the row" + (f", or set data.{setting}=true" if setting else "")
-            raise InputError(f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}; {mend}")
+            advice = "fill it in or remove the row" + (f", or {mend}" if mend else "")
+            raise InputError(f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}; {advice}")
         for row in np.flatnonzero(np.isin(values, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return values
