@@ -181,6 +181,24 @@ def test_a_row_without_its_id_is_refused(tmp_path: Path, ids: str, cell: str, al
     assert len({*keys[2:]}) == 3
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ("P1", "p1", True), ("P1", "P1 ", True), ("P 1", "P  1", True), ("P1", "P1\u200b", True),
+        ("\u00d61", "O\u03081", True), ("7", "007", False), ("7", "7.0", False),  # numbers count by their value
+    ],
+)  # fmt: skip
+def test_ids_that_look_alike_are_said_or_joined(tmp_path: Path, one: str, other: str, apart: bool):
+    """Or rows of one patient would train and test."""
+    rows = f"pid,u,y\n{one},1,0\n{other},2,1\n8,3,0\n"
+    said, joined = (table(tmp_path / "t" / "t.csv", rows, id="pid", join_names=joined) for joined in (False, True))
+    assert len({*row_keys(said).tolist()}) == 2 + apart
+    assert sum(" look alike, and are names apart; " in note for note in said.notes) == apart
+    assert len({*row_keys(joined)[:2].tolist()}) == 1
+    assert len({*row_keys(joined).tolist()}) == 2
+    assert [note.endswith(" are one name") for note in joined.notes] == [True]
+
+
 def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
     for name in ("A", "a ", "b"):
         (tmp_path / f"{name}.csv").write_text("u,y\n1,0\n2,1\n")
