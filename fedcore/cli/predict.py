@@ -333,13 +333,13 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
     """Return the rows of a file, or of each file in a folder; an index of them, and the name of each row's file."""
     import pandas as pd
 
-    from fedcore.api.serving import DEVICE
-    from fedcore.data import folders, readers
+    from fedcore.api.serving import read_table
+    from fedcore.data import folders
     from fedcore.data.encoding import ROW, encode, name_of_file
 
-    frames, names = {}, {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
+    frames = {}
     for file in folders.listing(path) if path.is_dir() else [path]:
-        frame = readers.read(file, schema.missing_values, schema.label, names, schema.spelling).frame
+        frame = read_table(file, schema)
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:
