@@ -172,6 +172,12 @@ def label(
     if served.threshold is not None:
         name, value = served.threshold.label, served.threshold.value
         lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
+    if index.name == "file" and path.is_dir():
+        from fedcore.data import pictures
+
+        one = path in {Path(file).parent for file in index}
+        advice = "put pictures into one folder, or into one of each device"
+        lines += pictures.not_read(path, [path] if one else pictures.subfolders(path), "deeper", advice)
     whose = None if owners is None else owners[columns.index].tolist()
     return columns.join(served.predict(rows, whose, every_class=True).set_index(columns.index)), rows, lines
 
