@@ -6,6 +6,7 @@ training, validation and testing, `<path>/train/<class>/...`.
 
 import math
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -264,8 +265,9 @@ def picture(key: str, file: Path) -> Image.Image:
             if math.prod(opened.size) > LARGEST:
                 width, height = opened.size
                 raise ValueError(f"it has {width:,} x {height:,} pixels, at most {LARGEST:,} are read: make it smaller")
-            if opened.mode.startswith(("I", "F")):
-                raise ValueError(f"it has more than 8 bits per channel (mode {opened.mode}): convert it")
+            deep = re.search(r"\w+;16[BLN]", str(opened.tile))  # in colour Pillow keeps the high byte: 4095 is dark
+            if deep or opened.mode.startswith(("I", "F")):
+                raise ValueError(f"it has more than 8 bits per channel (mode {(deep or [opened.mode])[0]}): convert it")
             return ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
         raise InputError(f"{key} = {file}: cannot be used ({one_line(error)}); replace or remove it") from error
