@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from torch import Tensor
 from fedcore.core.evaluation import outputs_of_new
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.prepare import fill_and_scale, in_unit
+from fedcore.data.readers import read
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, SEQUENCES, LabelKind
 from fedcore.errors import InputError
@@ -203,6 +205,12 @@ class ServedModels:
         return [owner if owner in self.devices else None for owner in owners]
 
 
+def read_table(file: Path, schema: Schema) -> pd.DataFrame:
+    """Return the rows of a file as the training data were read: names as texts, markers as missing cells."""
+    names = {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
+    return read(file, schema.missing_values, schema.label, names, schema.spelling).frame
+
+
 def names_devices(schema: Schema) -> bool:
     """Tell whether a prediction says for whom it is: not where all devices prepare the same arrays alike."""
     return bool(schema.columns) or any(fit != schema.shared for fit in schema.devices.values())
@@ -301,11 +309,13 @@ class _Pyfunc:
 
 
 def _load_pyfunc(folder: str) -> _Pyfunc:
+    served = load(Path(folder))
     server: Any = sys.modules.get("mlflow.pyfunc.scoring_server")
     if server is not None:
         server.invocations = _without_rows(server, server.invocations)
         server._parse_json_data = _with_all_formats(server._parse_json_data)
-    return _Pyfunc(load(Path(folder)))
+        server.parse_csv_input = _as_in_training(server.parse_csv_input, served.schema)
+    return _Pyfunc(served)
 
 
 def _with_all_formats(parse: Callable[..., Any]) -> Callable[..., Any]:
@@ -315,6 +325,25 @@ def _with_all_formats(parse: Callable[..., Any]) -> Callable[..., Any]:
         flavor = getattr(metadata, "flavors", {}).get("python_function", {})
         own = flavor.get("loader_module") == __name__ and metadata._is_signature_from_type_hint()
         return parse(data, None, None) if own else parse(data, metadata, input_schema)
+
+    return parse_one
+
+
+def _as_in_training(parse: Callable[..., Any], own: Schema) -> Callable[..., Any]:
+    """Return MLflow's reader of CSV, by whose rules 01 would be 1, and each NA missing; not so of a model's own rows.
+
+    parse: reads rows for other models. own: the model's, for rows of a signature with its columns, or of none.
+    """
+    columns = {column.name for column in own.columns}
+
+    def parse_one(csv_input: Any, schema: Any = None) -> Any:
+        if not columns or (schema is not None and not columns.issubset(schema.input_names())):
+            return parse(csv_input, schema)
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "rows.csv")
+            is_path = isinstance(csv_input, str)
+            file.write_bytes(Path(csv_input).read_bytes() if is_path else csv_input.read().encode())
+            return read_table(file, own)
 
     return parse_one
 

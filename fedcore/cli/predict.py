@@ -172,6 +172,12 @@ def label(
     if served.threshold is not None:
         name, value = served.threshold.label, served.threshold.value
         lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
+    if index.name == "file" and path.is_dir():
+        from fedcore.data import pictures
+
+        one = path in {Path(file).parent for file in index}
+        advice = "put pictures into one folder, or into one of each device"
+        lines += pictures.not_read(path, [path] if one else pictures.subfolders(path), "deeper", advice)
     whose = None if owners is None else owners[columns.index].tolist()
     return columns.join(served.predict(rows, whose, every_class=True).set_index(columns.index)), rows, lines
 
@@ -333,13 +339,13 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
     """Return the rows of a file, or of each file in a folder; an index of them, and the name of each row's file."""
     import pandas as pd
 
-    from fedcore.api.serving import DEVICE
-    from fedcore.data import folders, readers
+    from fedcore.api.serving import read_table
+    from fedcore.data import folders
     from fedcore.data.encoding import ROW, encode, name_of_file
 
-    frames, names = {}, {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
+    frames = {}
     for file in folders.listing(path) if path.is_dir() else [path]:
-        frame = readers.read(file, schema.missing_values, schema.label, names, schema.spelling).frame
+        frame = read_table(file, schema)
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:

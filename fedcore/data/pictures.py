@@ -6,6 +6,7 @@ training, validation and testing, `<path>/train/<class>/...`.
 
 import math
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -192,21 +193,29 @@ def _advice(path: Path, read: Collection[Path], names: Mapping[str, Sequence[str
         if parts := [name for name in of if name.lower() in PARTS]:
             rest = ", ".join(repr(name) for name in of if name not in parts)
             yield f"{what}: {parts[0]!r} is read as one, as {rest} are; call folders of parts train, val and test"
-    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-    pages = sorted(file for file in files if file.parent in read and has_pages(file))
+    pages = sorted(file for file in files_below(path) if file.parent in read and has_pages(file))
     if pages:
         yield f"of {len(pages):,} pictures with several pages the first is read, such as {pages[0].relative_to(path)}"
+    yield from not_read(path, read, "in no class's folder", "move them into one, or set data.sites")
+
+
+def not_read(path: Path, read: Collection[Path], where: str, advice: str) -> Iterator[str]:
+    """Yield lines on pictures below a folder that lie in none of those that are read, and on other files in these."""
+    files = files_below(path)
     beside = sorted(file for file in files if file.suffix.lower() in TYPES and file.parent not in read)
     if beside:
-        yield (
-            f"not read: {len(beside):,} pictures that lie in no class's folder, such as {beside[0].relative_to(path)}; "
-            "move them into one, or set data.sites"
-        )
+        example = beside[0].relative_to(path)
+        yield f"not read: {len(beside):,} pictures that lie {where}, such as {example}; {advice}"
     others = Counter(file.suffix for file in files if file.suffix.lower() not in TYPES and file.parent in read)
     if others:
         kinds = ", ".join(f"{count:,} {suffix or 'without one'}" for suffix, count in others.most_common(3))
-        yield f"not read: files of other types in the classes' folders ({kinds}); convert those that are pictures"
+        yield f"not read: files of other types in folders of pictures ({kinds}); convert those that are pictures"
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return the files in a folder, however deep, without hidden ones."""
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
 
 
 def subfolders(path: Path) -> list[Path]:
@@ -256,8 +265,9 @@ def picture(key: str, file: Path) -> Image.Image:
             if math.prod(opened.size) > LARGEST:
                 width, height = opened.size
                 raise ValueError(f"it has {width:,} x {height:,} pixels, at most {LARGEST:,} are read: make it smaller")
-            if opened.mode.startswith(("I", "F")):
-                raise ValueError(f"it has more than 8 bits per channel (mode {opened.mode}): convert it")
+            deep = re.search(r"\w+;16[BLN]", str(opened.tile))  # in colour Pillow keeps the high byte: 4095 is dark
+            if deep or opened.mode.startswith(("I", "F")):
+                raise ValueError(f"it has more than 8 bits per channel (mode {(deep or [opened.mode])[0]}): convert it")
             return ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
         raise InputError(f"{key} = {file}: cannot be used ({one_line(error)}); replace or remove it") from error

@@ -138,8 +138,8 @@ def table(
     asked = names(frames, special, features, ignore, categorical, unread)
 
     def all_rows(name: str) -> NDArray[np.str_]:
-        setting = {device: "drop_without_device"} | dict.fromkeys(targets, "drop_unlabelled")
-        return np.concatenate([texts(file, of, name, rows[file], setting.get(name)) for file, of in frames.items()])
+        mend = {device: "set data.drop_without_device=true"} | dict.fromkeys(targets, "set data.drop_unlabelled=true")
+        return np.concatenate([texts(file, of, name, rows[file], mend.get(name)) for file, of in frames.items()])
 
     labels = np.stack([all_rows(name) for name in targets], axis=1)
     found_task = task
@@ -179,7 +179,7 @@ def table(
         owners = all_rows(device)
     if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {emptied[0]!r} has a missing cell; use median")
-    named_rows = None if id is None else tuple(ids_of(rows, frames, id)[keep].tolist())
+    named_rows = None if id is None else tuple(ids_of(rows, frames, id, spelling)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
         missing_values=markers, task=found_task, spelling=spelling,
@@ -189,11 +189,14 @@ def table(
         file: replace(rows[file], frame=of, spelt={name: c.iloc[of.index - 1] for name, c in rows[file].spelt.items()})
         for file, of in frames.items()
     }
+    as_they_are: dict[str, Iterable[object]] = {"files": {source.device for source in sources} - {None}}
+    as_they_are |= {} if join_names or named_rows is None else {str(id): named_rows}
     notes = (
         *form_notes(rows), *describe(sources),
         *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []), *dropped,
         *marker_notes(rows, schema, len(keep)), *task_note(targets, labels, found_task),
-        *spelling_notes(kept, sources, in_use, join_names), *number_notes(kept, columns, left_out),
+        *spelling_notes(kept, filter(None, (*in_use, id)), join_names, as_they_are),
+        *number_notes(kept, columns, left_out),
     )  # fmt: skip
     return Dataset(
         Data(x, torch.from_numpy(y)), None, classes, None if owners is None else tuple(owners[keep].tolist()),
@@ -257,10 +260,18 @@ def earlier_texts(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFr
     return np.concatenate([column_texts(frame, name, "inferred") for frame in files])
 
 
-def ids_of(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str) -> NDArray[np.str_]:
-    """Return a column of ids as earlier versions read it, but whole where these rounded long numbers to one."""
+def ids_of(
+    rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str, spelling: Spelling
+) -> NDArray[np.str_]:
+    """Return a column of ids, joined or as earlier versions read it, but whole where these rounded long numbers to one.
+
+    Raises InputError for a missing one: rows without an id would be held out together, as rows of one id are.
+    """
+    mend = "give each such row an id of its own"
+    whole = np.concatenate([texts(file, frame, name, rows[file], mend) for file, frame in frames.items()])
+    if spelling == "joined":
+        return whole
     earlier = earlier_texts(rows, frames, name)
-    whole = np.concatenate([column_texts(frame, name) for frame in frames.values()])
     rounded = [a != b and name_of(a, "joined") != name_of(b, "joined") for a, b in zip(earlier, whole, strict=True)]
     return np.where(rounded, whole, earlier)
 
@@ -396,17 +407,17 @@ def marker_notes(rows: Mapping[Path, RawTable], schema: Schema, used: int) -> li
 
 
 def spelling_notes(
-    rows: Mapping[Path, RawTable], sources: Iterable[Source], columns: Iterable[str], joined: bool
+    rows: Mapping[Path, RawTable], columns: Iterable[str], joined: bool, as_they_are: Mapping[str, Iterable[object]]
 ) -> list[str]:
     """Return a line for each column with names that differ in case, blanks, Unicode form or a number's form alone.
 
-    So it does for files that name devices.
+    as_they_are: names by what has them, where they are not the texts of its cells: of files, and of ids.
     """
-    lines, of_files = [], {source.device for source in sources if source.device is not None}
-    for column in dict.fromkeys((*columns, "files")):
+    lines = []
+    for column in dict.fromkeys((*columns, *as_they_are)):
         written = {cell for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()}
-        for group in islice(alike(of_files if column == "files" else written), 3):
-            one = joined or (column != "files" and len({name_of(cell, "written") for cell in group}) == 1)
+        for group in islice(alike(as_they_are.get(column, written)), 3):
+            one = joined or (column not in as_they_are and len({name_of(cell, "written") for cell in group}) == 1)
             apart = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
             lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {'are one name' if one else apart}")
     return lines
@@ -587,19 +598,19 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
 
 
 def texts(
-    file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None, setting: str | None = None
+    file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None, mend: str | None = None
 ) -> NDArray[np.str_]:
     """Return a column of names as strings, none of which may be missing.
 
-    rows: how the file wrote its cells. setting: what leaves out rows without one.
+    rows: how the file wrote its cells. mend: what else helps rows without one.
     """
     values = column_texts(frame, name)
     written = {} if rows is None else rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
-            mend = "fill it in or remove the row" + (f", or set data.{setting}=true" if setting else "")
-            raise InputError(f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}; {mend}")
+            advice = "fill it in or remove the row" + (f", or {mend}" if mend else "")
+            raise InputError(f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}; {advice}")
         for row in np.flatnonzero(np.isin(values, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return values

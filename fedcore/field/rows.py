@@ -123,7 +123,7 @@ class DeviceRows:
         as_in_study = {name: rows.spelt[name] for name in recipe.texts if name in rows.spelt}
         read_rows = {file: replace(rows, earlier={**rows.earlier, **as_in_study})}
         frames = {file: frame}
-        named = None if recipe.id is None else ids_of(read_rows, frames, recipe.id)
+        named = None if recipe.id is None else ids_of(read_rows, frames, recipe.id, schema.spelling)
         in_keys = (*schema.names, *([targets[0]] if labels_are_names else []))
         if recipe.earlier is not None:  # a part of the rows may look otherwise than all of them
             in_keys = tuple(name for name in in_keys if name in recipe.earlier)

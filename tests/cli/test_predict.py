@@ -238,12 +238,24 @@ def test_pictures_are_their_folders(tmp_path: Path):
         (tmp_path / "all" / site).mkdir(parents=True)
         Image.new("L", (2, 2), 90).save(tmp_path / "all" / site / "1.png")
     rows, index, owners = predict.read_rows(tmp_path / "all", served, "m")
-    found, _, (line,) = predict.label(tmp_path, rows, index, served, owners, None)
+    found, _, (line,) = predict.label(tmp_path / "all", rows, index, served, owners, None)
     assert line.startswith("device unknown in training in 1 of 3 rows ('X')")
     assert found["predicted_as"].tolist() == ["A", "B", "a new device"]
     assert found["probability_a"].nunique() == 2
     assert predict.read_rows(tmp_path / "all" / "A", served, "m")[2].tolist() == ["A"]
     assert predict.read_rows(tmp_path / "all" / "X", served, "m")[2] is None
+    unread = (
+        ("A/1.heic", "files of other types in folders of pictures (1 .heic)"), ("B/.1.png", None),
+        ("B/deep/1.png", "1 pictures that lie deeper, such as B/deep/1.png; put pictures into one folder, or"),
+        ("0.png", "4 pictures that lie deeper, such as A/1.png; put pictures into one folder, or"),
+    )  # fmt: skip
+    for file, said in unread:  # the last is read in place of the others
+        (tmp_path / "all" / file).parent.mkdir(exist_ok=True)
+        Image.new("L", (2, 2), 90).save(tmp_path / "all" / file, "png")
+        rows, index, owners = predict.read_rows(tmp_path / "all", served, "m")
+        *_, lines = predict.label(tmp_path / "all", rows, index, served, owners, None)
+        assert said is None or any(line.startswith(f"not read: {said}") for line in lines)
+        assert sum(line.startswith("not read: ") for line in lines) == 1 + ("deep" in file)
 
 
 # drift

@@ -1,5 +1,7 @@
 """A user's own LEAF folder and picture folders."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -256,6 +258,14 @@ def test_image_folder_with_a_test_set(tmp_path):
     assert line == f"data.path = {tmp_path / 'test' / 'd'}: no such class in {tmp_path / 'train'}; it has: a, b, c"
 
 
+def deep_png(kind: int, channels: int) -> bytes:
+    """Return a PNG of one pixel with 16 bits per channel, in colour or with transparency."""
+    header, pixel = struct.pack(">IIBBBBB", 1, 1, 16, kind, 0, 0, 0), zlib.compress(b"\0" + b"\x0f\xff" * channels)
+    chunks = ((b"IHDR", header), (b"IDAT", pixel), (b"IEND", b""))
+    parts = (struct.pack(">I", len(of)) + name + of + struct.pack(">I", zlib.crc32(name + of)) for name, of in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
 def test_image_folder_refused(tmp_path):
     folder = tmp_path / "d"
     assert "no such folder" in refusal("image_folder", path=folder)
@@ -275,7 +285,13 @@ def test_image_folder_refused(tmp_path):
     deep = folder / "b" / "x.png"
     Image.fromarray(np.full((4, 4), 40000, np.uint16)).save(deep)
     assert f"data.path = {deep}: cannot be used (it has more than 8 bits" in refusal("image_folder", path=folder)
+    for kind, channels in ((2, 3), (4, 2), (6, 4)):
+        deep.write_bytes(deep_png(kind, channels))
+        assert f"data.path = {deep}: cannot be used (it has more than 8 bits" in refusal("image_folder", path=folder)
     deep.unlink()
+    (folder / "b" / "x.ppm").write_bytes(b"P6 1 1 4095\n" + b"\x0f\xff" * 3)  # which says its largest value
+    assert load("image_folder", path=folder, size=1).train.x[1].tolist() == [[[255]]] * 3
+    (folder / "b" / "x.ppm").unlink()
     draw(deep, 0)
     assert refusal("image_folder", path=folder, size=0).startswith("data.size = 0: must be 1 to 1024")
     for part in ("train", "test"):

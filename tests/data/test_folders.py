@@ -229,7 +229,7 @@ def test_files_of_other_types_and_pages_are_counted(tmp_path: Path):
         (tmp_path / name).write_text("")
     assert load("image_folder", path=tmp_path, size=4).notes == (
         "of 2 pictures with several pages the first is read, such as cat/9.gif",
-        "not read: files of other types in the classes' folders (2 .heic, 1 .JFIF); convert those that are pictures",
+        "not read: files of other types in folders of pictures (2 .heic, 1 .JFIF); convert those that are pictures",
     )
 
 

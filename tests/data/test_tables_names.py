@@ -156,7 +156,8 @@ def test_long_numbers_stay_apart_and_forms_of_one_are_joined(tmp_path: Path):
 @pytest.mark.slow
 def test_an_empty_cell_joins_no_long_names(tmp_path: Path, kind: str, suffix: str, use: str):
     cells = [10**17 + 1, 10**17 + 2, 10**17 + 3, None] * 5 if kind != "float32" else [0.1, 0.2, 3.0, None] * 5
-    rows = pa.table({"c": pa.array(cells, kind), "u": range(20), "y": pa.array(["a", "b"] * 10)})
+    labels = ["a", "b", "a", None if use == "id" else "b"] * 5  # of rows with a label none may lack its id
+    rows = pa.table({"c": pa.array(cells, kind), "u": range(20), "y": pa.array(labels)})
     file = tmp_path / f"t{suffix}"
     write = write_csv if suffix == ".csv" else write_table
     write(rows, file)
@@ -165,6 +166,41 @@ def test_an_empty_cell_joins_no_long_names(tmp_path: Path, kind: str, suffix: st
     expected = ("0.1", "0.2", "3") if kind == "float32" else tuple(f"1{i:017}" for i in (1, 2, 3))
     names = {"device": data.device, "label": data.classes, "id": data.ids}.get(use, data.schema.columns[0].categories)
     assert tuple(sorted({*names} - {""})) == expected
+
+
+@pytest.mark.parametrize(("cell", "also"), [("", ""), (" ", ""), (" ?", r" \('\?'.*\)"), ("n/a", r" \('n/a'.*\)")])
+@pytest.mark.parametrize("ids", ["P1 P2 P1", "7 8 9"])
+def test_a_row_without_its_id_is_refused(tmp_path: Path, ids: str, cell: str, also: str):
+    """Rows without one would be on one side together, as those of one patient; the keys of others stay."""
+
+    def made(*others: str) -> Dataset:
+        rows = "".join(f"{name},{i},{i % 2}\n" for i, name in enumerate([*ids.split(), *others]))
+        return table(tmp_path / "t" / "t.csv", f"pid,u,y\n{rows}", id="pid")
+
+    mend = "fill it in or remove the row, or give each such row an id of its own"
+    with pytest.raises(InputError, match=rf"column 'pid', row 4: the cell is missing{also}; {mend}$"):
+        made(cell, cell)
+    keys = row_keys(made("new1", "new2")).tolist()
+    assert keys[:3] == row_keys(made()).tolist()
+    assert len({*keys[2:]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ("P1", "p1", True), ("P1", "P1 ", True), ("P 1", "P  1", True), ("P1", "P1\u200b", True),
+        ("\u00d61", "O\u03081", True), ("7", "007", False), ("7", "7.0", False),  # numbers count by their value
+    ],
+)  # fmt: skip
+def test_ids_that_look_alike_are_said_or_joined(tmp_path: Path, one: str, other: str, apart: bool):
+    """Or rows of one patient would train and test."""
+    rows = f"pid,u,y\n{one},1,0\n{other},2,1\n8,3,0\n"
+    said, joined = (table(tmp_path / "t" / "t.csv", rows, id="pid", join_names=joined) for joined in (False, True))
+    assert len({*row_keys(said).tolist()}) == 2 + apart
+    assert sum(" look alike, and are names apart; " in note for note in said.notes) == apart
+    assert len({*row_keys(joined)[:2].tolist()}) == 1
+    assert len({*row_keys(joined).tolist()}) == 2
+    assert [note.endswith(" are one name") for note in joined.notes] == [True]
 
 
 def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):

@@ -42,6 +42,7 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
         rows["no"] = [f"{i // 2:03}" + ".0" * (i % 4 == 0) + "A" * (site == "3") for i, site in enumerate(rows["site"])]
     rows.to_csv(tmp_path / "all.csv", index=False)
     settings = {"label": "fault", "device": "site", "split": split, "ignore": [] if split else ["part"]}
+    settings["join_names"] = scale == "common"
     settings |= {"categorical": ["kind"]} | ({"id": "no"} if hold_out == "stable" else {})
     study = load("table", path=tmp_path / "all.csv", missing=missing, **settings)
     shares = {"val": 0.15, "test": 0.25, "shared_test": 0.1, "hold_out": hold_out}
@@ -50,7 +51,8 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
     names = {"id": settings.get("id"), "earlier": earlier_of(study), "texts": texts_of(study, settings.get("id"))}
     recipe = Recipe(study.schema, scale, split=split, **names, **shares)
     own = {}
-    for site, part in rows.groupby("site"):
+    for name, part in rows.groupby("site"):
+        site = name.lstrip("0") if settings["join_names"] else name
         part.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
         own[site] = DeviceRows(tmp_path / f"{site}.csv", site)
     raw = {site: one.splits(recipe, 7) for site, one in own.items()}

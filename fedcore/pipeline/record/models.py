@@ -50,7 +50,8 @@ CODE = (
     "__init__.py", "errors.py", "types", "builders.py", "pickling.py", "nets", "core/__init__.py",
     "core/prediction.py", "core/evaluation.py", "core/metrics.py", "data/__init__.py", "data/dataset.py",
     "data/inputs.py", "data/registry.py", "data/schema.py", "data/task.py", "data/encoding.py", "data/prepare.py",
-    "execute/__init__.py", "execute/threads.py", "execute/accelerator.py", "api/__init__.py", "api/serving.py",
+    "data/readers.py", "execute/__init__.py", "execute/threads.py", "execute/accelerator.py", "api/__init__.py",
+    "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
 
@@ -63,7 +64,7 @@ MOST_SHOWN = 10_000
 MOST_PREDICTED = 2_000
 """About so many training rows are predicted for it, evenly from all devices."""
 
-PACKAGES = ("torch", "safetensors", "numpy", "pandas", "pydantic", "cloudpickle")
+PACKAGES = ("torch", "safetensors", "numpy", "pandas", "pyarrow", "pydantic", "cloudpickle")
 """What they need; MLflow brings all but the first two."""
 
 

@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,13 @@ import torch
 
 from fedcore import Data, Dataset, InputError, Net, nets, write_weights
 from fedcore.api import serving
+from fedcore.cli.predict import read_tables
 from fedcore.core.evaluation import outputs
+from fedcore.data import load
 from fedcore.data.drift import from_json
 from fedcore.data.encoding import cells, encode
-from fedcore.data.schema import Column, Fit, Schema
+from fedcore.data.prepare import fit_schema
+from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema
 from fedcore.execute.threads import one_thread
 from fedcore.partition import Partition
 from fedcore.pipeline.record import models
@@ -125,6 +131,8 @@ server = TestClient(scoring_server.init(model))
 for kind, content in requests:
     answer = server.post("/invocations", content=content.encode(), headers={"Content-Type": kind})
     print(json.dumps([answer.status_code, answer.json()]))
+scoring_server._predict(sys.argv[1], sys.argv[4], None, "csv")
+print()
 try:
     model.predict(rows.rename(columns={force: "forces"}))
 except Exception as error:
@@ -135,7 +143,8 @@ print(fedcore.__file__)
 FORCE, KIND, SITE = "b%20 {0}", "ü 🙂", "si te\u202e"
 A, B = "s{0}", "x\ny"
 HARD = replace(
-    SCHEMA, columns=(replace(COLUMNS[0], name=FORCE), COLUMNS[1], replace(COLUMNS[2], name=KIND)), label='fa"ult',
+    SCHEMA, columns=(replace(COLUMNS[0], name=FORCE), COLUMNS[1], Column(KIND, "text", ("NA", "None"))), label='fa"ult',
+    missing_values=("?",),
     device=SITE, devices={A: SCHEMA.devices["A"], B: SCHEMA.devices["B"]}, classes=("../no", "🙂 {1}", "worn"),
 )  # fmt: skip
 """Names that are hard for MLflow's signatures, for JSON, CSV and HTTP."""
@@ -145,7 +154,7 @@ WANTED = f"the request must have columns '{FORCE}' (number), 'running' (boolean)
 
 def row(**changed: Any) -> str:
     """A request of one row."""
-    cells = {FORCE: 1.5, "running": True, KIND: "old", SITE: A, **changed}
+    cells = {FORCE: 1.5, "running": True, KIND: "NA", SITE: A, **changed}
     return json.dumps({"dataframe_records": [{name: cell for name, cell in cells.items() if cell != "left out"}]})
 
 
@@ -161,7 +170,8 @@ REFUSED = [
     (JSON, json.dumps({**json.loads(row()), "params": {"device": SECRET}}),
      f"device: no such device; the model knows: {A}, x\\ny"),
     (JSON, json.dumps({**json.loads(row()), "params": {"device": [SECRET]}}), WANTED),
-    ("text/csv", f"{KIND},{FORCE},running,{SITE}\nold,{SECRET}x,True,{A}\n", WANTED),
+    ("text/csv", f"{KIND},{FORCE},running,{SITE}\nNA,{SECRET}x,True,{A}\n",
+     f"column '{FORCE}', row 1: must be a finite number"),
     ("application/vnd.apache.parquet", SECRET, WANTED),
 ]  # fmt: skip
 """Requests over HTTP, and how they are refused: the kind of content, the content, the line."""
@@ -182,12 +192,14 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
     )  # fmt: skip
     assert not [path for path in (tmp_path / "model").rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
     hard = ROWS.rename(columns={"force": FORCE, "kind": KIND, "site": SITE}).assign(**{SITE: [B, A, B, A]})
+    hard[KIND] = hard[KIND].replace({"old": "NA", "new": "None"})  # which pandas would take for missing cells
     hard.astype({KIND: object}).to_json(tmp_path / "rows.json", orient="split")
     split = json.dumps({"dataframe_split": hard.to_dict(orient="split")}).replace("NaN", "null")
     csv = hard.to_csv(index=False)
+    (tmp_path / "rows.txt").write_text(csv)
     requests = [(JSON, split), ("text/csv", csv), *(request[:2] for request in REFUSED)]
     call = [sys.executable, "-W", "ignore", "-c", BARE, str(tmp_path / "model"), str(tmp_path / "rows.json")]
-    call.append(json.dumps([FORCE, SITE, B, *requests]))
+    call += [json.dumps([FORCE, SITE, B, *requests]), str(tmp_path / "rows.txt")]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -201,13 +213,15 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
         assert [label for label, *_ in said["data"]] == known["label"].tolist()
         assert [np.float32(p) for _, p, _ in said["data"]] == known["probability"].tolist()
         assert [column for *_, column in said["data"]] == ["", "", KIND, ""]
-    by_json, by_csv, *refused = map(json.loads, lines[4 : 4 + len(requests)])
-    for status, answer in (by_json, by_csv):
-        assert (status, [row["label"] for row in answer["predictions"]]) == (200, predictions[0]["label"].tolist())
+    by_json, by_csv, *refused, by_file = map(json.loads, lines[4 : 5 + len(requests)])
+    for status, answer in (by_json, by_csv, (200, by_file)):
+        found = pd.DataFrame(answer["predictions"])
+        assert (status, found["label"].tolist()) == (200, predictions[0]["label"].tolist())
+        assert found["probability"].tolist() == pytest.approx(predictions[0]["probability"].tolist(), rel=1e-6)
     for (status, answer), (_, _, line) in zip(refused, REFUSED, strict=True):
         assert (status, answer["message"], answer.keys() & {"stack_trace"}) == (400, line, set())
     assert SECRET not in done.stdout + done.stderr
-    assert f"column '{FORCE}' is not there" in " ".join(lines[4 + len(requests) :])
+    assert f"column '{FORCE}' is not there" in " ".join(lines[5 + len(requests) :])
     taken = mlflow.pyfunc.load_model(str(tmp_path / "model")).metadata.signature.inputs.inputs
     assert [(column.name, column.type.name, column.required) for column in taken] == [
         (SITE, "string", True), (FORCE, "double", True), ("running", "boolean", True), (KIND, "string", True),
@@ -231,6 +245,40 @@ def test_logging_a_model_asks_for_no_installed_packages(tmp_path: Path, monkeypa
     logged = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     assert len(logged.predict(logged.input_example)) == 1  # it names a device, which this model needs
     assert f"torch=={torch.__version__.partition('+')[0]}" in (tmp_path / "model" / "requirements.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("join_names", "markers"), [(False, MISSING_VALUES), (False, ("?",)), (True, ("?", "-9"))])
+def test_mlflow_reads_csv_as_fedcore_predict_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join_names: bool, markers: tuple[str, ...]
+):
+    """Its own reader takes 01 for 1 and NA for a missing cell, and of more cells than names the first for an index."""
+    kinds, sites = ["01", "1", "NA", "None", "true", "n a", "null", "1.50"] * 3, ["01", "1", "True"] * 8
+    cells = [f"{kinds[i]},{i - 9},{'TRUE' if i % 5 else 'false'},{sites[i]}" for i in range(24)]
+    header, table = "kind,force,running,site", tmp_path / "t.csv"
+    table.write_text("\n".join([f"{header},y", *(f"{row},{i % 2}" for i, row in enumerate(cells))]))
+    settings: dict[str, Any] = {"missing": "median", "missing_values": markers, "join_names": join_names}
+    data = load("table", path=table, label="y", device="site", categorical=["kind"], **settings)
+    own_rows = {name: np.flatnonzero(np.array(data.device) == name) for name in sorted(set(data.device or ()))}
+    schema = fit_schema(data, own_rows, "common")
+    net = nets.net(shape=schema.shape, classes=2, **SECTIONS[0])
+    own = [(Model((nets.init(net, torch.Generator().manual_seed(i)),)), 0) for i in range(len(own_rows))]
+    models.write(tmp_path / "files", schema, SECTIONS[:1], own, {name: i for i, name in enumerate(own_rows)})
+
+    server = SimpleNamespace(invocations=print, _parse_json_data=print)
+    server.parse_csv_input = lambda csv_input, schema=None: pd.read_csv(csv_input)
+    monkeypatch.setitem(sys.modules, "mlflow.pyfunc.scoring_server", server)
+    model, file = serving._load_pyfunc(str(tmp_path / "files")), tmp_path / "rows.csv"
+    taken, others = (SimpleNamespace(input_names=partial(str.split, names, ",")) for names in (header, "kind"))
+    for separator in (", ", ";"):
+        text = "\n".join([header, *cells, "01,?,true,01"]).replace(",", separator)
+        file.write_text(text)
+        known = model.served.predict(read_tables(file, schema)[0]).reset_index(drop=True)
+        for read in (server.parse_csv_input(str(file)), server.parse_csv_input(StringIO(text), schema=taken)):
+            pd.testing.assert_frame_equal(model.predict(read), known, check_exact=True)
+    with pytest.raises(InputError, match="cannot be read as"):
+        server.parse_csv_input(StringIO("\n".join([header, *(f"{row}," for row in cells)])))
+    assert server.parse_csv_input(StringIO("kind\n01\n"), others)["kind"].tolist() == [1]
 
 
 MODULE = """
