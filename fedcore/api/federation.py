@@ -66,7 +66,7 @@ class Architecture:
         needed = nets.as_data_need(self.make, self.name, dataset.task is SEQUENCES, several)
         shape, classes = tuple(dataset.train.x.shape[1:]), len(dataset.classes)
         net = self.make(shape=shape, classes=classes, **needed, **self.settings)
-        return with_weights(net, **self.start) if self.start else net
+        return with_weights(net, **self.start, shape=shape) if self.start else net
 
 
 @cache

@@ -182,7 +182,7 @@ def table(
     named_rows = None if id is None else tuple(ids_of(rows, frames, id, spelling)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
-        missing_values=markers, task=found_task, spelling=spelling,
+        missing_values=markers, task=found_task, spelling=spelling, id=id or "",
     )  # fmt: skip
     in_use = (*([named] if found_task == "classification" and named else []), *schema.names)
     kept = {

@@ -73,7 +73,7 @@ def net(
         return built
     from fedcore.nets.weights import with_weights
 
-    return with_weights(built, weights, frozen, rank)
+    return with_weights(built, weights, frozen, rank, shape=shape)
 
 
 def as_data_need(

@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from fedcore.errors import InputError
+from fedcore.nets.inputs import blank
 from fedcore.nets.mlp import MLP
 from fedcore.nets.params import is_frozen
 from fedcore.nets.randomness import use_generator
@@ -53,7 +54,7 @@ class Called(nn.Module):
     forward = MLP.forward
 
 
-def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int = 0) -> Net:
+def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int = 0, *, shape: tuple[int, ...]) -> Net:
     """Return a net that starts from a file.
 
     All layers but the last must fit the file's tensors, by name and shape; the last one is taken if it fits, so that
@@ -64,9 +65,10 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
         weights: the file, see `write_weights`.
         frozen: whether all layers but the last stay what they are; they are neither sent nor counted.
         rank: of the adapters that are trained beside each frozen linear layer but the last; 0: none.
+        shape: of an example.
 
     Raises:
-        InputError: for a file that cannot be read or does not fit, and adapters without frozen layers.
+        InputError: for a file that cannot be read or does not fit, and adapters without frozen layers or never called.
     """
     if rank and not frozen:
         raise InputError(f"net.rank = {rank}: adapters are for frozen layers; set net.frozen = true")
@@ -78,8 +80,15 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
     except OSError as error:
         raise InputError(f"net.weights = {path}: cannot be read ({error.strerror})") from None
     build = partial(build_with_weights, net.build, str(path), digest, frozen=frozen, rank=rank)
-    with use_generator(torch.Generator()):
-        build()
+    with use_generator(torch.Generator()), torch.enable_grad():
+        module = build()
+        if rank:
+            module(blank(module, 2, shape)).sum().backward()
+    for name, layer in module.named_modules():
+        if isinstance(layer, Adapted) and layer.up.weight.grad is None:
+            raise InputError(
+                f"net.rank = {rank}: forward calls {name} by another way than its attribute, without adapter"
+            )
     return replace(net, build=build, axes=None if frozen else net.axes)
 
 

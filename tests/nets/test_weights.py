@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from fedcore.core.training import predict, train
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.nets import stacked_mlp
+from fedcore.nets import stacked_mlp, weights
 from fedcore.nets.mlp import linear
 from fedcore.nets.stacked_mlp import StackedMLP, equal_bits
-from fedcore.nets.weights import read_weights, with_weights, write_weights
+from fedcore.nets.weights import read_weights, write_weights
 from fedcore.types.federation import Net
 from fedcore.types.method import Message, StepId, generator
 
+with_weights = partial(weights.with_weights, shape=(4,))
 MLP = nets.net("mlp", shape=(4,), classes=3, widths=[5, 6])
 
 
@@ -281,3 +283,23 @@ def test_stacks_whose_parts_lie_otherwise_are_refused(monkeypatch: pytest.Monkey
 def test_a_zero_has_a_sign():
     assert equal_bits(torch.tensor([0.0, torch.nan]), torch.tensor([0.0, torch.nan]))
     assert not equal_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+
+
+class Listed(nn.Module):
+    """Holds its layers in a list as well, by which it calls them: what is put in their places is never called."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 5), nn.Linear(5, classes)
+        self.calls = [self.fc1, self.fc2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.calls[1](torch.relu(self.calls[0](x)))
+
+
+def test_an_adapter_that_is_never_called_is_refused(tmp_path: Path):
+    write_weights(Listed(3).state_dict(), tmp_path / "listed")
+    own = {"name": f"{__name__}:Listed", "shape": (4,), "classes": 3, "weights": str(tmp_path / "listed")}
+    assert nets.net(**own, frozen=True)
+    with pytest.raises(InputError, match=r"net.rank = 2: forward calls fc1 by another way than its attribute"):
+        nets.net(**own, frozen=True, rank=2)

@@ -212,6 +212,10 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
         )
     if {schema.spelling, now.spelling} == {"written", "joined"}:
         raise InputError(f"data.join_names = {now.spelling == 'joined'}: the champion's names were read otherwise")
+    for key in ("id", "missing_values"):  # by these it is told which rows a model was trained on
+        today, then = getattr(now, key), getattr(schema, key)
+        if None not in (today, then) and {today, then} != {today}:
+            raise InputError(f"data.{key} = {today!r}: for the champion it was {then!r}, which gives rows other keys")
     for name in kinds:
         if name not in present:
             raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")

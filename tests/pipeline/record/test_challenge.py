@@ -316,6 +316,17 @@ def test_names_that_are_read_otherwise_are_refused():
         require_same(replace(data, schema=joined), replace(SCHEMA, spelling="written"))
 
 
+def test_rows_with_other_keys_are_refused():
+    """An id set today names rows otherwise than the champion's keys do; a champion of before has not kept its own."""
+    data = rows_of(0)
+    require_same(replace(data, schema=replace(SCHEMA, id="patient")), SCHEMA)
+    for name, today, then in (("id", "patient", ""), ("id", "", "patient"), ("missing_values", ("?",), ("", "?"))):
+        now, before = (replace(SCHEMA, **{name: value}) for value in (today, then))
+        require_same(replace(data, schema=now), now)
+        with pytest.raises(InputError, match=f"^data.{name} = .*, which gives rows other keys$"):
+            require_same(replace(data, schema=now), before)
+
+
 def test_labels_in_another_order_are_refused():
     data = rows_of(0)
     with pytest.raises(InputError, match=r"^the labels are ok, fault today, for the champion fault, ok$"):
