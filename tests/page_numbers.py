@@ -94,7 +94,7 @@ def code() -> dict[str, list[str]]:
     ten_rounds = 100 * (rows["fedavg_10_epoch"] - rows["code_ot"])
     by_seed = read("code-fig8-mnist-sgd-seeds").drop(columns="optimiser").melt(["devices", "alpha", "method"])
     fused = by_seed.pivot_table("value", ["devices", "alpha"], "method")
-    ahead, behind = (fused["code_ot"] - fused[row] for row in ("fedavg_1", "fedavg_1_by_size"))
+    ahead, less = (fused["code_ot"] - fused[row] for row in ("fedavg_1", "fedavg_1_by_size"))
     best, sized = claim(adam, "code_ot > best_local"), claim(sgd, "code_ot > fedavg_1_by_size")
     span = [f"{end:.1f}" for end in (ten_rounds.min(), ten_rounds.max())]
     return {
@@ -105,7 +105,7 @@ def code() -> dict[str, list[str]]:
         "note 4": [".01", dot(excess.min(), 4)],
         "note 5": votes(best),
         "also 0": [str((ten_rounds > 0).sum()), str(len(ten_rounds)), *span, f"{ten_rounds.median():.1f}"],
-        "also 1": [*counts(sized), votes(sized)[1], *points(behind.min()), str(behind.groupby("devices").min().idxmin())],
+        "also 1": [*counts(sized), votes(sized)[1], *points(less.min()), str(less.groupby("devices").min().idxmin())],
         "also 2": [*named, "16", ".1"],
         "also 3": [*(dot(value, 3) for value in fitted["pleas_aligned"]), "1", "1", ".1"],
         "also 4": [dot(value, 3) for value in fitted["best_on_test"]],
