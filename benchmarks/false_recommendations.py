@@ -2,19 +2,21 @@
 
 Each made table has some sites with rows of two classes. Linear classifiers (ridge) are fitted in place of nets, since
 1,000 tables with several seeds and rows each are drawn; partition and rule are those of the project. The truth of a
-table is the mean gain, on many fresh rows of each site, of models that are trained with other seeds on the same table;
-where no row is better it is 0.
+table is the mean gain, on many fresh rows of each site, of models that are trained with other seeds on the same table.
 
-    python -m benchmarks.false_recommendations [tables] [seeds of the truth] [stop]
+    python -m benchmarks.false_recommendations [tables] [seeds] [seeds of the truth] [1]
 
-tables: of each kind and number of sites, thrice as many where no row is better. Each is judged with few seeds and with
-more, by the answer's interval and by that of seeds alone: with its devices averaged to one. With stop = 1 rows that
-cannot win stop after three seeds (:mod:`fedcore.results.stopping`).
+With a 1 at the end rows that cannot win stop after three seeds (:mod:`fedcore.results.stopping`).
+
+    python -m benchmarks.false_recommendations intervals [tables]
+
+compares the interval with that of seeds alone (the devices averaged to one), where no row is better: tables of 2, 6 and
+20 sites, 3, 5 and 10 seeds. `false` is the share recommended, `found` that if all sites gained so many points more.
 
 Kinds of tables:
 
     null        the rows that combine train alone as well, each on some of the inputs, drawn anew: no row is better
-    shared_null the same, with inputs that all sites of a seed share
+    shared null the same (`intervals` alone), with inputs that all sites of a seed share
     small       sites that differ a little: pooling gains about as much as matters
     large       small sites with one law: pooling gains much
     apart       sites with laws of their own: pooling harms
@@ -24,10 +26,9 @@ Kinds of tables:
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -38,22 +39,19 @@ from numpy.typing import NDArray
 
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset
-from fedcore.partition import Partition, partition
+from fedcore.partition import partition
 from fedcore.partition.tables import training_numbers
 from fedcore.results.advice import Action
-from fedcore.results.answer import STOPPED_AFTER, advise
-from fedcore.results.criterion import Criterion, measured
-from fedcore.results.scores import SetScores, read_scores
+from fedcore.results.answer import STOPPED_AFTER, answer, decide
+from fedcore.results.criterion import RATIO, Criterion
+from fedcore.results.gains import gain_of
 from fedcore.results.stopping import rows_that_cannot_win
-from fedcore.results.summary import mean_over_devices
 from fedcore.types.federation import Data
 
 Array = NDArray[np.float64]
 INPUTS, FRESH = 6, 1000
-KINDS = ("null", "small", "large", "apart", "bad_site", "rare", "shared_null")
-NULL = ("null", "shared_null")
-BY = ["devices", "seeds", "kind", "rule"]
-SITES, SEEDS = (2, 6, 20), (3, 5, 10)
+KINDS = ("null", "small", "large", "apart", "bad_site", "rare")
+NULL, SITES, SEEDS = ("null", "shared null"), (2, 6, 20), (3, 5, 10)
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
 
@@ -66,9 +64,10 @@ class Sites:
     fresh: Callable[[int, np.random.Generator], tuple[Array, NDArray[np.int64]]]
 
 
-def make(kind: str, seed: int, sites: int) -> Sites:
-    """Draw a table of so many sites."""
+def make(kind: str, seed: int, sites: int = 0) -> Sites:
+    """Draw a table. sites: their number; 0: 4 to 12."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
+    sites = sites or int(rng.integers(4, 13))
     low, high = {"large": (40, 90), "rare": (200, 500)}.get(kind, (100, 300))
     sizes = rng.integers(low, high, sites)
     distance = {"small": 0.5, "apart": 3.0}.get(kind, 0.0)
@@ -104,8 +103,8 @@ def train(kind: str, held: list[tuple[Array, NDArray[np.int64]]], seed: int) -> 
     balanced = kind == "rare"
     if kind in NULL:
         rows = ("local_only", "a", "b", "c", "d", "e")
-        masks = np.where(rng.random((len(rows), 1 if kind == "shared_null" else len(held), INPUTS)) < 0.7, 1.0, 0.0)
-        masks = np.broadcast_to(masks, (len(rows), len(held), INPUTS))
+        drawn = rng.random((len(rows), 1 if kind == "shared null" else len(held), INPUTS)) < 0.7
+        masks = np.broadcast_to(np.where(drawn, 1.0, 0.0), (len(rows), len(held), INPUTS))
         return {
             name: [fit([part], mask) * np.append(mask, 1.0) for part, mask in zip(held, of_row, strict=True)]
             for name, of_row in zip(rows, masks, strict=True)
@@ -131,114 +130,134 @@ def score(model: Array, x: Array, y: NDArray[np.int64], balanced: bool) -> float
     return float(np.mean([right[y == k].mean() for k in (0, 1) if (y == k).any()]) if balanced else right.mean())
 
 
-def trainings(
-    kind: str, sites: Sites, seeds: range
-) -> Iterator[tuple[int, Dataset, Partition, dict[str, list[Array]]]]:
-    """Yield each seed with the data, their partition and each row's models."""
-    owners = np.repeat([f"s{site:02d}" for site in range(len(sites.y))], [len(y) for y in sites.y])
+def study(kind: str, sites: Sites, seeds: range) -> tuple[pd.DataFrame, dict[str, Array]]:
+    """Return the tidy table of some seeds, and each row's values on fresh rows, seeds x sites."""
+    names = [f"s{site:02d}" for site in range(len(sites.y))]
+    owners = np.repeat(names, [len(y) for y in sites.y])
     x, y = np.concatenate(sites.x), np.concatenate(sites.y)
     data = Dataset(Data(torch.from_numpy(x).float(), torch.from_numpy(y)), None, ("no", "yes"), tuple(owners))
+    rng = np.random.default_rng(len(y))
+    fresh = [sites.fresh(site, rng) for site in range(len(names))]
+    metric = "balanced_accuracy" if kind == "rare" else "accuracy"
+    rows: list[tuple[object, ...]] = []
+    truth: dict[str, list[list[float]]] = {}
     for seed in seeds:
         divided = partition(data, name="by_device", min_size=1, seed=seed)
-        held = [(x[parts["train"]], y[parts["train"]]) for parts in divided.devices.values()]
-        yield seed, data, divided, train(kind, held, seed)
-
-
-def study(kind: str, sites: Sites, seeds: range) -> pd.DataFrame:
-    """Return the tidy table of some seeds."""
-    metric = "balanced_accuracy" if kind == "rare" else "accuracy"
-    x, y = np.concatenate(sites.x), np.concatenate(sites.y)
-    rows: list[tuple[object, ...]] = []
-    for seed, data, divided, trained in trainings(kind, sites, seeds):
-        numbers = training_numbers(data, divided) if seed == seeds[0] else {}  # alike in all seeds and rows
-        for method, models in trained.items():
-            for (name, parts), model in zip(divided.devices.items(), models, strict=True):
+        numbers = training_numbers(data, divided)
+        held = [(x[divided.devices[name]["train"]], y[divided.devices[name]["train"]]) for name in names]
+        for method, models in train(kind, held, seed).items():
+            true = [score(model, *rest, kind == "rare") for model, rest in zip(models, fresh, strict=True)]
+            truth.setdefault(method, []).append(true)
+            for name, model in zip(names, models, strict=True):
                 place = ("study", "made", kind, method, seed, 0, 1, name)
-                if method == "local_only":
-                    rows += [(*place, "data", key, value) for key, value in numbers.get(name, {}).items()]
+                rows += [(*place, "data", key, value) for key, value in numbers[name].items()]
                 rows.append((*place, "traffic", "bytes_up", float(method != "local_only")))
                 for part in ("val", "test"):
-                    value = score(model, x[parts[part]], y[parts[part]], kind == "rare")
-                    rows.append((*place, part, metric, value))
-    return pd.DataFrame(rows, columns=COLUMNS)
+                    index = divided.devices[name][part]
+                    rows.append((*place, part, metric, score(model, x[index], y[index], kind == "rare")))
+    return pd.DataFrame(rows, columns=COLUMNS), {name: np.array(values) for name, values in truth.items()}
 
 
-def truth_of(kind: str, sites: Sites, seeds: range) -> pd.DataFrame:
-    """Return the mean of each row on fresh rows: of each site in turn, a column per row."""
-    rng = np.random.default_rng(sum(map(len, sites.y)))
-    fresh = [sites.fresh(site, rng) for site in range(len(sites.y))]
-    values = [
-        {
-            name: [score(model, *rest, kind == "rare") for model, rest in zip(models, fresh, strict=True)]
-            for name, models in trained.items()
-        }
-        for *_, trained in trainings(kind, sites, seeds)
-    ]
-    return pd.concat(map(pd.DataFrame, values)).groupby(level=0).mean()
-
-
-def averaged(sets: SetScores) -> SetScores:
-    """Return the values with the mean over devices in place of them: then seeds alone tell the interval."""
-    tested, validated = (
-        {name: mean_over_devices(run, sets.weights).to_frame("all") for name, run in runs.items()}
-        for runs in (sets.tested, sets.validated)
-    )
-    return replace(sets, tested=tested, validated=validated, weights=pd.Series({"all": 1.0}))
-
-
-def judge(kind: str, number: int, sites: int, others: int, stop: bool) -> list[dict[str, object]]:
-    """Return what the answer says of one made table, with more and more seeds and by both rules, and what is true."""
-    made = make(kind, number, sites)
-    whole = study(kind, made, range(max(SEEDS)))
-    truth = truth_of(kind, made, range(1000, 1000 + others)) if kind not in NULL else None
+def judge(kind: str, number: int, seeds: int, others: int, stop: bool) -> dict[str, object]:
+    """Return what the answer says of one made table, and what is true."""
+    sites = make(kind, number)
+    table, _ = study(kind, sites, range(seeds))
+    _, truth = study(kind, sites, range(1000, 1000 + others))
     criterion = Criterion(METRICS["balanced_accuracy" if kind == "rare" else "accuracy"], least_test=5)
-    stopped = rows_that_cannot_win(whole[whole["seed"] < STOPPED_AFTER], (), criterion) if stop else frozenset()
-    run = whole[~(whole["method"].isin(stopped) & (whole["seed"] >= STOPPED_AFTER))]
-    counted = [int(name[1:]) for name in measured(run, criterion).weights]
+    stopped = rows_that_cannot_win(table[table["seed"] < STOPPED_AFTER], (), criterion) if stop else frozenset()
+    advice = answer(table[~(table["method"].isin(stopped) & (table["seed"] >= STOPPED_AFTER))], frozenset(), criterion)
+    own = advice.own
+    assert own is not None
+    assert own.gain is not None
+    counted = [int(name[1:]) for name in advice.measured.weights]
 
     def gain(name: str) -> float:
-        return 0.0 if truth is None else float((truth[name] - truth["local_only"])[counted].mean())
+        return float((truth[name] - truth["local_only"])[:, counted].mean())
 
-    methods = whole["method"].unique()
-    best = max((name for name in methods if name != "local_only"), key=gain)
-    matters = gain(best) >= criterion.min_effect
-    judged: list[dict[str, object]] = []
-    reads = ((seeds, read_scores(run[run["seed"] < seeds], frozenset(), criterion)) for seeds in SEEDS)
-    for (seeds, scores), rule in product(reads, ("devices", "seeds")):
-        own = advise(averaged(scores.own) if rule == "seeds" else scores.own, scores, math.inf)
-        row = own.method if own.action is Action.USE else own.best
-        assert own.gain is not None
-        assert row is not None
-        judged.append({
-            "devices": sites, "seeds": seeds, "kind": kind, "rule": rule, "action": str(own.action),
-            "margin": own.gain.margin, "covered": own.gain.low <= gain(row) <= own.gain.high,
-            "false": own.action is Action.USE and gain(row) <= 0.0, "missed": own.action is not Action.USE and matters,
-            "wrong": (own.action is Action.ALONE and matters)
-            or (own.action is Action.SAME and abs(gain(row)) > criterion.min_effect),
-            "matters": matters, "stopped best": best in stopped,
-            "runs": 1 - len(stopped) * max(0, seeds - STOPPED_AFTER) / (len(methods) * seeds),
-        })  # fmt: skip
-    return judged
+    row = own.method if own.action is Action.USE else own.best
+    assert row is not None
+    best = max((name for name in truth if name != "local_only"), key=gain)
+    return {
+        "kind": kind, "action": str(own.action), "gain": own.gain.mean, "margin": own.gain.margin, "truth": gain(row),
+        "covered": own.gain.low <= gain(row) <= own.gain.high,
+        "false": own.action is Action.USE and gain(row) <= 0.0,
+        "missed": own.action is not Action.USE and gain(best) >= criterion.min_effect,
+        "wrong": (own.action is Action.ALONE and gain(best) >= criterion.min_effect)
+        or (own.action is Action.SAME and abs(gain(row)) > criterion.min_effect),
+        "matters": gain(best) >= criterion.min_effect,
+        "runs": 1 - len(stopped) * max(0, seeds - STOPPED_AFTER) / (table["method"].nunique() * seeds),
+        "stopped best": best in stopped,
+    }  # fmt: skip
 
 
-def main(tables: int = 30, others: int = 10, stop: int = 0) -> None:
-    """Print a row for each number of devices and seeds, kind and rule. `others`: where a row may be better."""
+def null_runs(kind: str, sites: Sites) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+    """Return each row's values on validation and on test rows, seeds x sites; each seed divides the rows anew."""
+    values: dict[str, dict[str, list[list[float]]]] = {"val": {}, "test": {}}
+    for seed in range(max(SEEDS)):
+        rng = np.random.default_rng([seed, 3])
+        ends = ((len(y), np.array([0.48, 0.64, 0.8]) * len(y)) for y in sites.y)
+        parts = [np.split(rng.permutation(count), end.astype(int)) for count, end in ends]
+        held = [(x[part[0]], y[part[0]]) for x, y, part in zip(sites.x, sites.y, parts, strict=True)]
+        for name, models in train(kind, held, seed).items():
+            places = [*zip(models, sites.x, sites.y, parts, strict=True)]
+            for i, split in ((1, "val"), (2, "test")):
+                found = [score(model, x[part[i]], y[part[i]], False) for model, x, y, part in places]
+                values[split].setdefault(name, []).append(found)
+    val, test = ({name: pd.DataFrame(rows) for name, rows in of_split.items()} for of_split in values.values())
+    return val, test
+
+
+def intervals(tables: int = 200) -> None:
+    """Print coverage, false recommendations and found gains of both intervals, where no row is better."""
+    start, judged = time.perf_counter(), []
+    for kind, sites, number in product(NULL, SITES, range(tables)):
+        val, test = null_runs(kind, make("null", number, sites))
+        for seeds in SEEDS:
+            best = max((name for name in val if name != "local_only"), key=lambda name: val[name][:seeds].mean().mean())
+            runs = test[best][:seeds], test["local_only"][:seeds]
+            for rule, (run, alone) in {
+                "devices": runs, "seeds": [run.mean(axis=1).to_frame() for run in runs]
+            }.items():  # fmt: skip
+                gain = gain_of(run, alone, pd.Series(1.0, run.columns), RATIO)
+                assert gain is not None
+                found = {
+                    name: decide(replace(gain, mean=gain.mean + more, low=gain.low + more, high=gain.high + more), 0.01)
+                    is Action.USE
+                    for name, more in (("false", 0.0), ("found 5", 0.05), ("found 10", 0.1))
+                }
+                covered = gain.low <= 0.0 <= gain.high
+                place = {"kind": kind, "devices": sites, "seeds": seeds, "rule": rule}
+                judged.append({**place, "tables": 1, "covered": covered, **found, "half": gain.margin})
+    groups = pd.DataFrame(judged).groupby(["kind", "devices", "seeds", "rule"], sort=False)
+    print(groups.mean().assign(tables=groups.size()).to_csv(float_format="%.3f"), end="")
+    print(f"{time.perf_counter() - start:.0f} s, {time.process_time():.0f} s of processor time", file=sys.stderr)
+
+
+def main(tables: int = 1000, seeds: int = 5, others: int = 10, stop: int = 0) -> None:
+    """Print a row for each kind, and one for all."""
     start = time.perf_counter()
-    lines: list[dict[str, object]] = []
-    for sites in SITES:
-        shares = pd.DataFrame([
-            of_rule for kind in KINDS for number in range(tables * (3 if kind in NULL else 1))
-            for of_rule in judge(kind, number, sites, others, bool(stop))
-        ])  # fmt: skip
-        pooled = shares[~shares["kind"].isin(NULL)].assign(kind="others")
-        for place, rows in pd.concat([shares, pooled]).groupby(BY, sort=False):
-            said = {action: (rows["action"] == action).mean() for action in map(str, Action)}
-            means = rows[["false", "wrong", "matters", "missed", "covered", "margin", "runs", "stopped best"]].mean()
-            lines.append({**dict(zip(BY, place, strict=True)), "tables": len(rows), **said, **means})
-        print(f"{sites} devices: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    found = pd.DataFrame(lines).drop(columns=[] if stop else ["runs", "stopped best"])
-    print(found.to_csv(index=False, float_format="%.3f"), end="")
+    shares = pd.DataFrame(
+        [judge(KINDS[i % len(KINDS)], i // len(KINDS), seeds, others, bool(stop)) for i in range(tables)]
+    )
+    spent = time.perf_counter() - start
+    groups = [*shares.groupby("kind", sort=False), ("all", shares)]
+    lines = [
+        {
+            "kind": kind, "tables": len(rows), "seeds": seeds, "use": (rows["action"] == "use").mean(),
+            "alone": (rows["action"] == "train alone").mean(), "same": (rows["action"] == "no difference").mean(),
+            "cannot say": (rows["action"] == "cannot say").mean(), "false": rows["false"].mean(),
+            "wrong else": rows["wrong"].mean(), "gain matters": rows["matters"].mean(),
+            "missed": rows["missed"].mean(), "covered": rows["covered"].mean(), "margin": rows["margin"].mean(),
+            **({"runs": rows["runs"].mean(), "stopped best": rows["stopped best"].mean()} if stop else {}),
+        }
+        for kind, rows in groups
+    ]  # fmt: skip
+    print(pd.DataFrame(lines).to_csv(index=False, float_format="%.3f"), end="")
+    print(f"{spent:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:2] == ["intervals"]:
+        intervals(*map(int, sys.argv[2:]))
+    else:
+        main(*map(int, sys.argv[1:]))

@@ -133,7 +133,7 @@ def device_changes(
 
 
 def _answer(scores: Scores, budget: float) -> Answer:
-    own, new = (advise(sets, scores, budget) if sets.tested else None for sets in (scores.own, scores.new))
+    own, new = (_advise(sets, scores, budget) if sets.tested else None for sets in (scores.own, scores.new))
     left_out = _advise_new(scores, budget)
     chosen = own or (left_out and left_out.advice) or new
     row = chosen.judged if chosen else None
@@ -215,7 +215,7 @@ def _best_by_rows(scores: Scores, found: Answer) -> str | None:
     if found.own is None or scores.criterion == by_rows or max(weights) < UNEQUAL * min(weights):
         return None
     others = read_scores(scores.table, scores.controls, by_rows)
-    by = replace(found, own=advise(others.own, others, math.inf)).advised
+    by = replace(found, own=_advise(others.own, others, math.inf)).advised
     return by if by != found.advised else None
 
 
@@ -231,7 +231,7 @@ def _advise_new(scores: Scores, budget: float) -> NewDevice | None:
     sets = scores.left_out
     if sets is None:
         return None
-    advice = advise(sets, scores, budget)
+    advice = _advise(sets, scores, budget)
     if advice.gain is None and advice.reason == FEW_SEEDS:
         advice = replace(advice, reason="at least two left-out devices that can be measured are needed")
     new_device = NewDevice(advice, scores.new_devices, scores.in_turn, without=scores.without)
@@ -246,8 +246,8 @@ def _advise_new(scores: Scores, budget: float) -> NewDevice | None:
     )  # fmt: skip
 
 
-def advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
-    """Apply the rule on one test set. budget: of the bytes of a device, as in :func:`answer`."""
+def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
+    """Apply the rule on one test set."""
     alone, traffic, min_effect = scores.alone & {*sets.tested}, scores.traffic, scores.criterion.min_effect
     every = [name for name in sets.tested if name not in alone | scores.controls]
     combining = [name for name in every if traffic[name] <= budget]
