@@ -8,9 +8,15 @@ table is the mean gain, on many fresh rows of each site, of models that are trai
 
 With a 1 at the end rows that cannot win stop after three seeds (:mod:`fedcore.results.stopping`).
 
+    python -m benchmarks.false_recommendations intervals [tables]
+
+compares the interval with that of seeds alone (the devices averaged to one), where no row is better: tables of 2, 6 and
+20 sites, 3, 5 and 10 seeds. `false` is the share recommended, `found` that if all sites gained so many points more.
+
 Kinds of tables:
 
     null        the rows that combine train alone as well, each on some of the inputs, drawn anew: no row is better
+    shared null the same (`intervals` alone), with inputs that all sites of a seed share
     small       sites that differ a little: pooling gains about as much as matters
     large       small sites with one law: pooling gains much
     apart       sites with laws of their own: pooling harms
@@ -23,7 +29,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -35,14 +42,16 @@ from fedcore.data import Dataset
 from fedcore.partition import partition
 from fedcore.partition.tables import training_numbers
 from fedcore.results.advice import Action
-from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.criterion import Criterion
+from fedcore.results.answer import STOPPED_AFTER, answer, decide
+from fedcore.results.criterion import RATIO, Criterion
+from fedcore.results.gains import gain_of
 from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.types.federation import Data
 
 Array = NDArray[np.float64]
 INPUTS, FRESH = 6, 1000
 KINDS = ("null", "small", "large", "apart", "bad_site", "rare")
+NULL, SITES, SEEDS = ("null", "shared null"), (2, 6, 20), (3, 5, 10)
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
 
@@ -55,10 +64,10 @@ class Sites:
     fresh: Callable[[int, np.random.Generator], tuple[Array, NDArray[np.int64]]]
 
 
-def make(kind: str, seed: int) -> Sites:
-    """Draw a table."""
+def make(kind: str, seed: int, sites: int = 0) -> Sites:
+    """Draw a table. sites: their number; 0: 4 to 12."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
-    sites = int(rng.integers(4, 13))
+    sites = sites or int(rng.integers(4, 13))
     low, high = {"large": (40, 90), "rare": (200, 500)}.get(kind, (100, 300))
     sizes = rng.integers(low, high, sites)
     distance = {"small": 0.5, "apart": 3.0}.get(kind, 0.0)
@@ -92,13 +101,14 @@ def train(kind: str, held: list[tuple[Array, NDArray[np.int64]]], seed: int) -> 
     """Return each row's models, one for each site."""
     rng = np.random.default_rng([seed, 7])
     balanced = kind == "rare"
-    if kind == "null":
-
-        def one(part: tuple[Array, NDArray[np.int64]]) -> Array:
-            mask = np.where(rng.random(INPUTS) < 0.7, 1.0, 0.0)
-            return fit([part], mask) * np.append(mask, 1.0)
-
-        return {name: [one(part) for part in held] for name in ("local_only", "a", "b", "c", "d", "e")}
+    if kind in NULL:
+        rows = ("local_only", "a", "b", "c", "d", "e")
+        drawn = rng.random((len(rows), 1 if kind == "shared null" else len(held), INPUTS)) < 0.7
+        masks = np.broadcast_to(np.where(drawn, 1.0, 0.0), (len(rows), len(held), INPUTS))
+        return {
+            name: [fit([part], mask) * np.append(mask, 1.0) for part, mask in zip(held, of_row, strict=True)]
+            for name, of_row in zip(rows, masks, strict=True)
+        }
     alone = [fit([part], balanced=balanced) for part in held]
     pooled = fit(held, balanced=balanced)
     mean = np.average(alone, axis=0, weights=[len(y) for _, y in held])
@@ -180,6 +190,49 @@ def judge(kind: str, number: int, seeds: int, others: int, stop: bool) -> dict[s
     }  # fmt: skip
 
 
+def null_runs(kind: str, sites: Sites) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+    """Return each row's values on validation and on test rows, seeds x sites; each seed divides the rows anew."""
+    values: dict[str, dict[str, list[list[float]]]] = {"val": {}, "test": {}}
+    for seed in range(max(SEEDS)):
+        rng = np.random.default_rng([seed, 3])
+        ends = ((len(y), np.array([0.48, 0.64, 0.8]) * len(y)) for y in sites.y)
+        parts = [np.split(rng.permutation(count), end.astype(int)) for count, end in ends]
+        held = [(x[part[0]], y[part[0]]) for x, y, part in zip(sites.x, sites.y, parts, strict=True)]
+        for name, models in train(kind, held, seed).items():
+            places = [*zip(models, sites.x, sites.y, parts, strict=True)]
+            for i, split in ((1, "val"), (2, "test")):
+                found = [score(model, x[part[i]], y[part[i]], False) for model, x, y, part in places]
+                values[split].setdefault(name, []).append(found)
+    val, test = ({name: pd.DataFrame(rows) for name, rows in of_split.items()} for of_split in values.values())
+    return val, test
+
+
+def intervals(tables: int = 200) -> None:
+    """Print coverage, false recommendations and found gains of both intervals, where no row is better."""
+    start, judged = time.perf_counter(), []
+    for kind, sites, number in product(NULL, SITES, range(tables)):
+        val, test = null_runs(kind, make("null", number, sites))
+        for seeds in SEEDS:
+            best = max((name for name in val if name != "local_only"), key=lambda name: val[name][:seeds].mean().mean())
+            runs = test[best][:seeds], test["local_only"][:seeds]
+            for rule, (run, alone) in {
+                "devices": runs, "seeds": [run.mean(axis=1).to_frame() for run in runs]
+            }.items():  # fmt: skip
+                gain = gain_of(run, alone, pd.Series(1.0, run.columns), RATIO)
+                assert gain is not None
+                found = {
+                    name: decide(replace(gain, mean=gain.mean + more, low=gain.low + more, high=gain.high + more), 0.01)
+                    is Action.USE
+                    for name, more in (("false", 0.0), ("found 5", 0.05), ("found 10", 0.1))
+                }
+                covered = gain.low <= 0.0 <= gain.high
+                place = {"kind": kind, "devices": sites, "seeds": seeds, "rule": rule}
+                judged.append({**place, "tables": 1, "covered": covered, **found, "half": gain.margin})
+    groups = pd.DataFrame(judged).groupby(["kind", "devices", "seeds", "rule"], sort=False)
+    print(groups.mean().assign(tables=groups.size()).to_csv(float_format="%.3f"), end="")
+    print(f"{time.perf_counter() - start:.0f} s, {time.process_time():.0f} s of processor time", file=sys.stderr)
+
+
 def main(tables: int = 1000, seeds: int = 5, others: int = 10, stop: int = 0) -> None:
     """Print a row for each kind, and one for all."""
     start = time.perf_counter()
@@ -204,4 +257,7 @@ def main(tables: int = 1000, seeds: int = 5, others: int = 10, stop: int = 0) ->
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:2] == ["intervals"]:
+        intervals(*map(int, sys.argv[2:]))
+    else:
+        main(*map(int, sys.argv[1:]))
