@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
+from fedcore.nets.mlp import MLP
+
 FEATURES, CLASSES, ACT = 6, 3, torch.relu
 
 
@@ -368,6 +370,41 @@ class WeightNormed(Two):
         weight_norm(self.second)
 
 
+class Squeezed(MLP):
+    """fedcore's own perceptron with another forward than its chain rule is of."""
+
+    def __init__(self):
+        super().__init__((FEATURES, 6, 3))
+
+    def forward(self, x):
+        return super().forward(2 * x) / 2
+
+
+class NamedAlike(Two):
+    """Has methods by the names of fedcore's chain rule, and says what fedcore's nets of images say."""
+
+    channels_last = True
+
+    def activations(self, params, x):
+        return [x, 0 * self.first(x), self.second(ACT(self.first(x)))]
+
+    def backward(self, *values, **settings):
+        pass
+
+    def forward(self, x):
+        return self.second(ACT(self.first(x)))
+
+
+def hooked_perceptron():
+    module = MLP((FEATURES, 6, 3))
+    module.fc1.register_forward_hook(_squash)
+    return module
+
+
+def _squash(module, inputs, output):
+    return 2 * output.tanh()
+
+
 def traced():
     return torch.fx.symbolic_trace(Two())
 
@@ -384,10 +421,10 @@ EQUAL = [
     Lambda, LocalClosure, Hook, KeepingHook, BoundHook, TensorHook, Listed, BoundLambda, Weak, ViewOfBuffer, OwnTrain,
     Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached, Alternating, Unused, Frozen,
     FrozenOnTop, Merging, Counting, Drawn, Attention, Recurrent, OwnLoading, OwnPickling, Parametrized, Normed,
-    WeightNormed, traced, local_class,
+    WeightNormed, Squeezed, NamedAlike, hooked_perceptron, traced, local_class,
 ]  # fmt: skip
 FAST = [
     BoundHook, Listed, OwnTrain, Norm, ChangesInput, InPlace, SomeRows, Bfloat16, FreezesInForward, Detached,
     Alternating, Unused, Frozen, FrozenOnTop, Merging, Counting, Drawn, Attention, Recurrent, OwnLoading, Normed,
-    WeightNormed, traced,
+    WeightNormed, Squeezed, NamedAlike, hooked_perceptron, traced,
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient,
 from fedcore.core.training_settings import Precision, Training, computing_in
 from fedcore.data.task import cross_entropy_grad
 from fedcore.errors import InputError
-from fedcore.nets.mlp import ManualGradients
+from fedcore.nets.mlp import MLP
 from fedcore.types.federation import Data, Params
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
@@ -49,7 +49,7 @@ def gradient_step(
     at_logits = logit_grad or (own_gradient if loss == "ce" else None)
     if parts_of(loss) is not None and "parts" not in getattr(batch_of, "keywords", {}):
         raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
-    if issubclass(type(module), ManualGradients) and at_logits is not None and precision == "float32":
+    if type(module) is MLP and at_logits is not None and precision == "float32":
         return lambda x, y: manual_step(
             module, flat.parameters, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=at_logits
         )
@@ -73,7 +73,7 @@ def gradient_step(
 
 
 def manual_step(
-    module: ManualGradients, params: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float,
+    module: MLP, params: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float,
     logit_grad: LogitGrad,
 ) -> None:  # fmt: skip
     """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.

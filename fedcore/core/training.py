@@ -34,7 +34,7 @@ from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, opti
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
-from fedcore.nets.mlp import ManualGradients
+from fedcore.nets.mlp import MLP
 from fedcore.types.federation import NO_DATA, Data, Device, Net, Params
 from fedcore.types.method import Message, StepId, Update
 
@@ -211,7 +211,7 @@ def plain_step(
     rates = iter(learning_rates(training, steps))
     at_logits = logit_grad or (own_gradient if training.loss == "ce" else None)
     module: Any = flat.module
-    if issubclass(type(module), ManualGradients) and at_logits is not None and in_place(training, grad_hook, pieces):
+    if type(module) is MLP and at_logits is not None and in_place(training, grad_hook, pieces):
 
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)
@@ -235,7 +235,7 @@ def plain_step(
 
 
 def in_place(training: Training, grad_hook: Callable[[], None] | None, pieces: Pieces) -> bool:
-    """Tell whether a step of a net with `ManualGradients` adds the gradient to the parameters as it is computed."""
+    """Tell whether a step of an `MLP` adds the gradient to the parameters as it is computed."""
     plain = training.optimiser == "sgd" and training.momentum == 0 and training.clip is None
     return plain and grad_hook is None and len(pieces) == 1 and training.precision == "float32"
 

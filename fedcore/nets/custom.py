@@ -26,6 +26,7 @@ from fedcore.builders import NET_CONTEXT, group_settings, import_builder
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
+from fedcore.nets.mlp import MLP, by_autograd
 from fedcore.nets.params import key, params_of
 from fedcore.nets.randomness import construct_with
 from fedcore.nets.trial import try_axes, try_out
@@ -65,6 +66,7 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         with files_read() as files:
             module = _build(path, build)
         axes = getattr(target, "axes", None)
+        build = partial(by_autograd, build) if type(module) is MLP else build
         net = Net(
             partial(with_integers, build) if takes_integers(module) else build,
             axes(**settled.keywords) if callable(axes) else axes,

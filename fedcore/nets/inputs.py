@@ -29,8 +29,8 @@ def takes_integers(module: nn.Module) -> bool:
 
 
 def takes_channels_last(module: nn.Module) -> bool:
-    """Tell whether a module accepts channels-last tensors; a module declares it, as `x.view(B, -1)` would fail."""
-    return getattr(module, "channels_last", False)
+    """Tell whether one of fedcore's modules takes channels-last tensors: it says so; `x.view(B, -1)` would fail."""
+    return type(module).__module__.startswith("fedcore.") and getattr(module, "channels_last", False)
 
 
 def with_integers(build: Callable[[], nn.Module]) -> nn.Module:

@@ -1,10 +1,9 @@
 """The multilayer perceptron of any widths, with backpropagation written by hand."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -23,19 +22,11 @@ LARGE = 1 << 22
 """Multiplications above which oneDNN pays off: its conversions cost some 30 microseconds."""
 
 
-@runtime_checkable
-class ManualGradients(Protocol):
-    """A module that computes its gradients itself, see `fedcore.nets.mlp.MLP`; other modules use autograd."""
-
-    def activations(self, params: Params, x: Tensor) -> list[Tensor]: ...
-
-    def backward(
-        self, params: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
-    ) -> None: ...
-
-
 class MLP(nn.Module):
-    """fc1, ReLU, fc2, ..., ReLU, fcL on flattened examples: x (B, *shape) -> logits (B, K)."""
+    """fc1, ReLU, fc2, ..., ReLU, fcL on flattened examples: x (B, *shape) -> logits (B, K).
+
+    It computes its gradients itself; a class derived from it, such as `ByAutograd`, may not.
+    """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -102,6 +93,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def mlp(shape: Sequence[int], widths: Sequence[int], classes: int) -> nn.Module:
     """Build the module for examples of `shape`; without widths it is a linear model."""
     return MLP([math.prod(shape), *widths, classes])
+
+
+class ByAutograd(MLP):
+    """One whose layers are not all trained, or are a user's, who may have hooked them."""
+
+
+def by_autograd(build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a module; an `MLP` leaves its gradients to autograd."""
+    module = build()
+    if type(module) is MLP:
+        module.__class__ = ByAutograd
+    return module
 
 
 def axes(widths: Sequence[int]) -> Axes:

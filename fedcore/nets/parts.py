@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedcore.errors import InputError
 from fedcore.nets.copies import template
-from fedcore.nets.mlp import ManualGradients
+from fedcore.nets.mlp import MLP
 from fedcore.nets.params import shapes
 from fedcore.types.federation import Net
 
@@ -72,7 +72,7 @@ def depth_of(net: Net, names: Collection[str]) -> int:
 
 def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
     """Return g^0(x), ..., g^M(x), the outputs of the stem and of each cell: inputs (B, *shape) -> (B, ...) each."""
-    if isinstance(module, ManualGradients):
+    if isinstance(module, MLP):
         return module.activations(dict(module.named_parameters()), x)[1:-1]
     outputs: list[Tensor] = []
     starts = [*parts(net)][1:]
@@ -87,6 +87,6 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
 
 def require_comparable(net: Net) -> None:
     """Refuse a net whose features cannot be computed part by part."""
-    if not isinstance(template(net), nn.Sequential | ManualGradients) or max_depth(net) < 0:
+    if type(template(net)).forward not in (nn.Sequential.forward, MLP.forward) or max_depth(net) < 0:
         needs = "a net that is a sequence of at least two layers, such as cells"
         raise InputError(f"net.name: aligning cells needs {needs}")

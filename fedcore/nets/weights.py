@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedcore.errors import InputError
 from fedcore.nets.inputs import blank
-from fedcore.nets.mlp import MLP
+from fedcore.nets.mlp import MLP, ByAutograd
 from fedcore.nets.params import is_frozen
 from fedcore.nets.randomness import use_generator
 from fedcore.types.federation import Net, Params
@@ -40,18 +40,6 @@ class Adapted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.base(x) + self.up(self.down(x))
         return y
-
-
-class Called(nn.Module):
-    """The layers of an `mlp`, by autograd: its own chain rule is for a net all of whose layers are trained."""
-
-    def __init__(self, module: MLP) -> None:
-        super().__init__()
-        self.layers = module.layers
-        for name, layer in module.named_children():
-            self.add_module(name, layer)
-
-    forward = MLP.forward
 
 
 def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int = 0, *, shape: tuple[int, ...]) -> Net:
@@ -105,7 +93,8 @@ def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *
     module.load_state_dict({name: tensor.to(own[name].dtype) for name, tensor in fits.items()}, strict=False)
     if not frozen:
         return module
-    module = Called(module) if isinstance(module, MLP) else module
+    if type(module) is MLP:
+        module.__class__ = ByAutograd
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name.startswith(last))
     return adapt(module, rank) if rank else module
