@@ -182,9 +182,13 @@ class DividedDataset:
         return fit_schema(self.dataset, trains, self.scale)
 
     def left_out(self, device: str, seed: int = 0) -> tuple[Federation, Data]:
-        """Return the federation without a device, and all labelled examples of it, prepared as those of no device."""
+        """Return the federation without a device, and its labelled examples, prepared as those of no device.
+
+        Those whose id trains or validates on another device are left out, see
+        :func:`fedcore.partition.new_devices.leave_out`.
+        """
         with one_thread():
-            partition, rows = leave_out(self.dataset, self.partition(seed), device)
+            partition, rows, _ = leave_out(self.dataset, self.partition(seed), device)
             nets = {name: of.net for name, of in self.federation(seed).devices.items() if name != device}
             return self._build(partition, nets), self._new(partition, rows)
 

@@ -5,7 +5,7 @@ in expectation. With `hold_out` "stable" an example's part depends on nothing bu
 (:mod:`fedcore.partition.stable`). The one exception is a class that would be in no training set.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
@@ -65,6 +65,22 @@ def limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) 
     if limit is None or len(whole) <= limit:
         return shared
     return np.sort(draws(seed, "shared examples").choice(whole, limit, replace=False))
+
+
+def check_ids(dataset: Dataset, devices: Collection[Index], val: float) -> None:
+    """Refuse what would be drawn row by row, where rows of one id, such as a patient's, would be on several sides.
+
+    Of rows that are marked, validation rows are drawn on each device that has none: from its rows marked train.
+    """
+    if dataset.ids is None:
+        return
+    ids = np.asarray(dataset.ids)
+    if dataset.split is not None:
+        marks = np.asarray(dataset.split)
+        drawn = val > 0 and any("val" not in marks[index] for index in devices)
+        ids = ids[marks == "train"] if drawn else ids[:0]
+    if len(np.unique(ids)) < len(ids):
+        raise InputError("federation.hold_out = 'random': parts rows of one data.id; write federation.hold_out=stable")
 
 
 def split_parts(
@@ -166,6 +182,7 @@ def split_device(
     points = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None
     candidates = index if marks is None else index[marks == "test"]
     if points is None:
+        check_ids(dataset, [index], val)
         shared, _ = draw(candidates, labels, shared_test * len(candidates), draws(seed, "shared", device))
     else:
         drawn = points("shared")

@@ -14,11 +14,12 @@ from fedcore.types.federation import Data
 LABELLED = ("train", "val", "test")
 
 
-def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Partition, Index]:
-    """Return the partition of the other devices, and the indices of all labelled examples of this one.
+def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Partition, Index, Index]:
+    """Return the partition of the other devices, and the indices of the labelled examples that only this one knows.
 
     Where the devices are the data's own, the device's examples in the shared test set are among them and no longer in
-    that set. All other devices keep their examples.
+    that set. All other devices keep their examples. Third are the device's other labelled examples: those whose id
+    trains or validates on another device, such as a patient's of two hospitals.
     """
     if device not in partition.names or len(partition.names) < 2:
         raise InputError(f"{device!r} cannot be left out: it must be one of at least two devices")
@@ -28,7 +29,13 @@ def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Part
     if owners is not None and dataset.test is None:
         owned = np.array([owners[i] == device for i in shared], dtype=bool)
         rows, shared = [*rows, shared[owned]], shared[~owned]
-    return Partition.of(own, shared), np.sort(np.concatenate(rows))
+    index, others = np.sort(np.concatenate(rows)), Partition.of(own, shared)
+    if dataset.ids is None:
+        return others, index, index[:0]
+    ids = np.asarray(dataset.ids)
+    seen = [parts[part] for parts in own.values() for part in ("train", "val", "unlabelled")]
+    known = np.isin(ids[index], ids[np.concatenate(seen)])
+    return others, index[~known], index[known]
 
 
 def new_sites(dataset: Dataset, partition: Partition) -> dict[str, Index]:

@@ -17,7 +17,7 @@ from fedcore.builders import unknown_value
 from fedcore.data import Dataset
 from fedcore.data.task import require_classes
 from fedcore.errors import InputError, plural
-from fedcore.partition.held_out import Share, draw, hold_out_shared, limit_shared, split_parts
+from fedcore.partition.held_out import Share, check_ids, draw, hold_out_shared, limit_shared, split_parts
 from fedcore.partition.hidden import Hidden, draw_unlabelled, hide_labels
 from fedcore.partition.new_devices import without_new
 from fedcore.partition.parts import PARTS, Partition
@@ -101,8 +101,6 @@ def partition(
 
     labels = dataset.strata
     marks = None if dataset.split is None else np.asarray(dataset.split)
-    if hold_out == "random" and marks is None and len({*(ids := dataset.ids or ())}) < len(ids):
-        raise InputError("federation.hold_out = 'random': parts rows of one data.id; write federation.hold_out=stable")
     pools = pools_of(dataset, name, domains)
     if name == "by_device" and marks is not None:
         pools = without_new(pools, marks)
@@ -136,6 +134,8 @@ def partition(
         own, shared = _drop_small(own, sizes, shared, owners, min_size)
     else:
         check_sizes(sizes, min_size)
+    if keys is None:
+        check_ids(dataset, own.values(), val)
     points = None if keys is None else uniform(keys, seed, "split")
     parts = split_parts(own, labels, marks, val, test, seed, points)
     divided = hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)

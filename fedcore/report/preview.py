@@ -50,6 +50,9 @@ STEPS = 1000
 COPIES = 0.05
 """A larger share of test rows that equal a training row is pointed out."""
 
+DIFFERENT = 0.8
+"""Devices of whose rows a larger share differs are compared."""
+
 GROUPS, EACH = 10, 12
 """A column of so many whole numbers at least, each in so few rows at most, may say whose a row is."""
 
@@ -370,14 +373,41 @@ def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
 
 
 def _copies(dataset: Dataset, divided: Partition) -> list[str]:
-    """Return a line about test rows that equal a training row of their device, if they are more than a few."""
-    keys, trains = row_keys(dataset), np.concatenate([*training(divided).values()])
+    """Return lines about test rows that equal a training row of their device, if many, and on devices that are copies.
+
+    Rows of one id are on one side, wherever they are.
+    """
+    owner, schema = dataset.device if dataset.ids is None else None, schema_of(dataset)
+    nameless = tuple(pair for pair in dataset.earlier if pair[0] != schema.device)
+    every = row_keys(dataset if owner is None else replace(dataset, device=None, earlier=nameless))
+    keys = every if owner is None else every + pd.factorize(np.asarray(owner))[0].astype(np.uint64)
+    trains = np.concatenate([*training(divided).values()])
     tests = np.concatenate([own["test"] for own in divided.devices.values()])
     copies = int(np.isin(keys[tests], keys[trains]).sum())
     stable = "federation.hold_out=stable keeps equal rows on one side"
     mend = stable if dataset.split is None else "leave one of each out, or data.split"
     line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
-    return [line] if copies > COPIES * len(tests) else []
+    twins = [] if owner is None else _twins(pd.DataFrame({"device": owner, "key": every}))
+    return [line] * (copies > COPIES * len(tests)) + twins
+
+
+def _twins(rows: pd.DataFrame) -> list[str]:
+    """Return a line about devices of which most rows are on another one, too. rows: device and key of each.
+
+    Both have mostly different rows: those with few values are equal by chance.
+    """
+    whole, rows = rows["device"].value_counts(), rows.drop_duplicates()
+    each = rows["device"].value_counts()
+    varied = each.index[(each >= FEW) & (each > DIFFERENT * whole.reindex(each.index))]
+    rows = rows[rows["device"].isin(varied)]
+    several = rows[rows.groupby("key")["key"].transform("size").between(2, DEVICES)]
+    pairs = several.merge(several, on="key").query("device_x != device_y").value_counts(["device_x", "device_y"])
+    most = pairs[pairs.to_numpy() > each.reindex(pairs.index.get_level_values(0)).to_numpy() / 2]
+    found = dict(sorted(most.index, reverse=True))
+    names = ", ".join(f"{who} (on {other})" for who, other in islice(sorted(found.items()), LEFT))
+    more = f" and {len(found) - LEFT:,} more" * (len(found) > LEFT)
+    line = f"copies: most rows of {names}{more} are on two devices, to train on one and test on the other; data.exclude"
+    return [f"{line} leaves a device out"] * bool(found)
 
 
 def _coarse(table: pd.DataFrame, scale: str) -> list[str]:

@@ -19,6 +19,7 @@ from fedcore.core.new_device import score_new
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS
+from fedcore.partition.new_devices import leave_out
 from fedcore.pipeline.run.step_functions import prepare_sites
 from fedcore.results.advice import Action
 
@@ -67,6 +68,24 @@ def test_scores_are_those_of_a_federation_built_without_it():
     expected = evaluate(model, fed.devices["s0"].net, Data(scaled, torch.tensor(y[there])))["accuracy"]
     assert found["fedavg", 1, "s2"] == pytest.approx(expected, abs=1e-12)
     assert left_out(compared().table, "examples")["fedavg", 1, "s2"] == ROWS
+
+
+@pytest.mark.parametrize("hold_out", ["random", "stable"])
+@pytest.mark.parametrize("common", [0, 30, ROWS])
+def test_rows_whose_id_trains_elsewhere_are_not_scored(hold_out: str, common: int):
+    """common: rows of each site whose patient is at all sites; each patient is marked to train, validate or test."""
+    patient, whole = np.tile(np.arange(ROWS), len(SITES)), sites()
+    assert whole.device is not None
+    ids = tuple(f"{number}" if number < common else f"{number} {i}" for i, number in enumerate(patient))
+    marks = tuple(np.array(["train", "val", "test"])[patient % 3].tolist())
+    for one, seen in ((whole, 0), (replace(whole, ids=ids), common * 2 // 3)):
+        made = replace(one, split=marks)
+        divided = fc.federate(made, fc.by_device(), shared_test=0.3, hold_out=hold_out)
+        others, rows, known = leave_out(made, divided.partition(), "s1")
+        assert sorted([*rows, *known]) == [i for i, owner in enumerate(whole.device) if owner == "s1"]
+        assert known.tolist() == [i for i in range(ROWS, ROWS + seen * 3 // 2) if marks[i] != "test"]
+        assert len(divided.left_out("s1")[1]) == ROWS - seen
+        assert "s1" not in others.names
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Stable held-out rows: the side of a row depends on the row and the seed alone."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from partitions import LABELS, LARGE, OWNERS, SETTINGS, dataset
 
 from fedcore import Data, Dataset, InputError, from_arrays
 from fedcore.data.tables import table
-from fedcore.partition import Partition, partition
+from fedcore.partition import Partition, partition, split_device
 from fedcore.partition.stable import row_keys, uniform
 
 STABLE = {**SETTINGS, "name": "by_device", "hold_out": "stable"}
@@ -153,7 +154,29 @@ def test_an_id_is_the_key_and_is_not_learnt_from(tmp_path):
     assert row_keys(scaled).tolist() == row_keys(ids).tolist()
     partition(ids, seed=0, hold_out="random", min_size=1, devices=2)  # each is of one row
     with pytest.raises(InputError, match=r"parts rows of one data.id; write federation.hold_out=stable"):
-        partition(replace(ids, ids=("1", *ids.ids[1:])), seed=0, hold_out="random")
+        partition(replace(ids, ids=("1", *ids.ids[1:])), seed=0, hold_out="random", min_size=1, devices=2)
+
+
+@pytest.mark.parametrize(("validated", "repeated", "val", "parted"), [
+    ("", True, 0.1, True), ("", True, 0.0, False), ("", False, 0.1, False), ("bcd", True, 0.1, True),
+    ("abcd", True, 0.1, False),
+])  # fmt: skip
+def test_validation_rows_drawn_among_marked_ones_part_no_id(validated: str, repeated: bool, val: float, parted: bool):
+    """validated: the sites that have rows marked val. Each device draws as all do."""
+    patient = np.arange(200) // 8
+    marks = np.where(patient % 4 == 0, "test", "train")
+    marks[(patient % 4 == 1) & np.isin([owner[-1] for owner in OWNERS], [*validated])] = "val"
+    ids = tuple(map(str, patient if repeated else range(200)))
+    whole = replace(data(), split=tuple(marks.tolist()), ids=ids)
+    site = np.flatnonzero(np.array(OWNERS) == "site a")
+    own = replace(take(data(), site), split=tuple(marks[site].tolist()), ids=tuple(ids[i] for i in site))
+    partition(whole, **{**STABLE, "val": val, "shared_test": 0.0, "min_size": 1})
+    for hold in (
+        lambda: partition(whole, **{**STABLE, "val": val, "shared_test": 0.0, "min_size": 1, "hold_out": "random"}),
+        lambda: split_device(own, "site a", seed=0, val=val, shared_test=0.0),
+    ):
+        with pytest.raises(InputError, match=r"parts rows of one data.id") if parted else nullcontext():
+            hold()
 
 
 def test_numbers_are_uniform_and_independent_between_words():

@@ -410,6 +410,24 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 
 
+@pytest.mark.parametrize(("files", "named"), [
+    ({"north": range(40), "south": range(40, 80)}, ""),
+    ({"north": range(40), "copy": range(40), "south": range(40, 80)}, "copy (on north), north (on copy)"),
+    ({"north": range(40), "south": range(40, 80), "all": range(80)}, "north (on all), south (on all)"),
+    ({"north": range(40), "old": range(30, 80)}, ""),
+    ({"north": [*range(8)] * 5, "south": [*range(8)] * 5}, ""),
+])  # fmt: skip
+@pytest.mark.parametrize("hold_out", ["random", "stable"])
+def test_devices_that_hold_the_same_rows_are_named(tmp_path: Path, files: Any, named: str, hold_out: str):
+    for name, numbers in files.items():
+        rows = pd.DataFrame({"u": np.array(numbers) / 7, "y": np.array(numbers) % 2})
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path), "label": "y", "federation__hold_out": hold_out}
+    line = f"copies: most rows of {named} are on two devices"
+    text = preview(**data, federation__min_size=1, width=200)
+    assert (line in text) if named else ("on two devices" not in text)
+
+
 @pytest.mark.slow
 def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "words_read.py").write_text(

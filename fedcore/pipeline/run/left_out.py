@@ -14,7 +14,7 @@ from fedcore.config.studies import NewDeviceFrom
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import State
 from fedcore.data.task import CLASSIFICATION
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.new_devices import leave_out as leave_out_of
 from fedcore.partition.new_devices import new_sites
@@ -82,6 +82,10 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
             f"  for a new device: {', '.join(labels)} without each of {devices} devices, {devices * len(chosen)} runs "
             "(run.new_device)"
         )
+        dataset, partition = read_prepared(session.steps.store, chosen[0].prepared)
+        known = sum(len(leave_out_of(dataset, partition, name)[2]) for name in partition.names if dataset.ids)
+        if known:
+            session.print_line(f"  {plural(known, 'row')} not scored: the same data.id trains on another device")
 
     def without(result: Result, device: str) -> tuple[Federation, Ref]:
         scale = result.setting.federation["scale"]
@@ -115,11 +119,11 @@ def rows_with_model(steps: Graph, results: Sequence[Result]) -> frozenset[str]:
 def federation_without(
     steps: Graph, fed: Federation, prepared: PreparedData, scale: str, device: str
 ) -> tuple[Federation, Ref]:
-    """Return the federation without a device, and all labelled examples of that device, as references."""
+    """Return the federation without a device, and the labelled examples that it alone knows, as references."""
     distributed = partial(distribute_without, device=device, scale=scale)
     if fed.task != CLASSIFICATION.name:
         dataset, partition = steps.store.get((prepared.dataset, prepared.partition))
-        others, _ = leave_out_of(dataset, partition, device)
+        others, *_ = leave_out_of(dataset, partition, device)
         fed = replace(fed, scoring=replace(fed.scoring, label_scale=label_scale(dataset, others)))
     parts_of, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)
     devices = {name: replace(fed.devices[name], data=data) for name, data in parts_of.items()}

@@ -36,8 +36,8 @@ def distribute(dataset: Dataset, parts: Partition, *, scale: str) -> tuple[dict[
 def distribute_without(
     dataset: Dataset, parts: Partition, *, device: str, scale: str
 ) -> tuple[dict[str, Splits], Data, Data, Data]:
-    """Return what `distribute` does for the other devices, and all labelled examples of this one."""
-    others, rows = leave_out(dataset, parts, device)
+    """Return what `distribute` does for the other devices, and the labelled examples that only this one knows."""
+    others, rows, _ = leave_out(dataset, parts, device)
     return *distribute(dataset, others, scale=scale), new_examples(dataset, others, rows, scale)
 
 

@@ -224,13 +224,16 @@ def rows(devices: int, named: bool = True) -> fc.Dataset:
     return fc.from_arrays(x, (x[:, 0] > 0).astype(int), device=owners if named else None)
 
 
-@pytest.mark.parametrize("scale", ["none", "device", "common"])
-def test_the_federation_without_a_device_is_that_of_a_script(tmp_path: Path, scale: Any):
-    fed, store = fc.federate(rows(4), fc.by_device(), net=fc.mlp(6), scale=scale), Store(tmp_path)
+@pytest.mark.parametrize(("scale", "ids"), [("none", False), ("device", False), ("common", False), ("common", True)])
+def test_the_federation_without_a_device_is_that_of_a_script(tmp_path: Path, scale: Any, ids: bool):
+    data = replace(rows(4), ids=tuple(str(i // 8) for i in range(80)) if ids else None)
+    hold_out = "stable" if ids else "random"
+    fed, store = fc.federate(data, fc.by_device(), net=fc.mlp(6), scale=scale, hold_out=hold_out), Store(tmp_path)
     prepared, steps = PreparedData(store.put(fed.dataset), store.put(fed.partition(1))), Steps(store)
     found, examples = federation_without(steps, fed.federation(1), prepared, scale, "s02")
     expected, theirs = fed.left_out("s02", 1)
     assert [*found.devices] == [*expected.devices] == ["s00", "s01", "s03"]
+    assert (len(examples) == 20) is not ids
     pairs = [(examples, theirs), (found.test, expected.test)]
     for name, device in expected.devices.items():
         assert found.devices[name].net == device.net
