@@ -100,17 +100,20 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     assert f"{drawn}\ndates and times cannot be used: add ignore: [at] to data in" in capsys.readouterr().out
 
 
-def test_what_is_typed_with_save_is_written_into_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_settings_typed_with_save_are_written_into_params_yaml(tmp_path: Path, monkeypatch, capsys):
     main(["init", str(tmp_path / "own")])
     monkeypatch.chdir(tmp_path / "own")
     path = Path("params.yaml")
     comments = path.read_text().count("#")
     path.write_text(path.read_text() + "\nfedavg:\n  rounds: 9\n  fraction: 0.5\n")
-    request = parse(["seeds=[7]", "methods.rounds=3", "training.lr=0.5", "run.positive='01'"])
+    seeds = read_mapping(path, "sections")["run"]["seeds"]
+    request = parse(["seeds=[7]", "methods=[fedavg]", "methods.rounds=3", "training.lr=0.5", "run.positive='01'"])
     save(request, plan_jobs(request)[1])
+    said = "params.yaml: has methods.rounds, training.lr, run.positive now; not saved: seeds, methods\n"
+    assert said in capsys.readouterr().out
     params = read_mapping(path, "sections")
     assert (params["data"]["name"], params["federation"]["devices"], params["training"]["lr"]) == ("digits", 16, 0.5)
-    assert (params["run"]["seeds"], params["run"]["positive"]) == ([7], "01")
+    assert (params["run"]["seeds"], params["run"]["positive"]) == (seeds, "01")
     assert (params["methods"], params["fedavg"]) == ({"rounds": 3}, {"fraction": 0.5})
     assert path.read_text().count("#") == comments
 
