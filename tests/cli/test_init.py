@@ -65,7 +65,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    assert init.LOOK in said
+    assert f"First settle the above, then try four methods: {init.LOOK}" in said
     assert "set data.missing in params.yaml to common_median, median or drop" in said
     assert "cd own && fedcore preview" in said
     assert not re.search(r"ignore: \[| is empty in ", said)
@@ -96,7 +96,8 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     assert "add ignore: [seen, at, day] to data in params.yaml" in capsys.readouterr().out
     pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 1]}).to_parquet("t.parquet")
     main(["init", "other", "--data", "t.parquet", "--label", "y"])
-    drawn = "no --device: 16 devices are drawn at random; does 'x' say whose rows they are? Then --device 'x'"
+    drawn = "no --device: 16 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
+    drawn += "--device 'x'"
     assert f"{drawn}\ndates and times cannot be used: add ignore: [at] to data in" in capsys.readouterr().out
 
 
