@@ -177,13 +177,14 @@ ELSEWHERE = {
 
 
 def suggestion(word: str, choices: Iterable[object]) -> str:
-    """Return a hint: the word's new name, or else the closest known word; an empty text if there is neither."""
+    """Return a hint: the word's new name, or a name that goes on after it, or the closest one; else an empty text."""
     names = list(map(str, choices))
     if RENAMED.get(word) in names:
         return f"; it is now called {RENAMED[word]}"
     if ELSEWHERE.get(word) in names:
         return f"; here it is {ELSEWHERE[word]}"
-    close = difflib.get_close_matches(word, names, 1) or difflib.get_close_matches(word.lower(), names, 1)
+    close = [name for name in names if name.startswith(f"{word}_")] or difflib.get_close_matches(word, names, 1)
+    close = close or difflib.get_close_matches(word.lower(), names, 1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -106,10 +106,11 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
         print(drawn(training[0], labels, read_mapping(source / "params.yaml", "sections")["federation"]["devices"]))
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
-    print(*(f"{line}\n" for line in problems(frames, training, labels, device)), sep="", end="")
+    asked = [*problems(frames, training, labels, device)]
     if empty:
-        print("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
-    print(f"Then try four methods: {LOOK}")
+        asked.append("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
+    first = "First settle the above, then" if asked else "Then"
+    print(*asked, f"{first} try four methods: {LOOK}", sep="\n")
     print("Plain `fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
 
 
@@ -200,8 +201,8 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
 def drawn(rows: pd.DataFrame, labels: Sequence[str], devices: int) -> str:
     """Return a line about devices that no column names, with the first column of texts that may name them."""
     texts = rows.drop(columns=[*labels]).select_dtypes(exclude=["number", "bool", "datetime"])
-    names = [name for name in texts if 2 <= texts[name].nunique() <= MOST_SITES]
-    more = f"; does {names[0]!r} say whose rows they are? Then --device '{names[0]}'" if names else ""
+    name = next((name for name in texts if 2 <= texts[name].nunique() <= MOST_SITES), None)
+    more = "" if name is None else f"; does {name!r} say whose rows they are? Then in a new folder, --device '{name}'"
     return f"no --device: {devices} devices are drawn at random{more}"
 
 

@@ -37,7 +37,10 @@ KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
 @KEYS
-@click.option("--save", "keep", is_flag=True, help="Also write what is typed into params.yaml, for later runs.")
+@click.option(
+    "--save", "keep", is_flag=True,
+    help="Also write typed settings (section.key) into params.yaml, for later runs; not seeds, size and methods.",
+)  # fmt: skip
 def run(settings: tuple[str, ...], keep: bool = False) -> None:
     enter_project()
     from fedcore.pipeline.run import repeat
@@ -73,19 +76,22 @@ def run(settings: tuple[str, ...], keep: bool = False) -> None:
 
 
 def save(request: Any, jobs: list[Any]) -> None:
-    """Write typed settings and seeds into params.yaml; says which of them a study overrides in later runs."""
+    """Write typed settings into params.yaml; says which of them a study overrides in later runs.
+
+    Seeds, size and methods are of one run: a first look with three seeds must not shorten later ones.
+    """
     from fedcore.config.request import unused_settings
     from fedcore.methods import METHODS
 
     (params, text), typed = open_yaml(path := Path("params.yaml")), dict(request.changes)
-    typed |= {f"run.{key}": value for key in ("seeds", "size") if (value := getattr(request, key)) is not None}
+    alone = ", ".join(key for key in ("seeds", "size", "methods") if getattr(request, key))
     for key, value in typed.items():
         *sections, name = key.split(".")
         for own in METHODS if sections == ["methods"] else ():
             params.get(own, {}).pop(name, None)
         reduce(lambda values, section: values.setdefault(section, {}), sections, params)[name] = value
     write_atomic(path, text().encode())
-    print(f"params.yaml: has {', '.join(typed) or 'nothing more'} now")
+    print(f"params.yaml: has {', '.join(typed) or 'nothing more'} now{f'; not saved: {alone}' * bool(alone)}")
     print(*(f"{line}\n" for line in unused_settings(request.model_copy(update={"changes": {}}), jobs)), sep="", end="")
 
 

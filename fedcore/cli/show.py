@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--history", is_flag=True, help="A line for each run, with its date.")
 @click.option("--study", help="Of the history: only one study.")
 def show(brief: bool, history: bool, study: str | None) -> None:
-    """Print the last answers of `dvc repro`, with their tables and claims; without them those of the last run."""
+    """Print answers, tables and claims: those of `dvc repro`, or, where it has made none, those of the last run."""
     if study is not None and not history:
         raise InputError("--study: works only with --history; type: fedcore show --history --study NAME")
     enter_project()
@@ -59,14 +59,27 @@ def require(*outputs: Path) -> None:
         raise InputError(f"{missing}: no such file; make it with: dvc repro{more}")
 
 
-def show_last_run(missing: Path) -> None:
-    """Print the answers of the last run by hand, where `dvc repro` has made none. Refuses if there is no run either."""
+def show_last_run(missing: Path, full: bool = False) -> None:
+    """Print the answers of the last run by hand, where `dvc repro` has made none. Refuses if there is no run either.
+
+    full: with tables and claims.
+    """
     last = last_by_hand()
     if last is None:
-        require(missing)
-        return
-    print(last.read_text(), end="")
-    print(f"page: {last.parent / PAGE}   record: fedcore ui   with tables: dvc repro && fedcore show")
+        raise InputError(f"{missing}: no such file; no run has answered yet; type: fedcore run, or dvc repro")
+    print(last.read_text(), end="\n" * full)
+    if full:
+        print_tables(last.with_name(SUMMARY), last.with_name(CLAIMS))
+    print(f"page: {last.with_name(PAGE)}   record: fedcore ui{'' if full else '   in full: fedcore show'}")
+
+
+def print_tables(summary: Path, claims: Path) -> None:
+    """Print the tables and claims of two files."""
+    from fedcore.report import spreadsheet
+    from fedcore.report.terminal import print_claims, print_summary
+
+    print_summary(spreadsheet.read(summary, dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")))
+    print_claims(spreadsheet.read(claims))
 
 
 def show_all() -> None:
@@ -75,21 +88,18 @@ def show_all() -> None:
     Imports little where the answers are kept.
     """
     from fedcore.pipeline import answers
-    from fedcore.report import spreadsheet
-    from fedcore.report.terminal import print_answers, print_claims, print_summary
+    from fedcore.report.terminal import print_answers
 
     compared, results = Path("pipeline") / "compare", Path("results")
     if not (compared / TABLE).is_file() and not any(Path("pipeline").glob("federate/*/*")):
-        show_last_run(compared / TABLE)
+        show_last_run(compared / TABLE, full=True)
         return
     whole = all(path.is_file() for path in (results / SUMMARY, compared / TABLE, compared / CLAIMS))
     boxes = answers.read(compared, results) if whole else None
     if boxes is None:
         boxes = _answer_anew()
-    summary = spreadsheet.read(results / SUMMARY, dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64"))
     print_answers(boxes)
-    print_summary(summary)
-    print_claims(spreadsheet.read(compared / CLAIMS))
+    print_tables(results / SUMMARY, compared / CLAIMS)
     print(f"page: {results / PAGE}   record: fedcore ui")
 
 

@@ -65,7 +65,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    assert init.LOOK in said
+    assert f"First settle the above, then try four methods: {init.LOOK}" in said
     assert "set data.missing in params.yaml to common_median, median or drop" in said
     assert "cd own && fedcore preview" in said
     assert not re.search(r"ignore: \[| is empty in ", said)
@@ -96,21 +96,25 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     assert "add ignore: [seen, at, day] to data in params.yaml" in capsys.readouterr().out
     pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 1]}).to_parquet("t.parquet")
     main(["init", "other", "--data", "t.parquet", "--label", "y"])
-    drawn = "no --device: 16 devices are drawn at random; does 'x' say whose rows they are? Then --device 'x'"
+    drawn = "no --device: 16 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
+    drawn += "--device 'x'"
     assert f"{drawn}\ndates and times cannot be used: add ignore: [at] to data in" in capsys.readouterr().out
 
 
-def test_what_is_typed_with_save_is_written_into_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_settings_typed_with_save_are_written_into_params_yaml(tmp_path: Path, monkeypatch, capsys):
     main(["init", str(tmp_path / "own")])
     monkeypatch.chdir(tmp_path / "own")
     path = Path("params.yaml")
     comments = path.read_text().count("#")
     path.write_text(path.read_text() + "\nfedavg:\n  rounds: 9\n  fraction: 0.5\n")
-    request = parse(["seeds=[7]", "methods.rounds=3", "training.lr=0.5", "run.positive='01'"])
+    seeds = read_mapping(path, "sections")["run"]["seeds"]
+    request = parse(["seeds=[7]", "methods=[fedavg]", "methods.rounds=3", "training.lr=0.5", "run.positive='01'"])
     save(request, plan_jobs(request)[1])
+    said = "params.yaml: has methods.rounds, training.lr, run.positive now; not saved: seeds, methods\n"
+    assert said in capsys.readouterr().out
     params = read_mapping(path, "sections")
     assert (params["data"]["name"], params["federation"]["devices"], params["training"]["lr"]) == ("digits", 16, 0.5)
-    assert (params["run"]["seeds"], params["run"]["positive"]) == ([7], "01")
+    assert (params["run"]["seeds"], params["run"]["positive"]) == (seeds, "01")
     assert (params["methods"], params["fedavg"]) == ({"rounds": 3}, {"fraction": 0.5})
     assert path.read_text().count("#") == comments
 

@@ -150,6 +150,7 @@ def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pyte
     [
         ("run.metric=F1", "run.metric = 'F1': must be 'accuracy', .* 'cost' or 'auto'; did you mean f1.$"),
         ("methods=[a_b,fedavgg]", "methods = 'a_b': "), ("data.missing=mean", "data.missing = 'mean': .*' or 'drop'$"),
+        ("methods=[local]", r"method = 'local': did you mean local_only\?"),
         ("net.units=8", r"net.units: no such key .allowed: name, widths, weights, frozen, rank, variants.$"),
         ("run.metric=mae run.threshold=validation run.positive=a", "run.metric = 'mae': is for labels that are no "),
     ],

@@ -118,11 +118,16 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("show", [show_all, show_brief])
 def test_without_answers_of_dvc_those_of_the_last_run_are_shown(show, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"^pipeline/compare/\S+: no such file; make it with: dvc repro$"):
+    with pytest.raises(InputError, match=r"^pipeline/compare/\S+: no such file; .*yet; type: fedcore run"):
         show()
     for age, name in enumerate(("new", "old")):
         (folder := tmp_path / "runs" / name).mkdir(parents=True)
         (folder / BRIEF).write_text(f"{name}: use fedavg\n")
+        (folder / SUMMARY).write_text(csv(comparison()[1]))
+        (folder / CLAIMS).write_text(csv(claims()))
         os.utime(folder / BRIEF, (9 - age, 9 - age))
     show()
-    assert capsys.readouterr().out.splitlines()[0] == "new: use fedavg"
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "new: use fedavg"
+    assert ("study: claims of the paper" in others) is (show is show_all)
+    assert others[-1].endswith(f"record: fedcore ui{'   in full: fedcore show' * (show is show_brief)}")

@@ -102,6 +102,10 @@ def test_labels_do_not_overlap_and_those_of_the_front_are_there(tab: Tab, page: 
     named = tab.run("[...document.querySelectorAll('svg .label')].map((one) => one.textContent)")
     assert {"local_only", "cheap", "dear"} <= {*named}
     assert {one.partition(" ")[0] for one in named if one.endswith("↓")} == {"majority", "per_device"}
+    drawn = "[...document.querySelectorAll('g.point')].map((one) => [one.classList.contains('control'),"
+    fills = tab.run(f"{drawn} getComputedStyle(one.querySelector('circle')).fill])")
+    hollow = tab.run("getComputedStyle(document.body).backgroundColor")
+    assert [fill == hollow for _, fill in fills] == [control for control, _ in fills]  # controls alone, as the key says
 
 
 def test_the_slider_moves_the_recommendation(tab: Tab, page: str):
