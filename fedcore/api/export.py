@@ -19,15 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.api.serving import LABEL, ServedModels
+from fedcore.api.serving import LABEL, PROBABILITY, ServedModels
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit
-from fedcore.errors import InputError
+from fedcore.errors import InputError, is_installed
 from fedcore.nets.trees import TREES, xgboost
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import Model
 
-CHECKED = 1000
+CHECKED, CLOSE = 1000, 1e-4
 """The rows on which an exported model is compared with the served one."""
 INPUT, PROBABILITIES = "rows", "probabilities"
 """The names of the graph's input and, beside LABEL, of its output: a class's position or a number, and (N, K)."""
@@ -83,7 +83,7 @@ def only_member(served: ServedModels, device: str) -> tuple[Params, Net]:
 
 
 def export(served: ServedModels, device: str, path: Path) -> None:
-    """Write a device's model to `path` and its schema beside it, once labels are equal on made rows.
+    """Write a device's model to `path` and its schema beside it, once labels and probabilities are equal on made rows.
 
     path: of an ONNX file, or of trees .ubj. Raises InputError for a model that cannot be exported.
     """
@@ -91,11 +91,12 @@ def export(served: ServedModels, device: str, path: Path) -> None:
     if path.suffix == ".ubj":
         content, trees = to_ubj(served, device)
         described |= trees
-        answers = run_ubj(content, described, rows)
+        labels, probabilities = run_ubj(content, described, rows), None
     else:
         content = to_onnx(Graph(served, device), encode_rows(served, rows)[:2])
-        answers = run_onnx(content, encode_rows(served, rows))
-    check(served, device, answers, rows)
+        labels, *others = run_onnx(content, encode_rows(served, rows))
+        probabilities = others[0] if others else None
+    check(served, device, labels, rows, probabilities)
     path.write_bytes(content)
     path.with_suffix(".json").write_text(json.dumps(described, indent=1) + "\n")
 
@@ -143,12 +144,12 @@ def run_ubj(content: bytes, described: Mapping[str, Any], rows: Any) -> NDArray[
     return np.asarray(sums >= described["margin"] if "margin" in described else sums.argmax(1)).astype(np.int64)
 
 
-def run_onnx(content: bytes, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the position of each row's class, or its number, by ONNX Runtime."""
+def run_onnx(content: bytes, rows: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return the position of each row's class, and the classes' probabilities, or its number alone, by ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run([LABEL], {INPUT: rows})[0])
+    return [np.asarray(values) for values in session.run(None, {INPUT: rows})]
 
 
 def to_onnx(graph: Graph, example: NDArray[Any]) -> bytes:
@@ -156,8 +157,8 @@ def to_onnx(graph: Graph, example: NDArray[Any]) -> bytes:
     outputs = [LABEL, PROBABILITIES][: 1 if graph.served.task.standardised else 2]
     file = io.BytesIO()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's age, and shapes that it traces
+        with torch.no_grad(), warnings.catch_warnings(record=True) as said:  # else of the exporter's age
+            warnings.simplefilter("always")
             torch.onnx.export(
                 graph, (torch.from_numpy(example),), file, dynamo=False, input_names=[INPUT], output_names=outputs,
                 dynamic_axes={name: {0: "N"} for name in (INPUT, *outputs)},
@@ -165,18 +166,33 @@ def to_onnx(graph: Graph, example: NDArray[Any]) -> bytes:
     except RuntimeError as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"PyTorch cannot write this net as ONNX: {reason}") from None
+    home = Path(__file__).parents[1]
+    for one in said:
+        place = Path(one.filename)
+        fixed = issubclass(one.category, torch.jit.TracerWarning) and "might cause the trace" in str(one.message)
+        if fixed and not (is_installed(place) or place.is_relative_to(home)):
+            why = "the file would hold what two rows gave there; write it with tensors, such as torch.where"
+            raise InputError(f"the net's forward asks for a value in {place.name}, line {one.lineno}: {why}")
     return file.getvalue()
 
 
-def check(served: ServedModels, device: str, labels: NDArray[Any], rows: pd.DataFrame | NDArray[Any]) -> None:
-    """Raise InputError unless an exported model's labels are those of the served one."""
-    expected = served.predict(rows, device)[LABEL].to_numpy()
+def check(
+    served: ServedModels, device: str, labels: NDArray[Any], rows: pd.DataFrame | NDArray[Any],
+    probabilities: NDArray[Any] | None = None,
+) -> None:  # fmt: skip
+    """Raise InputError unless an exported model's labels, and their probabilities, are those of the served one."""
+    answers = served.predict(rows, device)
+    expected = answers[LABEL].to_numpy()
     if served.task.standardised:
         equal = np.isclose(labels, expected.astype(np.float64), rtol=1e-5, atol=1e-5 * served.schema.label_scale[1])
     else:
         equal = np.array(served.schema.classes, dtype=object)[labels] == expected
     if not equal.all():
         raise InputError(f"{device}: {int((~equal).sum())} of {len(equal)} labels of the exported model are others")
+    if probabilities is not None:
+        far = np.abs(np.take_along_axis(probabilities, labels[:, None], 1)[:, 0] - answers[PROBABILITY]).max()
+        if not far <= CLOSE:
+            raise InputError(f"{device}: a probability of the exported model is {far:.2g} off")
 
 
 def made_rows(served: ServedModels, device: str) -> pd.DataFrame | NDArray[Any]:

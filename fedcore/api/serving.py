@@ -319,12 +319,21 @@ def _load_pyfunc(folder: str) -> _Pyfunc:
 
 
 def _with_all_formats(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return MLflow's reader of JSON, which would ask for `inputs` where a signature is said to be from type hints."""
+    """Return MLflow's reader of JSON, which would ask for `inputs` where a signature is said to be from type hints.
+
+    It would also cut fractions of an array off where whole numbers are needed.
+    """
 
     def parse_one(data: Any, metadata: Any, input_schema: Any) -> Any:
         flavor = getattr(metadata, "flavors", {}).get("python_function", {})
-        own = flavor.get("loader_module") == __name__ and metadata._is_signature_from_type_hint()
-        return parse(data, None, None) if own else parse(data, metadata, input_schema)
+        if flavor.get("loader_module") != __name__:
+            return parse(data, metadata, input_schema)
+        if metadata._is_signature_from_type_hint():
+            return parse(data, None, None)
+        read = parse(data, metadata, input_schema)
+        if read.data.dtype.kind in "iu" and not np.array_equal(read.data, parse(data, None, None).data):
+            raise InputError(f"the request has numbers that are not {read.data.dtype}")
+        return read
 
     return parse_one
 

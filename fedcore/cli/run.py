@@ -56,17 +56,18 @@ def run(settings: tuple[str, ...], keep: bool = False) -> None:
             watch.plan(*(planned := _plan(settings)))
             request, _, jobs = planned
             from fedcore.config.request import first_own
+            from fedcore.pipeline import alerts
 
             if not request.prepared and (own := first_own(jobs)) is not None:
                 from fedcore.report.preview import print_preview
 
                 setting, seed = own
-                request.loaded[setting.source], divided = setting.read_data(seed)
+                with alerts.watch():  # a night's new rows may be refused
+                    request.loaded[setting.source], divided = setting.read_data(seed)
                 criterion = next(job.criterion for job in jobs if setting in job.settings)
                 print_preview(setting, request.loaded[setting.source], divided, criterion=criterion)
             if keep:
                 save(request, jobs)
-            from fedcore.pipeline import alerts
             from fedcore.pipeline.orchestration.session import prefect_server
 
             with alerts.watch():

@@ -58,6 +58,35 @@ def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
     assert len({*labels}) > 1
 
 
+class Asking(torch.nn.Sequential):
+    """Asks for a value in forward, which a traced file holds as it was for the two rows that it was made from."""
+
+    def __init__(self, wide: bool, classes: int):
+        super().__init__(torch.nn.Linear(5, classes))
+        self.wide = wide
+
+    def forward(self, x):
+        far = x.abs() > 2
+        if not self.wide:
+            return super().forward(torch.where(far, x / 10, x))
+        return super().forward(x.clamp(-6, 6) if x.abs().max() > 6 else x)
+
+
+@pytest.mark.slow
+def test_a_forward_that_asks_for_values_is_refused(tmp_path: Path):
+    model = served(TABLE, nets.net(f"{__name__}:Asking", shape=(5,), classes=2, wide=False))
+    export.export(model, "a", tmp_path / "m.onnx")
+    rows = export.made_rows(model, "a")
+    expected = model.predict(rows, "a")
+    labels, probabilities = export.run_onnx((tmp_path / "m.onnx").read_bytes(), export.encode_rows(model, rows))
+    with pytest.raises(InputError, match=r"a: a probability of the exported model is 0\.\d+ off"):
+        export.check(model, "a", labels, rows, probabilities / 2)
+    assert np.isclose(probabilities.max(1), expected["probability"], atol=1e-5).all()
+    model = served(TABLE, nets.net(f"{__name__}:Asking", shape=(5,), classes=2, wide=True))
+    with pytest.raises(InputError, match=r"forward asks for a value in test_export.py, line \d+: the file would hold"):
+        export.export(model, "a", tmp_path / "n.onnx")
+
+
 @pytest.mark.parametrize(("classes", "least"), [(("down", "up"), 0.5), (("down", "up"), 0.83), (tuple("abc"), None)])
 @pytest.mark.slow
 def test_xgboost_alone_gives_the_labels_of_trees(classes: tuple[str, ...], least: float | None, tmp_path: Path):

@@ -404,6 +404,26 @@ def test_arrays_are_predicted_as_they_were_loaded(tmp_path: Path):
     np.testing.assert_array_equal(found["probability"], known.amax(1).exp().numpy())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["inputs", "instances"])
+def test_fractions_that_bytes_cannot_hold_are_refused(kind: str):
+    """MLflow would make 0 of each pixel that is divided by 255."""
+    from mlflow.pyfunc import scoring_server as server
+
+    schema = Schema((1, 2, 2), "uint8", ("a", "b"))
+    signature = models.signature(schema)
+    about: Any = SimpleNamespace(
+        flavors={"python_function": {"loader_module": models.LOADER}}, _is_signature_from_type_hint=lambda: False,
+        get_params_schema=lambda: None,
+    )  # fmt: skip
+    parse = serving._with_all_formats(server._parse_json_data)
+    x = np.arange(12, dtype=np.uint8).reshape(3, 1, 2, 2)
+    np.testing.assert_array_equal(parse(json.dumps({kind: x.tolist()}), about, signature.inputs).data, x)
+    for wrong in (x / 255, x + 0.9, x.astype(int) + 250):
+        with pytest.raises((InputError, server.MlflowException)):
+            parse(json.dumps({kind: wrong.tolist()}), about, signature.inputs)
+
+
 def test_all_that_a_model_holds_is_packed():
     """Nested tuples, lists and dicts, nothing, and a net; but no function of another package."""
     tensors: dict[str, torch.Tensor] = {}
