@@ -190,10 +190,11 @@ def judge(kind: str, number: int, seeds: int, others: int, stop: bool) -> dict[s
     }  # fmt: skip
 
 
-def null_runs(kind: str, sites: Sites) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
-    """Return each row's values on validation and on test rows, seeds x sites; each seed divides the rows anew."""
+def null_runs(kind: str, number: int, count: int) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+    """Return each row's values on validation and on test rows of a table, seeds x sites; no two tables share a seed."""
+    sites = make("null", number, count)
     values: dict[str, dict[str, list[list[float]]]] = {"val": {}, "test": {}}
-    for seed in range(max(SEEDS)):
+    for seed in range(number * max(SEEDS), (number + 1) * max(SEEDS)):
         rng = np.random.default_rng([seed, 3])
         ends = ((len(y), np.array([0.48, 0.64, 0.8]) * len(y)) for y in sites.y)
         parts = [np.split(rng.permutation(count), end.astype(int)) for count, end in ends]
@@ -211,7 +212,7 @@ def intervals(tables: int = 200) -> None:
     """Print coverage, false recommendations and found gains of both intervals, where no row is better."""
     start, judged = time.perf_counter(), []
     for kind, sites, number in product(NULL, SITES, range(tables)):
-        val, test = null_runs(kind, make("null", number, sites))
+        val, test = null_runs(kind, number, sites)
         for seeds in SEEDS:
             best = max((name for name in val if name != "local_only"), key=lambda name: val[name][:seeds].mean().mean())
             runs = test[best][:seeds], test["local_only"][:seeds]
