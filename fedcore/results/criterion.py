@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
@@ -283,23 +284,25 @@ def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float])
     return min(float(tests / trained), RATIO) if trained and not math.isnan(tests) else RATIO
 
 
-def half_width(
-    spread: float, seeds: int, ratio: float, level: float = LEVEL, among: int = 1, freedom: float | None = None
-) -> float:
+def half_width(spread: float, seeds: int, ratio: float, level: float = LEVEL, among: int = 1) -> float:
     """Return half of the two-sided interval of a mean over seeds; nan for one seed, whose spread is.
 
-    t s sqrt(1 / S + q / 5), with Student's distribution, and s and q as below; S seeds.
+    t s sqrt(1 / S + q / 5), with Student's distribution with S - 1 degrees of freedom, and s and q as below; S seeds.
 
     spread: s, the standard deviation over seeds. ratio: q, test examples for each training example (after Nadeau and
     Bengio 2003, whose correction, all of q, covers 98 % of made tables; a fifth covers 95 to 96 %). level: its
-    confidence. among: the comparisons of which it is one (Bonferroni). freedom: the degrees of freedom, S - 1.
+    confidence. among: the comparisons of which it is one (Bonferroni).
     """
     if math.isnan(spread):
         return math.nan
+    return _quantile(seeds - 1, level, among) * spread * math.sqrt(1 / seeds + SHARED_DATA * ratio)
+
+
+@cache
+def _quantile(freedom: int, level: float, among: int) -> float:
     from scipy.special import stdtrit  # a quarter of a second, which `fedcore show` does not need
 
-    quantile = float(stdtrit(seeds - 1 if freedom is None else freedom, 1 - (1 - level) / 2 / among))
-    return quantile * spread * math.sqrt(1 / seeds + SHARED_DATA * ratio)
+    return float(stdtrit(freedom, 1 - (1 - level) / 2 / among))
 
 
 def is_same_test(table: pd.DataFrame) -> bool:

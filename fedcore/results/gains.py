@@ -44,25 +44,17 @@ def gain_of(
 ) -> Gain | None:
     """Return the gain of a run on another, seeds x devices; None without two common seeds.
 
-    Half of its interval is the root of the squares of two: of what devices vary by over seeds each on its own, with
-    their degrees of freedom, and of what they vary by together, with that of seeds (docs/answer.md).
-
     weights: of the devices. ratio: test examples for each training example. among: the runs that it was chosen from for
     its values here. same_test: whether every seed tests the same examples, so that devices tell of their luck.
     """
-    changes = run - other
-    gains = mean_over_devices(changes, weights).dropna()
+    gains = mean_over_devices(run - other, weights).dropna()
     seeds = len(gains)
     if seeds < 2:
         return None
     mean, spread = float(gains.mean()), float(gains.std())
-    alone, freedom = _spread_alone(changes.loc[gains.index], weights)
-    together = math.sqrt(max(0.0, spread**2 - alone**2))
-    margin = math.hypot(
-        half_width(alone, seeds, ratio, among=among, freedom=freedom), half_width(together, seeds, ratio, among=among)
-    )
+    margin = half_width(spread, seeds, ratio, among=among)
     if same_test:
-        margin = max(margin, _half_width_by_device(changes.mean(), weights, among))
+        margin = max(margin, _half_width_by_device((run - other).mean(), weights, among))
     return Gain(mean, mean - margin, mean + margin, spread, float(gains.min()), seeds)
 
 
@@ -71,21 +63,6 @@ def gain_over_devices(gains: pd.Series) -> Gain:
     mean, count = float(gains.mean()), len(gains)
     margin = _half_width_by_device(gains, pd.Series(1.0, gains.index), 1)
     return Gain(mean, mean - margin, mean + margin, float(gains.std()), float(gains.min()), count)
-
-
-def _spread_alone(changes: pd.DataFrame, weights: pd.Series) -> tuple[float, float]:
-    """Return s of the mean over devices if each varies over seeds on its own, and its degrees of freedom.
-
-    These are Welch's and Satterthwaite's. s is 0 where a device lacks a seed, so that all counts as varying together.
-    """
-    freedom = float(len(changes) - 1)
-    share = weights.reindex(changes.columns).fillna(0.0)
-    changes = changes.loc[:, share > 0]
-    parts = (share / share.sum()) ** 2 * changes.var()
-    total = float(parts.sum())
-    if not total or changes.isna().any(axis=None):
-        return 0.0, freedom
-    return math.sqrt(total), freedom * total**2 / float((parts**2).sum())
 
 
 def _half_width_by_device(gains: pd.Series, weights: pd.Series, among: int) -> float:
