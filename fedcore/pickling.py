@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from logging import Logger
 from pathlib import Path
@@ -117,6 +118,8 @@ def _parts(value: Any) -> dict[str, Any]:
     of = value.__globals__.get("__name__") if isinstance(value, FunctionType) else getattr(value, "__module__", None)
     if isinstance(value, FunctionType | type) and not is_users(str(of)):
         return {"": vars(value)["__wrapped__"]} if "__wrapped__" in vars(value) else {}
+    if isinstance(value, ContextVar):
+        return {"get": value.get(None)}
     if isinstance(value, partial):
         return {"": value.func, **{str(number): part for number, part in enumerate(value.args)}, **value.keywords}
     if isinstance(value, MethodType | property):

@@ -30,6 +30,7 @@ from test_docs import PAGES, ROOT, losses_of_the_page
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.cli.init import LOOK
 from fedcore.cli.main import fedcore
 from fedcore.config.request import Job, ask, plan_jobs
 from fedcore.data.images import TEST, TRAIN
@@ -297,8 +298,10 @@ def test_the_tutorial_is_run_by_a_scenario_and_shows_its_preview(
     monkeypatch.setenv("COLUMNS", "80")
     data = {"name": "table", "path": "examples/machines.csv", "label": "fault", "device": "site"}
     preview(*(f"data.{key}={value}" for key, value in data.items()), "federation.hold_out=stable")
-    (shown, *_) = re.findall(r"```text\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
-    assert capsys.readouterr().out.partition("\n")[2].strip() == shown.strip()
+    made, shown, *_ = re.findall(r"```text\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
+    assert f"try four methods: {LOOK}\n" in made
+    assert shown.startswith("data/machines.csv\n")
+    assert capsys.readouterr().out.partition("\n")[2].strip() == shown.partition("\n")[2].strip()
 
 
 REAL = ["domains", "mnist_m", "cwru"]

@@ -296,9 +296,16 @@ def require_labels(fed: Federation) -> None:
         raise InputError(f"Federation.{[*wrong, 'devices'][0]}: must be as in {like}")
     parts = {f"device {name}, {part}": getattr(of.data, part)
              for name, of in fed.devices.items() for part in ("train", "val", "test")}  # fmt: skip
+    seen = ""
     for where, data in (parts | {"test": fed.test}).items():
         if not isinstance(y := data.y, torch.Tensor) or not isinstance(data.x, torch.Tensor):
             raise InputError(f"Federation: x and y of {where}: must be tensors, torch.as_tensor(...)")
+        if len(y) and (alike := f"{[*data.x.shape[1:]]}{' uint8' if data.x.dtype == torch.uint8 else ''}") != seen:
+            if seen:
+                raise InputError(
+                    f"Federation: x of {where}: is {alike} {data.x.dtype}, elsewhere {seen}; give all alike"
+                )
+            seen = alike
         kind, count = LABEL_KINDS[task_name(fed)], fed.classes
         wanted, low = f"whole numbers from 0 to {count - 1}", 0.0
         shape: tuple[int, ...] = ()

@@ -29,7 +29,7 @@ from torch import Tensor
 from fedcore.core.evaluation import outputs_of_new
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.prepare import fill_and_scale, in_unit
-from fedcore.data.readers import read
+from fedcore.data.readers import RawTable, read
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, SEQUENCES, LabelKind
 from fedcore.errors import InputError
@@ -205,10 +205,10 @@ class ServedModels:
         return [owner if owner in self.devices else None for owner in owners]
 
 
-def read_table(file: Path, schema: Schema) -> pd.DataFrame:
+def read_table(file: Path, schema: Schema) -> RawTable:
     """Return the rows of a file as the training data were read: names as texts, markers as missing cells."""
     names = {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
-    return read(file, schema.missing_values, schema.label, names, schema.spelling).frame
+    return read(file, schema.missing_values, schema.label, names, schema.spelling)
 
 
 def names_devices(schema: Schema) -> bool:
@@ -352,7 +352,7 @@ def _as_in_training(parse: Callable[..., Any], own: Schema) -> Callable[..., Any
             file = Path(folder, "rows.csv")
             is_path = isinstance(csv_input, str)
             file.write_bytes(Path(csv_input).read_bytes() if is_path else csv_input.read().encode())
-            return read_table(file, own)
+            return read_table(file, own).frame
 
     return parse_one
 

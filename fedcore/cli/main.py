@@ -63,6 +63,8 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.write(f"{asked.ctx.get_help()}\n")
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "fedcore"
-            raise InputError(f"{error.format_message()} See {path} --help.") from None
+            of_settings = isinstance(error, click.NoSuchOption) and path.split()[-1] in ("run", "plan", "preview")
+            dashes = " A setting has no dashes: KEY=VALUE." * of_settings
+            raise InputError(f"{error.format_message()}{dashes} See {path} --help.") from None
         except click.ClickException as error:
             raise InputError(error.format_message()) from None

@@ -342,10 +342,12 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
     from fedcore.api.serving import read_table
     from fedcore.data import folders
     from fedcore.data.encoding import ROW, encode, name_of_file
+    from fedcore.data.tables import form_notes
 
-    frames = {}
+    frames, tables = {}, {}
     for file in folders.listing(path) if path.is_dir() else [path]:
-        frame = read_table(file, schema)
+        tables[file] = read_table(file, schema)
+        frame = tables[file].frame
         frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
         if path.is_dir():
             try:
@@ -354,6 +356,8 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
                 raise InputError(f"{file}: {error}") from None
     if not frames:
         raise InputError(f"{path}: the folder is empty; it needs a table for each device")
+    for line in form_notes(tables):
+        sys.stderr.write(f"fedcore: {line}\n")
     owners = [name_of_file(file.stem, schema.spelling) for file, frame in frames.items() for _ in range(len(frame))]
     if not path.is_dir():
         return frames[path], frames[path].index, owners

@@ -111,7 +111,7 @@ def champions(
             lines.append(proposal.advice)
         else:
             lines.append(f"{name}: champion version {champion.version} ({registry.describe(champion)})\n  {proposal}")
-    return lines or ["no model is registered; run fedcore run"]
+    return lines or ["no model is registered; run fedcore run, or wait for one that still records"]
 
 
 def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelVersion | None:

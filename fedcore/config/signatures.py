@@ -133,7 +133,7 @@ def _message(error: ErrorDetails) -> str:
         hint = suggestion(str(value), choices)
         return plain(error["msg"]) + ("" if len(choices) <= FEW and "did you mean" in hint else hint)
     if error["type"] not in LISTS and context.get("class") != "Sequence":
-        return plain(error["msg"])
+        return plain(error["msg"]) + ", with a point" * (error["type"] == "float_parsing" and "," in str(value))
     if not isinstance(value, str | int | float):
         return "must be a list"
     return f"must be a list, for example [{','.join(part.strip() for part in str(value).split(','))}]"

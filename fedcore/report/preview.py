@@ -178,7 +178,8 @@ def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str
     if len(lacking) <= 2:
         counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
-    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {count - gaps.sum():,} on none"] * int(count > gaps.sum())
+    rest = int(count - gaps.sum())
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on no device"] * (rest > 0)
     return f"{len(lacking):,} of {len(gaps):,} devices{''.join(parts)}"
 
 

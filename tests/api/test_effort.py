@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -116,6 +117,16 @@ WAYS = [
     "sys.modules['own_modules'].ACT", "import_module('own_modules').ACT", "__import__('own_modules').ACT", "KEPT.act",
     "[getattr(own_modules, name) for name in ('ACT', 'CLASSES')]", "LATER['file'].ACT",
 ]  # fmt: skip
+
+
+SCALE = ContextVar("SCALE", default=1.0)
+
+
+def test_a_context_variable_is_a_value():
+    functions = [lambda batch: batch / SCALE.get()]
+    before = effort.users_values([], functions)
+    SCALE.set(3.0)
+    assert effort.users_values([], functions) != before
 
 
 @pytest.mark.slow

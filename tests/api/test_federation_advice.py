@@ -85,6 +85,14 @@ def test_a_federation_whose_parts_are_others_is_refused():
                 call(replace(whole, **{key.partition("[")[0]: value}))
 
 
+@pytest.mark.parametrize("x", [(X * 9).astype(np.float32), (X * 9).astype(np.int64), (X * 9).astype(np.uint8)[:, :1]])
+def test_parts_with_other_inputs_are_refused(x: np.ndarray):
+    """Bytes are divided by 255, and the same numbers of another type are not."""
+    whole = fc.federate(fc.from_arrays((X * 9).astype(np.uint8), Y), fc.iid(), devices=2).federation(0)
+    with pytest.raises(InputError, match=r"^Federation: x of test: is .*, elsewhere \[.*\] uint8; give all alike$"):
+        fc.run(fc.fedavg(rounds=1), replace(whole, test=fc.Data(torch.from_numpy(x), torch.from_numpy(Y))))
+
+
 def test_numbers_in_an_array_of_objects_are_numbers():
     assert fc.from_arrays(X.astype(object), Y).train.x.dtype == torch.float64
 

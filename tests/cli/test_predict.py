@@ -219,6 +219,18 @@ def test_a_row_of_no_known_device_is_told_from_the_others(tmp_path: Path):
     assert found["predicted_as"].tolist() == ["A", "a new device", "a new device", "B"]
 
 
+def test_how_a_file_was_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A stray quote joins rows; points may separate thousands."""
+    rows = site_rows("A", 6).assign(remark=["", '"urgent', "", 'later"', "", ""])
+    text = ",".join(rows.columns) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows.to_numpy())
+    (tmp_path / "quote.csv").write_text(text)
+    taken, *_ = predict.read_tables(
+        tmp_path / "quote.csv", Schema((1,), "float64", ("a", "b"), (Column("heat", "number"),))
+    )
+    assert len(taken) == 4
+    assert "fedcore: read: line breaks in cells of 'remark'" in capsys.readouterr().err
+
+
 def test_a_folder_names_the_file_of_a_wrong_row(tmp_path: Path):
     site_rows("A").to_csv(tmp_path / "A.csv", index=False)
     site_rows("B").rename(columns={"heat": "hat"}).to_csv(tmp_path / "B.csv", index=False)

@@ -398,6 +398,24 @@ class FarRows(Two):
         return super().forward(x - x.mean(0) * (x.abs().max() > 2))
 
 
+class OfManyRows(Two):
+    """Standardises by the batch, where it has eight rows or more."""
+
+    def forward(self, x):
+        return super().forward((x - x.mean(0)) / x.std(0) if len(x) >= 8 else x)
+
+
+class OfTheLongest(nn.Module):
+    """Cuts texts at the longest of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.second = nn.Embedding(9, 8, padding_idx=0), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.second(self.words(x[:, : max(1, int((x != 0).sum(1).max()))]).mean(1))
+
+
 class Counted(Two):
     kind, momentum = torch.int64, 0.0
 
@@ -433,6 +451,8 @@ REFUSED = {
     Range: "changes top in training", Late: "changes steps in training",
     Counts: "changes counts in training",
     FarRows: "predicts an example otherwise alone than beside others",
+    OfManyRows: "predicts an example otherwise alone than beside others",
+    OfTheLongest: "predicts an example otherwise alone than beside others",
     View: "a second time, as a view",
     TiedByData: "a second time, as a view that its constructor made or tied by `.data`",
     PlainState: "changes mean in training, which its state_dict does not hold",

@@ -119,7 +119,7 @@ def read() -> dict[str, Versions] | None:
 def require(catalogue: Mapping[str, Versions], model_name: str, word: str | None = None) -> None:
     """Raise InputError, which names what there is, if no model has that name, or no version of that number or alias."""
     if model_name not in catalogue:
-        names = ", ".join(catalogue) or "none; run fedcore run"
+        names = ", ".join(catalogue) or "none; run fedcore run, or wait for one that still records"
         raise InputError(f"model = {model_name!r}: not registered; there is: {names}")
     versions = catalogue[model_name]
     if word is not None and word not in (versions.numbers if word.isdigit() else versions.aliases):
