@@ -98,6 +98,7 @@ def code() -> dict[str, list[str]]:
     best, sized = claim(adam, "code_ot > best_local"), claim(sgd, "code_ot > fedavg_1_by_size")
     span = [f"{end:.1f}" for end in (ten_rounds.min(), ten_rounds.max())]
     return {
+        "headline": points(ahead.median()),
         "fails": [*counts(claim(sgd, "code_ot > best_local")), *counts(best)[:1], *span],
         "note 0": points(ahead.median(), ahead.max()),
         "near": near("code", "fedavg_1", sgd),
