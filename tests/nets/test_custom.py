@@ -271,7 +271,7 @@ def test_axes_that_do_not_fit_are_refused():
         (f"{HERE}:Small", {"units": 3, "depth": 2}, "unexpected keyword argument 'depth'"),
         (f"{HERE}:Small", {"units": "3"}, "fails in its constructor: TypeError"),
         (f"{HERE}:odd", {"kind": "list"}, "makes a list, not an nn.Module"),
-        (f"{HERE}:odd", {"kind": "classes"}, r"returns \(4, 5\) in evaluation, but logits must be real, \(4, 3\)"),
+        (f"{HERE}:odd", {"kind": "classes"}, r"returns \(12, 5\) in evaluation, but logits must be real, \(12, 3\)"),
         (f"{HERE}:odd", {"kind": "shape"}, "fails for examples"),
         (f"{HERE}:odd", {"kind": "shared"}, "under two names"), (f"{HERE}:odd", {"kind": "lazy"}, "has a lazy layer"),
         (f"{HERE}:odd", {"kind": "frozen"}, "has no parameter to train"),

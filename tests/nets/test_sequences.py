@@ -113,7 +113,7 @@ def test_own_nets_have_an_output_for_each_step():
     for per_step in (False, True):
         net = make(shape=(5, 2), classes=3, per_step=per_step)
         assert net.build()(torch.zeros(1, 5, 2)).shape == ((1, 5, 3) if per_step else (1, 3))
-    with pytest.raises(fc.InputError, match=r"returns \(4, 3\) in evaluation, but logits must be real, \(4, 6, 3\)"):
+    with pytest.raises(fc.InputError, match=r"returns \(12, 3\) in evaluation, but logits must be real, \(12, 6, 3\)"):
         fc.net(Tagger).make(shape=(LENGTH,), classes=CLASSES, per_step=True)
     with pytest.raises(InputError, match=r"^net.name: mlp has one output for an example, and these data have a label"):
         nets.net("mlp", shape=(5, 2), classes=3, per_step=True)

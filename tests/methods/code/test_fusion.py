@@ -262,7 +262,7 @@ BAD: dict[str, tuple[Axes, Params]] = {
     "names 2 axes": ({"a": ("h", None)}, {"a": torch.ones(2)}),
     "must be some parameter's first axis": ({"a": (None, "h")}, {"a": torch.ones(2, 2)}),
     "forward order": ({"a": ("h2", "h1"), "b": ("h1", None)}, {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}),
-    "is 5 long": ({"a": ("h",), "b": (None, "h")}, {"a": torch.ones(2), "b": torch.ones(3, 5)}),
+    "5 entries for the 2 units": ({"a": ("h",), "b": (None, "h")}, {"a": torch.ones(2), "b": torch.ones(3, 5)}),
     "not finite": ({"a": ("h",)}, {"a": torch.tensor([1.0, float("inf")])}),
 }
 
