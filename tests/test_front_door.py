@@ -93,6 +93,7 @@ def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: 
         assert all(torch.equal(tensor, (memory or update.params)[name]) for name, tensor in params.items())
 
 
+@pytest.mark.slow
 def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
     """Sums of sites are sums of all rows: a single site that holds every row gets the same model."""
     few = fc.analytic(features=64)
@@ -116,6 +117,7 @@ def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: s
     assert all(torch.equal(x, theirs[key][name]) for key, params in ours.items() for name, x in params.items())
 
 
+@pytest.mark.slow
 def test_a_final_fit_has_no_scores_and_keeps_what_its_method_ranks_by(houses: fc.Dataset):
     fed = by_site(houses)
     result = fc.final_fit(fc.code_ot(training=QUICK), fed, 0, progress=False)
@@ -139,6 +141,7 @@ def test_a_final_fit_of_a_scripts_own_devices_trains_on_all_that_they_have():
 # the same numbers
 
 
+@pytest.mark.slow
 def test_a_run_is_what_one_builds_by_hand(digits: fc.Dataset, fed: Any):
     made = partition(
         digits, name="dirichlet", alpha=0.5, devices=4, min_size=10, val=0.2, test=0.2, shared_test=0.2, seed=3
@@ -209,6 +212,7 @@ def test_a_common_scale_keeps_the_levels_that_tell_the_label(sites: fc.Dataset):
     assert "prepare_up" not in set(found["device"].table["metric"])
 
 
+@pytest.mark.slow
 def test_a_new_site_is_served_with_the_common_scale(sites: fc.Dataset):
     """A row of a site that nobody knew gets what the model of any site says of it, also if it lacks a cell."""
     schema = replace(schema_of(sites), missing="common_median")
@@ -487,6 +491,7 @@ class Words(torch.nn.Module):
         return self.out(self.words(x).mean(1))
 
 
+@pytest.mark.slow
 def test_numbers_of_words_reach_an_embedding_as_they_are():
     y = np.arange(120) % 3
     x = np.repeat((y * 100 + 7)[:, None], 5, 1).astype(np.uint8)

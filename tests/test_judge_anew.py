@@ -34,6 +34,7 @@ def test_a_verdict_is_that_of_the_numbers_beside_it(name: str):
     assert (of_its_rows["judged"] == "values by seed").mean() > 0.5
 
 
+@pytest.mark.slow
 def test_every_file_of_claims_has_todays_columns():
     for path in FILES.values():
         rows = pd.read_csv(path, keep_default_na=False)

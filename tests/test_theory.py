@@ -33,6 +33,7 @@ def test_the_minimum_is_one(problems: dict[str, theory_dfl.Problem]):
             assert problem.mu / 2 * distance <= above + 1e-9 <= problem.L / 2 * distance + 2e-9
 
 
+@pytest.mark.slow
 def test_the_problems_gradient_is_that_of_dfls_loss(problems: dict[str, theory_dfl.Problem]):
     """(3) with soft targets, by fedcore's own loss."""
     problem, (X, hard) = problems["dfl"], theory_dfl.digits()

@@ -107,6 +107,7 @@ class Words(nn.Module):
         return self.out(self.words(x).mean(1))
 
 
+@pytest.mark.slow
 def test_bytes_of_own_devices_are_looked_up_as_numbers():
     drawn = fc.federate(fc.from_arrays((X * 9).astype(np.uint8), Y), fc.iid(), devices=2, net=fc.net(Words))
 

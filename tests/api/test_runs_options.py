@@ -44,6 +44,7 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(fed: Any, name: str):
     assert sorted(map(str, found.to_numpy())) == sorted(map(str, after.to_numpy()))
 
 
+@pytest.mark.slow
 def test_a_state_that_cannot_go_on_is_refused(fed: Any):
     done = fc.run(fc.fedavg(rounds=2, training=QUICK), fed, progress=False).state
     with pytest.raises(fc.InputError, match=r"run.state: no round is left after it; the method has 2"):

@@ -51,6 +51,7 @@ def commands(service: dict[str, Any]) -> list[list[str]]:
     return [shlex.split(one.strip().removeprefix("exec ")) for one in command[2].split("&&")]
 
 
+@pytest.mark.slow
 def test_services_and_what_they_need_are_there(project: Path, services: dict[str, Any]):
     assert tuple(services) == SERVICES
     volumes = YAML(typ="safe").load(project / "ops" / "compose.yaml")["volumes"]

@@ -83,6 +83,7 @@ def labelled(folder: Path, served: ServedModels, keep: str | None = None, device
     return found, lines
 
 
+@pytest.mark.slow
 def test_kept_columns_are_written_as_the_file_has_them(tmp_path: Path):
     cells = ["9007199254740993", "007", "1.10", "true", "none", "", "1e3"]
     text = "heat,force,site,id\n" + "".join(f"1,2,A,{cell}\n" for cell in cells)
@@ -102,6 +103,7 @@ def test_kept_columns_are_written_as_the_file_has_them(tmp_path: Path):
         assert found["force"].tolist() == force
 
 
+@pytest.mark.slow
 def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):
     decided = ServedModels(SCHEMA, MODELS[:1], {"A": 0, "B": 0}, Threshold("bad", 0.5))
     found, _ = labelled(tmp_path, decided, "id")
@@ -143,6 +145,7 @@ def test_unknown_devices_get_the_model_that_all_share(tmp_path: Path):
     assert len(found) == 4
 
 
+@pytest.mark.slow
 def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
     """The others are predicted as they would be alone, and a bad cell is named by its row in the file."""
     found, (line,) = labelled(tmp_path, OWN, "id")

@@ -67,6 +67,7 @@ def test_a_project_without_papers_has_none(tmp_path: Path):
         ({"figures": [{**TABLE, "values": [{"what": "a", "paper": 1, "spread": -1}]}]}, "spread"),
     ],
 )
+@pytest.mark.slow
 def test_a_paper_that_says_too_little_or_too_much_is_refused(tmp_path: Path, paper: Any, says: str):
     assert says.lower() in refusal(read_papers, STUDIES, write(tmp_path, paper)).lower()
 

@@ -263,6 +263,7 @@ ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
         ({"claims__mine": "code: []\ncode: []\n"}, "code"),
     ],
 )
+@pytest.mark.slow
 def test_a_malformed_study_or_claim_is_refused(tmp_path: Path, files: dict[str, str], says: str):
     assert says in refusal(read, project(tmp_path, **files))
 
@@ -372,6 +373,7 @@ def written(folder: Path, content: str) -> Path:
         ("a: \0", "control characters"), ("- a\n", "must hold keys, has list"), ("", "must hold keys, has NoneType"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_what_would_hang_or_break_is_refused_in_one_line(tmp_path: Path, content: str, says: str):
     line = refusal(read_mapping, written(tmp_path, content), "keys")
     assert says in line
@@ -517,6 +519,7 @@ def write(folder: Path, key: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+@pytest.mark.slow
 def test_a_wrong_value_is_refused_by_its_key(tmp_path: Path, key: str, value: Any):
     write(tmp_path, key, value)
     with pytest.raises(InputError, match=f"^{nightly.NIGHTLY}.{key}") as refused:

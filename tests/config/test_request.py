@@ -74,6 +74,7 @@ def test_the_study_of_ones_own_data_has_every_other_method():
     assert {*USER_DATASETS} <= {*DATASETS}
 
 
+@pytest.mark.slow
 def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     words = ["data.name=table", "data.path=t.csv", "data.label=y"]
@@ -137,6 +138,7 @@ def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.Mo
         ("gaussian_distillation.minimum=101", "minimum = 101: no device has as many labelled examples; lower it (meth"),
     ],
 )
+@pytest.mark.slow
 def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
     monkeypatch.chdir(ROOT)
     rows = plan_jobs(ask(["study=one_shot", "seed=0", "federation.alpha=1.0", word]))[1][0].settings[0].methods

@@ -343,6 +343,7 @@ def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
     assert "net.widths = 5" in refusal(everything, params)
 
 
+@pytest.mark.slow
 def test_every_key_of_training_is_used():
     fields = set(Training.__dataclass_fields__)
     used = {

@@ -25,6 +25,7 @@ def test_help_has_a_line_for_every_setting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_no_line_is_about_a_setting_that_is_not_there(name: str) -> None:
     section = re.split(r"^    Args:\n", builder(name).__doc__, flags=re.MULTILINE)[1:]
     assert set(re.findall(r"^        (\w+): ", "".join(section).split("Raises:")[0], re.MULTILINE)) <= {
@@ -33,6 +34,7 @@ def test_no_line_is_about_a_setting_that_is_not_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*NETS, *PARTITIONS])
+@pytest.mark.slow
 def test_a_net_and_a_partition_have_a_line_for_every_setting(name: str) -> None:
     described = getattr(fc, name)
     assert set(signature(described).parameters) == {*setting_lines(described)}

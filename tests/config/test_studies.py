@@ -171,6 +171,7 @@ def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
     assert [(row.label, row.settings["rounds"]) for row in points(params, ("fedavg",))[0].methods] == [("fedavg", 1)]
 
 
+@pytest.mark.slow
 def test_arguments_change_the_run_and_the_studies(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
@@ -450,6 +451,7 @@ def test_devices_and_net_are_those_of_table_ii(study: str):
 
 
 @pytest.mark.parametrize("study", ["code", "code_fig8"])
+@pytest.mark.slow
 def test_training_and_transport_are_those_of_table_ii(study: str):
     for setting in settings(study):
         code = row(setting, "code_ot")

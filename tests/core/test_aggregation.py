@@ -36,6 +36,7 @@ def rows(count, members, seed=0):
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50).filter(any))
+@pytest.mark.slow
 def test_weights_by_size_are_proportional_and_on_the_simplex(sizes):
     weights = by_size(sizes)
     assert (weights >= 0).all()
@@ -58,6 +59,7 @@ def test_equal_sizes_weigh_evenly(count):
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(count=st.integers(1, 5), members=st.integers(1, 6), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_mixing_is_the_matrix_product(count, members, seed):
     weights, given_models = rows(count, members, seed), models(members)
     mixed = mix(given_models, weights)

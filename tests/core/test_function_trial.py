@@ -299,6 +299,7 @@ RIGHT = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_metrics_that_broadcast_are_refused_and_those_of_pairs_are_not():
     for (answers, y), function in BROADCASTING:
         with pytest.raises(InputError, match=r"^metrics.mine: compares each prediction with the labels of all rows"):

@@ -87,6 +87,7 @@ def test_cross_entropy_of_ones_own_is_the_built_in_one_to_the_bit(settings):
 
 @pytest.mark.parametrize(("own", "name"), [(twice, "softmax_twice"), (eq12, "fedasa_eq12")])
 @pytest.mark.parametrize("net", [NET, Net(chain)], ids=["mlp", "chain"])
+@pytest.mark.slow
 def test_a_loss_of_ones_own_is_the_same_one_by_name_to_the_bit(net, own, name):
     assert trained(net, own) == trained(net, name)
 
@@ -333,6 +334,7 @@ def test_fedprox(monkeypatch: pytest.MonkeyPatch):
     close(state.messages["a"].params, model)
 
 
+@pytest.mark.slow
 def test_fedprox_is_the_librarys_too(monkeypatch: pytest.MonkeyPatch):
     state, _ = by_file(monkeypatch, "prox", mu=0.3)
     training = replace(SGD, lr=RATE, shared_init=True)
@@ -397,6 +399,7 @@ def test_moon_with_its_projection(monkeypatch: pytest.MonkeyPatch):
         close(found, {key: x.detach() for key, x in head.state_dict().items()})
 
 
+@pytest.mark.slow
 def test_feddyn(monkeypatch: pytest.MonkeyPatch):
     state, model = by_file(monkeypatch, "dyn", alpha=0.3)
     zero = {key: torch.zeros_like(x) for key, x in model.items()}
@@ -420,6 +423,7 @@ def test_feddyn(monkeypatch: pytest.MonkeyPatch):
         close({key: state.memories[name][f"g/{key}"] for key in g}, g)
 
 
+@pytest.mark.slow
 def test_feddyn_is_the_librarys_too(monkeypatch: pytest.MonkeyPatch):
     state, _ = by_file(monkeypatch, "dyn", alpha=0.3, fraction=0.67)
     given = {"nets": FED.public.nets, "training": replace(SGD, lr=RATE), "shared_init": True, "rounds": ROUNDS}

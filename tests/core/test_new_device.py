@@ -146,6 +146,7 @@ def test_messages_that_differ_are_no_shared_model():
 
 
 @pytest.mark.parametrize("name", ["local_only", "fedavg"])
+@pytest.mark.slow
 def test_renaming_devices_commutes(name: str):
     fed, new = federation("abc"), {"a": "z", "b": "y", "c": "x"}
     method = fc.method(name).build(fed.public.nets)

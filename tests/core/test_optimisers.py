@@ -72,6 +72,7 @@ OPTIMISERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.slow
 def test_an_optimiser_is_pytorchs(name):
     """With the learning rate of three rounds, by PyTorch's ExponentialLR."""
     training, kind, options = OPTIMISERS[name]

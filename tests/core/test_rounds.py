@@ -105,6 +105,7 @@ def test_the_last_turn_is_evaluated_even_if_stages_without_rounds_follow():
 
 
 @pytest.mark.parametrize(("every", "evaluated"), [(1, [0, 1, 2, 3, 4, 5]), (2, [1, 4, 5]), (3, [2, 5]), (9, [5])])
+@pytest.mark.slow
 def test_evaluation_every_so_many_rounds_of_a_stage_and_at_the_end(every, evaluated):
     stages = (Stage(tally, quiet, 3), Stage(tally, quiet, 3))
     played = list(run(plays(stages), federation("ab"), 0, Inline(), every=every))
@@ -372,6 +373,7 @@ def err(server, updates, round_info, *, wrong):
 
 
 @pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.slow
 def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
     spoilt = plays((Stage(partial(train, training=SGD), partial(err, wrong=wrong), 2),))
     words = WRONG[wrong][1]

@@ -314,6 +314,7 @@ def test_who_holds_the_generator_does_not_wait_for_others(trained: list[int]):
     assert trained == []
 
 
+@pytest.mark.slow
 def test_threads_are_few_and_groups_of_bounded_data(monkeypatch: pytest.MonkeyPatch, trained: list[int]):
     monkeypatch.setattr(together, "MOST", 2)
     fed = divided(net())

@@ -123,6 +123,7 @@ def test_a_stale_device_repeats_itself_and_a_copy_is_another_devices():
         assert bits(first[honest]) != bits(later[0][honest])
 
 
+@pytest.mark.slow
 def test_a_stale_device_repeats_an_update_of_the_same_stage():
     fed, execute = under(Threats(hostile=0.4, attack="stale")), Sent()
     once = fedavg(2)
@@ -159,6 +160,7 @@ def test_a_device_is_late_as_often_as_its_examples_say():
     assert all(len(find_late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
 
 
+@pytest.mark.slow
 def test_a_dropout_sends_nothing_and_a_late_device_sends_in_vain():
     fed = under(Threats(drop=0.5))
     turns = list(run(fedavg(4), fed, 0, Inline()))

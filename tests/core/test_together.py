@@ -176,6 +176,7 @@ def soft_or_hard(memory: Any, message: Any, device: Device, step_id: StepId) -> 
     return memory, Update(flat.params())
 
 
+@pytest.mark.slow
 def test_a_group_of_soft_and_hard_labels(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
@@ -275,6 +276,7 @@ def failing(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_an_error_ends_all_threads():
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}

@@ -195,6 +195,7 @@ def test_what_is_missing_is_left_out_and_said_once(tmp_path, caplog):
     )
 
 
+@pytest.mark.slow
 def test_what_is_missing_changes_nothing_else(tmp_path):
     whole = read(everything(tmp_path), noise=1.0)
     (tmp_path / "CWRU" / "97.mat").unlink()
@@ -263,6 +264,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.slow
 def test_a_damaged_file_is_refused_by_name(tmp_path, name):
     harm, why = DAMAGE[name]
     mat(tmp_path, 105)
@@ -284,6 +286,7 @@ def test_normal_bearings_are_taken_at_any_length(tmp_path):
     assert set(read(tmp_path).device) == {"A0", "B0"}
 
 
+@pytest.mark.slow
 def test_a_window_longer_than_a_record_is_refused(tmp_path):
     mat(tmp_path, 105)
     line = refusal("cwru", root=tmp_path, download=False, **SMALL | {"window": 62})
@@ -316,6 +319,7 @@ def test_a_device_without_any_record_is_none_and_named(tmp_path, caplog):
     assert "C0" not in said
 
 
+@pytest.mark.slow
 def test_settings_refused(tmp_path):
     mat(tmp_path, 105)
     for key, value, why in (

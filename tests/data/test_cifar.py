@@ -248,6 +248,7 @@ PICKLES = {
 
 
 @pytest.mark.parametrize("name", PICKLES)
+@pytest.mark.slow
 def test_a_pickle_that_is_no_batch_is_refused(tmp_path, name):
     raw, why = PICKLES[name]
     (pickled(tmp_path, "cifar10") / CIFAR10.python / "test_batch").write_bytes(raw)

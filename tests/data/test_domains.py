@@ -125,6 +125,7 @@ def test_mnist_m_refused(mnist, tmp_path):
 # domains
 
 
+@pytest.mark.slow
 def test_embedded_domains():
     data = load("domains", root="nowhere", download=False, domains=EMBEDDED)
     assert data.domain == tuple(name for name in EMBEDDED for _ in range(599))
@@ -142,6 +143,7 @@ def test_embedded_domains():
     assert not (photos[:, 0] == photos[:, 1]).all()
 
 
+@pytest.mark.slow
 def test_embedded_domains_share_no_digit():
     """The three thirds, put together, are all digits once: by their renderings, which are known here."""
     data = load("domains", root="nowhere", download=False, domains=EMBEDDED)
@@ -173,6 +175,7 @@ def test_embedded_domains_depend_on_their_seed_only():
     assert torch.equal(turned.train.x[-599:], together.train.x[:599])
 
 
+@pytest.mark.slow
 def test_embedded_domains_differ_for_a_classifier():
     """What was learned on plain digits is worse than chance on inverted ones, which are as easy in themselves."""
     data = load("domains", root="nowhere", download=False, domains=EMBEDDED)

@@ -185,6 +185,7 @@ def test_at_most_five_percent_of_quiet_batches_alarm(sizes: list[int]):
     assert alarms <= 5
 
 
+@pytest.mark.slow
 def test_a_number_that_is_predicted_has_bins_of_its_own():
     schema = replace(SCHEMA, classes=("hours",), task="regression")
     rng = np.random.default_rng(0)
@@ -200,6 +201,7 @@ def test_a_number_that_is_predicted_has_bins_of_its_own():
     assert line.startswith("the labels moved")
 
 
+@pytest.mark.slow
 def test_each_of_several_labels_is_compared():
     schema = replace(SCHEMA, classes=("leak", "wear"), task="multilabel")
     rng = np.random.default_rng(0)

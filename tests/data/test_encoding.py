@@ -91,6 +91,7 @@ def test_scikit_learn_fills_scales_and_encodes_a_device_the_same(made: Made):
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_device_fits_on_its_own_training_rows_alone(made: Made):
     """Its test rows, and all rows of the others, may change as they like."""
     _, data, parts = made

@@ -55,12 +55,14 @@ def test_files_of_parts_are_marked_rows_of_one_device(tmp_path: Path, layout: st
 
 
 @pytest.mark.parametrize("other", ["eval", "test1", "north"])
+@pytest.mark.slow
 def test_a_device_that_is_named_as_a_part_is_pointed_out(tmp_path: Path, other: str):
     data = load("table", path=table_files(tmp_path, "train.csv", f"{other}.csv"), label="y")
     line = f"files: 'train' is read as a device, as {other!r} are; call files of parts train, val and test"
     assert (sorted(set(data.device or ())), data.notes) == (sorted(["train", other]), (line,))
 
 
+@pytest.mark.slow
 def test_three_parts_of_each_device(tmp_path: Path):
     names = [f"{part}/{device}.csv" for part in ("train", "valid", "test") for device in "ab"]
     data = load("table", path=table_files(tmp_path, *names), label="y")
@@ -71,6 +73,7 @@ def test_three_parts_of_each_device(tmp_path: Path):
 
 
 @pytest.mark.parametrize("names", [("train.csv", "test.csv"), ("adult_train.csv", "adult_test.csv")])
+@pytest.mark.slow
 def test_two_files_of_all_rows_name_no_device(tmp_path: Path, names: tuple[str, str]):
     table_files(tmp_path, *names)
     data = load("table", path=tmp_path, label="y")
@@ -213,6 +216,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("case", SAID)
+@pytest.mark.slow
 def test_pictures_that_are_not_read_and_folders_that_look_alike_are_said(tmp_path: Path, case: str):
     counts, settings, line = SAID[case]
     data = load("image_folder", path=picture_files(tmp_path, counts), size=4, **settings)

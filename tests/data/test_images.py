@@ -163,6 +163,7 @@ def test_mnist_writers_refused(mnist):
 
 
 @real
+@pytest.mark.slow
 def test_writers_of_mnist_itself():
     device = load("mnist", root=REAL, download=False, writers=True).device
     assert device is not None

@@ -103,6 +103,7 @@ def test_numbers_mean_the_same_in_any_type_of_integers(kind):
     np.testing.assert_array_equal(side_by_side(x, earlier), side_by_side(x), "a model of before asks the array")
 
 
+@pytest.mark.slow
 def test_a_served_model_takes_them_side_by_side(tmp_path):
     result = fc.run(fc.fedavg(rounds=1, training={"epochs": 1}), federated(data(), Reader), progress=False)
     model = result.models["d0"]

@@ -141,6 +141,7 @@ def test_a_declared_size_takes_no_memory(tmp_path: Path):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_a_file_is_not_decompressed_beyond_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Neither in one array nor in many."""
     monkeypatch.setattr(matlab, "LARGEST", 1 << 21)

@@ -47,6 +47,7 @@ def test_separators_and_encodings_are_found(tmp_path: Path, separator: str, said
 
 
 @pytest.mark.parametrize("separator", [",", ";", "|"])
+@pytest.mark.slow
 def test_a_space_after_the_separator_is_skipped(tmp_path: Path, separator: str):
     (tmp_path / "a.csv").write_text(lines(separator))
     (tmp_path / "b.csv").write_text(lines(separator, " "))
@@ -116,6 +117,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes):
     assert "t.csv: cannot be read as .csv (" in refusal("table", path=tmp_path / "t.csv", label="y")
 
 
+@pytest.mark.slow
 def test_the_forms_of_a_folders_files_are_said(tmp_path: Path):
     for name, text in (("a", lines(",")), ("b", lines(";")), ("c", lines(";"))):
         (tmp_path / f"{name}.csv").write_text(text)
@@ -157,6 +159,7 @@ def test_a_number_that_is_a_marker_is_missing_in_any_column(tmp_path, other, mar
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "Float32", "decimal", "text", "words"])
+@pytest.mark.slow
 def test_a_number_that_is_a_marker_is_missing_in_parquet(tmp_path: Path, kind: str):
     cells = {"decimal": [Decimal("-99.9"), Decimal("1.5")], "text": ["-99.90", "1.5"], "words": ["-99.90", "x"]}
     column = pd.Series(cells.get(kind, [-99.9, 1.5]), dtype=None if kind in cells else kind)

@@ -32,6 +32,7 @@ def written(rows: pd.DataFrame, file: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.slow
 def test_table(tmp_path, suffix):
     file = written(ROWS, tmp_path / f"t{suffix}")
     data = load("table", path=file, label="kind", device="who", split="part")
@@ -73,6 +74,7 @@ def test_table_folder_is_a_device_a_file(tmp_path):
     assert data.train.x[:, 1].tolist() == [4, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_table_one_changed_file_leaves_the_others_bit_for_bit(tmp_path):
     for name in ("a", "b"):
         written(ROWS, tmp_path / "d" / f"{name}.csv")
@@ -174,6 +176,7 @@ def test_table_files_refused(tmp_path):
         assert "t.parquet: cannot be read" in refusal("table", path=tmp_path / "t.parquet", label="kind")
 
 
+@pytest.mark.slow
 def test_table_folder_refused(tmp_path):
     folder = tmp_path / "d"
     folder.mkdir()
@@ -205,6 +208,7 @@ MIXED = pd.DataFrame(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.slow
 def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path, suffix):
     file = written(MIXED, tmp_path / f"t{suffix}")
     data = load("table", path=file, label="y", categorical=["plant"], categories=5, missing="median")
@@ -357,6 +361,7 @@ def test_none_is_a_class_unless_the_user_says_it_is_missing(tmp_path):
 # devices that are left out
 
 
+@pytest.mark.slow
 def test_devices_are_left_out_by_name_with_all_they_have(tmp_path):
     rows = pd.DataFrame(
         {"u": ["1", "oops", "3", "4", "5", "x"], "who": [1, 2, 1, 3, 3, 3], "y": ["p", None, "q", "p", "q", "q"]}

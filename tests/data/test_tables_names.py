@@ -104,6 +104,7 @@ def test_objects_that_are_equal_have_each_its_own_name():
     assert column_texts({"c": cells}, "c").tolist() == ["True", "1", "1", "1", "1.50", "1.5", ""]
 
 
+@pytest.mark.slow
 def test_true_in_one_file_is_1_in_another(tmp_path: Path):
     frame = pd.DataFrame({"on": [True, False] * 2, "u": range(4), "y": [0, 1] * 2})
     frame.to_csv(tmp_path / "a.csv", index=False)
@@ -170,6 +171,7 @@ def test_an_empty_cell_joins_no_long_names(tmp_path: Path, kind: str, suffix: st
 
 @pytest.mark.parametrize(("cell", "also"), [("", ""), (" ", ""), (" ?", r" \('\?'.*\)"), ("n/a", r" \('n/a'.*\)")])
 @pytest.mark.parametrize("ids", ["P1 P2 P1", "7 8 9"])
+@pytest.mark.slow
 def test_a_row_without_its_id_is_refused(tmp_path: Path, ids: str, cell: str, also: str):
     """Rows without one would be on one side together, as those of one patient; the keys of others stay."""
 
@@ -192,6 +194,7 @@ def test_a_row_without_its_id_is_refused(tmp_path: Path, ids: str, cell: str, al
         ("\u00d61", "O\u03081", True), ("7", "007", False), ("7", "7.0", False),  # numbers count by their value
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_ids_that_look_alike_are_said_or_joined(tmp_path: Path, one: str, other: str, apart: bool):
     """Or rows of one patient would train and test."""
     rows = f"pid,u,y\n{one},1,0\n{other},2,1\n8,3,0\n"
@@ -203,6 +206,7 @@ def test_ids_that_look_alike_are_said_or_joined(tmp_path: Path, one: str, other:
     assert [note.endswith(" are one name") for note in joined.notes] == [True]
 
 
+@pytest.mark.slow
 def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
     for name in ("A", "a ", "b"):
         (tmp_path / f"{name}.csv").write_text("u,y\n1,0\n2,1\n")

@@ -232,6 +232,7 @@ def test_metrics_are_those_of_the_labelled_steps():
     assert all(np.isnan(value) for value in evaluate(Model((params,)), net, nothing).values())
 
 
+@pytest.mark.slow
 def test_errors_are_in_the_labels_unit():
     result = fc.run(fc.fedavg(rounds=2), fed(NUMBERS), metrics={"bias": lambda p, y: (p - y).mean().item()})
     test = result.table[(result.table["split"] == "test") & (result.table["device"] == "d1")]
@@ -440,6 +441,7 @@ def test_one_step_without_mask_is_classification(training):
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
+@pytest.mark.slow
 def test_padding_changes_nothing(name):
     """What stands at the end, behind the last label, has no part in training and scores, and may be longer."""
     data = drawn(12, LENGTH)
@@ -589,6 +591,7 @@ WRONG_TABLES = {
 
 
 @pytest.mark.parametrize("case", WRONG_TABLES)
+@pytest.mark.slow
 def test_labels_of_tables_are_refused(tmp_path, case):
     text, settings, words = WRONG_TABLES[case]
     with pytest.raises(InputError, match=words):
@@ -647,6 +650,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("case", "kind"), [(case, kind) for case, (_, _, kinds) in REFUSED.items() for kind in kinds])
+@pytest.mark.slow
 def test_what_these_labels_do_not_allow_is_refused(case, kind):
     call, says, _ = REFUSED[case]
     with pytest.raises(InputError) as refused:

@@ -80,6 +80,7 @@ def test_functions_of_this_program_travel_by_value(cluster):
     assert cluster.map(abs, {}) == {}
 
 
+@pytest.mark.slow
 def test_large_tensors_do_not_go_through_the_scheduler(cluster, monkeypatch):
     """Only the futures of the packets that this process has put at a worker."""
     sent, submit = [], distributed.Client.submit
@@ -105,6 +106,7 @@ def test_a_step_that_is_asked_for_again_is_computed_again(cluster):
 
 
 @pytest.mark.parametrize("losses", [1, 2, 3])
+@pytest.mark.slow
 def test_a_task_whose_worker_died_with_its_packet_is_sent_again(cluster, monkeypatch, losses):
     """Dask cancels a task that depends on what only the dead worker had."""
     lost, wait = [], cluster._wait
@@ -158,6 +160,7 @@ def test_a_step_on_an_accelerator_asks_for_a_worker_that_has_one(cluster, monkey
     assert [cluster.find_accelerator(wanted) for wanted in ("auto", "none")] == ["cuda", None]
 
 
+@pytest.mark.slow
 def test_after_the_end_no_step_runs(address):
     with Cluster(address) as engine:
         assert engine.call(abs, -2) == 2
@@ -202,6 +205,7 @@ def test_a_worker_that_joins_late_with_other_source_is_named(cluster, monkeypatc
         cluster.call(abs, 1)
 
 
+@pytest.mark.slow
 def test_workers_of_several_threads_are_refused():
     with distributed.LocalCluster(n_workers=1, **{**HERE, "threads_per_worker": 2}) as served:
         assert "has 2 threads; start it with --nthreads 1" in refused(served.scheduler_address)

@@ -42,6 +42,7 @@ def test_a_method_is_found_in_a_room_of_its_family(name: str):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_methods_that_see_what_no_server_gets_are_refused(name: str):
     row = ROWS[name]
     simulated = {
@@ -136,6 +137,7 @@ def test_personal_tensors_never_travel():
         assert one.up == dict.fromkeys("abc", 256 - 4 * (12 + 3))
 
 
+@pytest.mark.slow
 def test_personal_tensors_are_those_of_a_plain_loop():
     fed = federation()
     body = part(nets.init(NET, generator(2, "init")), HEAD, False)
@@ -231,6 +233,7 @@ def test_what_pairs_found_weighs_the_means_of_later_stages():
     assert len({score["shared"]["loss"] for score in twice.scores.values()}) == 4
 
 
+@pytest.mark.slow
 def test_far_devices_do_not_touch_each_other():
     """At distance 20 the other group's weight is below what a float can hold: the near pair's models alone decide."""
     fed = apart()

@@ -205,6 +205,7 @@ def test_methods_that_need_the_last_layer_refuse_another_order():
     assert method("fedper", nets={"a": own("NormLast")}, training=SHARED)
 
 
+@pytest.mark.slow
 def test_its_table_is_an_attribute():
     with pytest.raises(InputError, match="no table of axes"):
         _ = own("Small", units=7).table
@@ -241,6 +242,7 @@ AFTER = nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(64, 3)
     ],
     ids=lambda layers: next(iter(type(of).__name__ for of in layers[2:])),
 )
+@pytest.mark.slow
 def test_axes_whose_units_may_not_change_places_are_refused(layers):
     def build():
         return deepcopy(nn.Sequential(*layers))
@@ -344,6 +346,7 @@ def test_a_module_has_its_own_state(function):
     assert first.one.weight.data_ptr() == params["one.weight"].data_ptr()
 
 
+@pytest.mark.slow
 def test_what_can_be_pickled_is():
     """Otherwise the fast way would never be taken, and nothing would tell."""
     assert _copy_of(nets.key(Net(partial(Odd, double)))) is not None
@@ -384,6 +387,7 @@ def test_tensors_that_do_not_fit_are_refused(change: dict[str, Any]):
         load(net, given)
 
 
+@pytest.mark.slow
 def test_a_loaded_module_is_as_pytorch_loads_it():
     net = nets.net("resnet20", shape=(3, 32, 32), classes=3)
     params = nets.init(net, torch.Generator())

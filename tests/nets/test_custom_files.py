@@ -137,6 +137,7 @@ def test_a_file_that_a_constructor_reads_is_part_of_the_key(tmp_path: Path):
     assert len({first, second, third}) == len({key for _, key in (first, second, third)}) == 3
 
 
+@pytest.mark.slow
 def test_a_changed_file_makes_a_new_module_in_one_process(tmp_path: Path):
     """Its copies are kept for each key."""
     write(tmp_path, 1, 0)

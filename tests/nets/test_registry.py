@@ -74,6 +74,7 @@ def test_names_and_axes_of_tensors():
 
 @settings(max_examples=20, deadline=None)
 @given(widths=st.lists(st.integers(1, 6), max_size=3), seed=st.integers(0, 9))
+@pytest.mark.slow
 def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
     net = perceptron(widths)
     params = nets.init(net, seeded(seed))
@@ -93,6 +94,7 @@ def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
     widths=st.lists(st.integers(1, 6), max_size=3), batch=st.integers(1, 5), keep=st.sampled_from([0.0, 0.5, 1.0]),
     scale=st.sampled_from([1.0, -0.1]), seed=st.integers(0, 99),
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_chain_rule_by_hand_is_autograds(widths, batch, keep, scale, seed):
     module = mlp((6,), widths, 4).double()
     params = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}

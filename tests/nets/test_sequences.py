@@ -141,6 +141,7 @@ class Mixed(Tagger):
 
 
 @pytest.mark.parametrize("net", [LSTM, TRANSFORMER, fc.net(Tagger).make(shape=(LENGTH,), classes=CLASSES)])
+@pytest.mark.slow
 def test_training_is_that_of_a_plain_loop(net: Net):
     data = sentences(10)
     device = Device("a", net, Splits(data, data, data))
@@ -341,6 +342,7 @@ def nested() -> torch.nn.Module:
     ],
     ids=["mlp", "linear", "lenet", "norms", "resnet", "a user's own"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_parts_of_other_nets(net, names):
     assert [*parts(net)] == names
     assert [name for names in parts(net).values() for name in names] == [*nets.shapes(net)]

@@ -74,6 +74,7 @@ def test_other_classes_get_a_new_last_layer(file: Path):
 
 
 @pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.slow
 def test_only_what_is_not_frozen_is_trained_sent_and_counted(file: Path, rank: int):
     net = with_weights(MLP, file, frozen=True, rank=rank)
     head, adapters = 3 * 6 + 3, rank * (4 + 5) + rank * (5 + 6)
@@ -129,6 +130,7 @@ def test_a_modules_own_layers_are_adapted_at_any_depth(tmp_path: Path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_script_names_the_file_beside_the_nets_settings(tmp_path: Path):
     """A net trained on one half of the digits starts the other half's federation."""
     digits = fc.load("digits")
@@ -257,6 +259,7 @@ def test_products_that_sum_otherwise_are_found(name: str, other: Any, keep: floa
     assert tried(flat_net(), keep) is None
 
 
+@pytest.mark.slow
 def test_a_bias_that_sums_otherwise_goes_one_by_one(monkeypatch: pytest.MonkeyPatch):
     real = stacked_mlp.set_bias
     if (usual := tried(flat_net())) is None:

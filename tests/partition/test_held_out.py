@@ -108,6 +108,7 @@ def test_held_out_parts_have_the_labels_frequencies(size, positives):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 4), min_size=10, max_size=120), st.floats(0.05, 0.3), st.integers(0, 999))
+@pytest.mark.slow
 def test_held_out_parts_are_stratified(labels, test, seed):
     """Each label's number in a device's test set is its share, rounded up or down."""
     labels = np.array(labels)

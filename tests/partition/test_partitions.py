@@ -53,6 +53,7 @@ def test_disjoint_complete_deterministic_and_large_enough(name, labels, devices,
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.slow
 def test_depends_on_its_seed(name):
     data = dataset(LABELS, OWNERS, None, DOMAINS)
     made = [partition(data, **{**SETTINGS, "name": name, "seed": seed}) for seed in (0, 1)]
@@ -131,6 +132,7 @@ def test_drawn_devices_are_dropped_from_the_names():
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.slow
 def test_so_many_examples_are_shared_out(name):
     data = dataset(LABELS, OWNERS, None, DOMAINS)
     whole, part, other = (
@@ -232,6 +234,7 @@ def test_a_common_scale_prepares_all_examples_alike():
 
 
 @pytest.mark.parametrize("alpha", [1e20, 1.0, 0.1])
+@pytest.mark.slow
 def test_digits_on_sixteen_devices(alpha):
     data = load("digits")
     made = partition(data, **{**SETTINGS, "devices": 16, "alpha": alpha, "min_size": 10})

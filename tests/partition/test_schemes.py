@@ -121,6 +121,7 @@ def test_dirichlet_redraws_until_every_device_has_enough():
     alpha=st.sampled_from([0.3, 1.0, 1e20]),
     seed=st.integers(0, 99),
 )
+@pytest.mark.slow
 def test_few_classes_has_equal_numbers_of_classes_and_of_holders(devices, kinds, alpha, seed):
     classes = max(kinds, -(-7 // devices))
     labels = np.random.default_rng(seed).permutation(np.arange(840) % 7)
@@ -143,6 +144,7 @@ def test_few_classes_with_all_classes_is_dirichlet():
     assert largest.mean() == pytest.approx(0.340, abs=0.03)
 
 
+@pytest.mark.slow
 def test_few_classes_draws_who_holds_what():
     """Over seeds each device holds each class equally often: 2 of 5."""
     has = np.mean([held(LABELS, few_classes(LABELS, 5, 2, 1e20, 1, seed)) > 0 for seed in range(200)], axis=0)
@@ -166,6 +168,7 @@ def test_devices_with_mixes_of_their_own_are_equal_in_size(devices, alpha, seed)
         assert ((table == 0) | (np.abs(table - 500 / devices / classes) <= 1)).all()
 
 
+@pytest.mark.slow
 def test_own_mixes_have_the_dirichlet_law():
     """The largest of four shares from Dir(5) is .371 on average, by 200,000 draws; classes are drawn alike."""
     labels = np.arange(40000) % 10
@@ -317,6 +320,7 @@ def test_quantity_skew_has_equal_labels_and_unequal_sizes():
     assert (np.abs(table - sizes[:, None] / 10) < 5 * np.sqrt(sizes[:, None] / 10)).all()
 
 
+@pytest.mark.slow
 def test_quantity_skew_has_the_moments_of_a_dirichlet():
     """Var p_i = (1 / C) (1 - 1 / C) / (C alpha + 1)."""
     n, devices, alpha = 1000, 5, 2.0

@@ -36,6 +36,7 @@ def data() -> Dataset:
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_rows_that_are_there_keep_their_side_when_rows_are_appended(name: str, seed: int):
     before, after = (take(data(), np.arange(n)) for n in (120, 200))
     old, new = (sides(partition(one, **{**STABLE, "name": name, "seed": seed})) for one in (before, after))
@@ -89,6 +90,7 @@ def test_each_label_has_its_share_of_each_side_on_average():
             assert abs(count / n - share) < 4 * (share * (1 - share) / n) ** 0.5
 
 
+@pytest.mark.slow
 def test_a_class_of_one_row_is_trained_on_and_gives_its_place_back():
     """Whatever side its hash gives it; with a further row of its class in training it may go back to its own side."""
     moved = 0
@@ -102,6 +104,7 @@ def test_a_class_of_one_row_is_trained_on_and_gives_its_place_back():
     assert 2 < moved < 18
 
 
+@pytest.mark.slow
 def test_a_device_whose_rows_are_all_held_out_trains_on_the_last_of_them():
     few = dataset(np.array([0, 1] * 30), ["a"] * 57 + ["b"] * 3)
     for seed in range(30):
@@ -118,6 +121,7 @@ def write(path, rows: list[tuple], *more: tuple) -> Dataset:
 ROWS = [(i, "mill" if i % 3 else "lathe", i / 7, f"s{i % 2}", "yes" if i % 4 else "no") for i in range(24)]
 
 
+@pytest.mark.slow
 def test_a_new_category_and_a_new_label_change_no_key(tmp_path):
     before = row_keys(write(tmp_path, ROWS))
     after = row_keys(write(tmp_path, ROWS, (99, "drill", 0.5, "s1", "maybe")))
@@ -125,6 +129,7 @@ def test_a_new_category_and_a_new_label_change_no_key(tmp_path):
     assert after[:24].tolist() == before.tolist()
 
 
+@pytest.mark.slow
 def test_minus_zero_is_zero(tmp_path):
     (plus,), (minus,) = (row_keys(write(tmp_path, ROWS, (3, "mill", zero, "s1", "yes")))[-1:] for zero in ("0", "-0.0"))
     assert plus == minus
@@ -144,6 +149,7 @@ def test_content_label_and_device_make_the_key(tmp_path):
     assert len(set(found)) == 5
 
 
+@pytest.mark.slow
 def test_an_id_is_the_key_and_is_not_learnt_from(tmp_path):
     write(tmp_path, ROWS)
     ids = table(tmp_path / "t.csv", "fault", device="site", id="part")

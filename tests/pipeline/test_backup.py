@@ -193,6 +193,7 @@ def test_a_save_is_no_part_of_the_next(enter: Enter, place: str):
 
 
 @pytest.mark.parametrize("name", ["my backup", "50%20", "a::b", "Müll?", "x#y", "*"])
+@pytest.mark.slow
 def test_a_folder_has_the_name_that_was_typed(enter: Enter, tmp_path: Path, name: str):
     fill(enter("here"))
     backup.save(str(tmp_path / name))

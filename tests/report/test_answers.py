@@ -149,6 +149,7 @@ def test_numbers_for_dvc_are_named_by_the_metric():
     assert (found["metric"], found["gain"], found["methods"]) == ("log_loss", -0.2, {"a": 0.25, "local_only": 0.45})
 
 
+@pytest.mark.slow
 def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     runs = {"a": [[0.5], [0.5], [0.5]], "b": [[0.2], [0.2], [0.2]]}
     table = frame(rows(runs), rows({"local_only": [[0.64], [0.66], [0.65]]}, up=0.0))
@@ -171,6 +172,7 @@ def scaled(change: float, *, seeds: int = 3) -> pd.DataFrame:
     return frame(*parts)
 
 
+@pytest.mark.slow
 def test_the_answer_says_which_scale_is_best():
     """The interval by hand: t of 2 degrees of freedom is 4.303; q is 1/3, of which a fifth counts."""
     first, *others = study_answers(answers(scaled(0.1), frozenset()))["study"]

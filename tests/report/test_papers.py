@@ -134,6 +134,7 @@ def test_an_answer_speaks_in_its_metric():
     assert headline(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault")).advice) == "Use code"
 
 
+@pytest.mark.slow
 def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
     assert headline(found.advice) == "Use code"
@@ -145,6 +146,7 @@ def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
     ]
 
 
+@pytest.mark.slow
 def test_a_difference_that_does_not_matter():
     found = answer(table({"local_only": ALONE, "code": plus(0.002)}), CONTROLS)
     begins = "No difference that matters (1 point). The best combining method"
@@ -156,6 +158,7 @@ def test_a_difference_that_does_not_matter():
     assert sentences(unvalidated)[0].startswith(f"{begins} is code. Against ")
 
 
+@pytest.mark.slow
 def test_an_open_question_says_what_would_answer_it():
     wide = in_words({"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]})
     assert wide.startswith("Cannot say. The best combining method by validation data is code: ")
@@ -164,6 +167,7 @@ def test_an_open_question_says_what_would_answer_it():
     assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no method fits the budget."
 
 
+@pytest.mark.slow
 def test_a_winner_names_the_device_that_it_hurts_most():
     words = in_words({"local_only": ALONE, "code": [[0.95, 0.50], [0.97, 0.50], [0.93, 0.50]]})
     assert "hurts 1, most d01 (-10.0 points). The worst device falls from 60.0% to 50.0%." in words
@@ -197,6 +201,7 @@ def test_what_is_left_on_the_table_is_said_if_it_is_sure():
     assert "Left on the table" not in in_words(unsure)
 
 
+@pytest.mark.slow
 def test_a_new_device_has_a_sentence_of_its_own():
     made = {"local_only": ALONE, "personal": plus(0.1), "common": plus(-0.1)}
     found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
@@ -206,6 +211,7 @@ def test_a_new_device_has_a_sentence_of_its_own():
     )
 
 
+@pytest.mark.slow
 def test_training_alone_where_no_row_fits_the_budget():
     assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
         "Use local training: 65.0% right. Against always guessing: +35.0 points "
@@ -213,6 +219,7 @@ def test_training_alone_where_no_row_fits_the_budget():
     )
 
 
+@pytest.mark.slow
 def test_answers_of_many_settings_are_counted():
     better, worse = (answer(table({"local_only": ALONE, "code": plus(by)}), CONTROLS) for by in (0.1, -0.1))
     assert tally([better, worse, better]) == "Use code in 2 of 3 settings, use local training in 1."

@@ -206,6 +206,7 @@ def test_times_that_float32_keeps_in_coarse_steps_are_pointed_out(tmp_path: Path
 
 
 @pytest.mark.parametrize(("every", "rare"), [(33, True), (10, False)])
+@pytest.mark.slow
 def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every: int, rare: bool):
     """Of 240 rows eight are a thirtieth, and 24 a tenth; the two other classes share the rest."""
     given = sites(tmp_path, dict.fromkeys("abcd", 60), y=lambda rows: rows["y"].where(rows.index % every > 0, "r"))

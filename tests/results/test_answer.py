@@ -21,6 +21,7 @@ from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.gains import Gain
 
 
+@pytest.mark.slow
 def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
     own = found.own
@@ -89,6 +90,7 @@ def test_a_tie_wider_than_what_matters_is_no_equality():
     assert answer(table(wide), CONTROLS, Criterion(min_effect=0.3)).advice.action is Action.SAME
 
 
+@pytest.mark.slow
 def test_training_alone_is_recommended_where_combining_cannot_gain():
     found = answer(table({"local_only": ALONE, "code": plus(-0.1), "lmf": plus(-0.2)}), CONTROLS)
     assert (found.advice.action, found.advice.method, found.advice.best) == (Action.ALONE, "local_only", "code")
@@ -139,6 +141,7 @@ def test_models_that_only_guess_recommend_nothing():
     assert "learnt nothing" in found.advice.reason
 
 
+@pytest.mark.slow
 def test_few_seeds_may_not_tell_a_row_from_guessing():
     """74.4 against a guess of 52.7, but with a wide spread."""
     wide = [[0.95, 0.95], [0.60, 0.60], [0.68, 0.68]]
@@ -149,6 +152,7 @@ def test_few_seeds_may_not_tell_a_row_from_guessing():
     assert found.reason == "these seeds do not tell code from always guessing"
 
 
+@pytest.mark.slow
 def test_where_nothing_is_decided_no_row_is_said_to_have_learnt_nothing():
     """Combining is below guessing and training alone above: nothing is used, and the reason is not the guess."""
     made = {"local_only": ALONE, "fedavg": [[0.9, 0.9], [0.4, 0.4], [0.7, 0.7]], "majority": [[0.68, 0.6]] * 3}
@@ -324,12 +328,14 @@ def test_no_learning_rate_is_blamed_for_a_row_in_closed_form():
     assert "learning rate" not in str(sentences(found)).replace("no learning rate", "")
 
 
+@pytest.mark.slow
 def test_of_rows_as_good_the_one_with_least_traffic_is_recommended():
     made = {"local_only": ALONE, "big": plus(0.1), "small": plus(0.097), "cheap": plus(0.08)}
     found = answer(table(made, up={"big": 9000.0, "small": 500.0, "cheap": 1.0}), CONTROLS)
     assert (found.advice.method, found.advice.equal, found.up) == ("small", ("big",), 500)
 
 
+@pytest.mark.slow
 def test_rows_within_the_spread_are_named_but_not_called_equal():
     shaky = [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]  # best - shaky by seed: -.1, .11, .0
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "shaky": shaky}), CONTROLS)
@@ -381,6 +387,7 @@ FRACTIONS = st.floats(0, 1)
 
 
 @given(st.floats(-1, 1), FRACTIONS, st.floats(0.001, 0.5))
+@pytest.mark.slow
 def test_the_decision_is_the_rule(mean: float, spread: float, min_effect: float):
     """Each word has its condition, on an interval around the gain."""
     low, high = mean - spread, mean + spread

@@ -182,6 +182,7 @@ def test_where_seeds_test_the_same_rows_devices_tell_of_their_luck():
     assert (found.action, found.gain.margin) == (Action.UNSURE, pytest.approx(12.70620474 * 0.01))
 
 
+@pytest.mark.slow
 def test_without_validation_data_the_best_of_many_is_held_to_more():
     """Bonferroni: with M rows to choose from, the quantile is that of 1 - .025 / M."""
     made = table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]], "b": plus(-0.1)})

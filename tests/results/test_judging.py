@@ -91,6 +91,7 @@ def test_how_often_a_null_effect_passes(seeds, shared, rates):
 
 
 @pytest.mark.parametrize("rule", ["a > b", "a ~ b within 1", "a stays within 1 with round"])
+@pytest.mark.slow
 def test_two_seeds_test_nothing(rule):
     rows, points = drawn([[0.1, 0.1]])
     rows = pd.concat([rows, rows.assign(round=2)])
@@ -299,6 +300,7 @@ def test_a_tolerance_is_contradicted_by_an_interval_outside_of_it():
 @pytest.mark.parametrize(
     ("rule", "sides"), [("good > fair", (0.7, 0.6)), ("good > 0.5", (0.7, 0.5)), ("good falls with net", (0.7, 0.7))]
 )
+@pytest.mark.slow
 def test_the_means_of_both_sides_are_in_the_table(rule, sides):
     (row,) = verdict_table([("s", verdict(rule))]).to_dict("records")
     assert (row["a"], row["b"]) == pytest.approx(sides)

@@ -12,6 +12,7 @@ def verdict(rule, **words):
     return judge(Claim("said", rule, **words), table(), POINTS)
 
 
+@pytest.mark.slow
 def test_where_restricts_the_settings():
     assert len(verdict("good > fair", where={"federation.alpha": 1.0}).evidence) == 2
     assert len(verdict("good > fair", where={"federation.alpha": [1.0, 0.1], "net": "cnn"}).evidence) == 2
@@ -61,6 +62,7 @@ def test_the_worst_of_what_is_better_less_is_the_greatest():
         assert first.difference == worst + 1
 
 
+@pytest.mark.slow
 def test_a_domain_that_no_device_is_of_is_not_tested():
     assert judge(Claim("said", "good > fair", {"domain": "C"}), spread_out(), POINTS).word == "not tested"
 

@@ -40,6 +40,7 @@ def test_a_device_that_never_takes_part_shares_the_traffic():
     assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
 
 
+@pytest.mark.slow
 def test_a_new_site_does_not_share_the_traffic():
     whole = table({"local_only": ALONE, "code": plus(0.1)})
     runs = whole[["study", "dataset", "setting", "method", "seed", "stage", "round"]].drop_duplicates()
@@ -301,6 +302,7 @@ def test_a_stopped_row_stays_in_the_summary_and_changes_no_split():
     assert found.loc["bad", "test_gap"] == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_stopped_row_is_not_among_those_not_told_apart():
     _, part = stopped()
     found = answer(part, CONTROLS)
@@ -324,6 +326,7 @@ def test_the_mean_over_devices_after_the_last_round_decides():
     assert validation_value(course({"a": [0.9, 0.5], "b": [0.9, 0.7]}), Criterion()) == pytest.approx(0.6)
 
 
+@pytest.mark.slow
 def test_a_device_that_does_not_count_has_no_part():
     shown = course({"a": [0.5], "b": [0.9]}, few="b")
     assert validation_value(shown, Criterion(least_test=20)) == pytest.approx(0.5)
@@ -332,16 +335,19 @@ def test_a_device_that_does_not_count_has_no_part():
     assert validation_value(untested, Criterion(least_test=20)) == pytest.approx(0.7)  # of all devices
 
 
+@pytest.mark.slow
 def test_of_a_loss_the_least_is_best():
     tables = {0.1: course({"a": [0.9]}, "loss"), 0.3: course({"a": [0.4]}, "loss"), 1.0: course({"a": [0.6]}, "loss")}
     assert best(tables, Criterion(METRICS["log_loss"])) == 0.3
 
 
+@pytest.mark.slow
 def test_of_equal_candidates_the_first_is_taken():
     tables = {"x": course({"a": [0.5]}), "y": course({"a": [0.5]})}
     assert best(tables, Criterion()) == "x"
 
 
+@pytest.mark.slow
 def test_without_validation_data_the_first_is_taken():
     none = course({"a": [float("nan")]})
     assert validation_value(none, Criterion()) is None

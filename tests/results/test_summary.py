@@ -96,6 +96,7 @@ def test_controls_have_a_gap_and_no_rank():
     assert standings(summary) == ["1", "control", "control"]
 
 
+@pytest.mark.slow
 def test_shared_decides_where_a_method_has_no_own_test_score():
     table = frame(rows({"a": [[0.9, 0.9]]}, shared=0.4), rows({"b": [[math.nan, math.nan]]}, shared=0.5))
     summary = summarise(table, NO_SECONDS, frozenset())
@@ -161,6 +162,7 @@ def test_accuracy_by_group_of_the_last_round():
     assert set(found["split"]) == {"test", "shared"}
 
 
+@pytest.mark.slow
 def test_errors_of_numbers_by_group():
     table = frame(rows({"a": [[8.0, 6.0, 1.0]]}))
     table["metric"] = table["metric"].replace("accuracy", "rmse")

@@ -68,6 +68,7 @@ def test_over_devices_and_groups():
     assert tidy.over_devices(rows.assign(metric="loss"), groups)["worst"] == 0.6
 
 
+@pytest.mark.slow
 def test_the_servers_counts_of_evaluated_rounds_are_in_every_devices_rows():
     fed = plainly()
     made = method(

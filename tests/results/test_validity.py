@@ -45,6 +45,7 @@ def test_a_row_that_still_gains_is_not_compared(rule, a, b, word):
     assert judge(claim, curve(a=a, b=b), {"one": {}}).word == "holds"
 
 
+@pytest.mark.slow
 def test_less_loss_is_a_gain():
     claim = Claim("said", "a > b", metric="test.loss")
     words = [
@@ -61,6 +62,7 @@ def test_a_seed_that_diverged_hides_no_gain_of_the_others():
     assert judge(claim, rows, {"one": {}}, converged=True).word == "not tested"
 
 
+@pytest.mark.slow
 def test_convergence_is_said_with_its_numbers_and_asked_of_the_end_alone():
     rows = curve(a=RISING, b=LEVEL_OFF)
     claims = [Claim("said", "b > a", metric="test.accuracy", round=at) for at in (None, 10)]
@@ -74,6 +76,7 @@ def test_convergence_is_said_with_its_numbers_and_asked_of_the_end_alone():
     ("gains", "word"),
     [((0.01, 0.02, 0.03), "not tested"), ((-0.02, 0.02, 0.06), "holds"), ((-0.03, -0.02, 0), "holds")],
 )
+@pytest.mark.slow
 def test_a_sure_gain_counts_however_far_seeds_lie_apart(gains: tuple[float, ...], word: str):
     """Half of the intervals by hand, Student's 2.920: .0169 of .02 (sure), .0674 of .02 (not), .0258 of a loss."""
     rows = curve(a=LEVEL_OFF, b={9: 0.5, 10: 0.5})
@@ -143,6 +146,7 @@ def test_the_ceiling_is_lower_where_few_examples_are_worth_more():
         assert words == ["holds", "holds", "not tested"]
 
 
+@pytest.mark.slow
 def test_a_study_sets_another_ceiling_or_none():
     claim = Claim("said", "local > fedasa", metric="test.accuracy")
     words = [
@@ -217,6 +221,7 @@ def test_a_claim_does_not_count_what_a_run_says_once_later():
     assert (verdict.word, verdict.numbers) == ("not tested", "no values after round 1")
 
 
+@pytest.mark.slow
 def test_a_gate_that_holds_changes_nothing():
     """One seed is enough for it: single has seed 0 only, but then so must the table."""
     assert gated([Gate("good > 0.5", "?")]) == gated([])
@@ -225,12 +230,14 @@ def test_a_gate_that_holds_changes_nothing():
 
 
 @pytest.mark.parametrize("when", ["absent > 0.1", "single > 0.1", "good - absent > 0", "good > absent"])
+@pytest.mark.slow
 def test_a_gate_without_a_value_for_every_seed_is_closed(when):
     verdict = gated([Gate(when, "at chance")])
     assert verdict.word == "not tested"
     assert verdict.numbers == f"no values for {when} (shared.accuracy); otherwise: at chance"
 
 
+@pytest.mark.slow
 def test_a_gate_closes_the_settings_in_which_it_fails():
     """good is .7 where alpha is 1 and .8 where it is .1: the first are out of the verdict, and it says so."""
     verdict = gated([Gate("good > 0.75", "local models are at chance")])
@@ -258,11 +265,13 @@ def test_a_gate_may_concern_some_settings_only():
         ("good stays within 0.1 with round", "good changes by +0.2, needs: within 0.1"),
     ],
 )
+@pytest.mark.slow
 def test_a_closed_gate_says_what_it_found_and_what_it_needs(when, numbers):
     found = closed([Gate(when, "why", {"net": "mlp"})], table(), POINTS)
     assert found["alpha=0.1 net=mlp"] == f"why ({numbers})"
 
 
+@pytest.mark.slow
 def test_a_gate_may_look_at_devices_with_labels_alone():
     """Device a has labels and is .02 above b, which has none."""
     rows = table().assign(study="s", dataset="d")

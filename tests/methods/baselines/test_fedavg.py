@@ -55,6 +55,7 @@ def test_weights_computed_by_hand(weights, expected):
     assert bits(fused(fedavg(weights=weights), updates)) == bits(constant(expected))
 
 
+@pytest.mark.slow
 def test_only_those_who_took_part_are_averaged():
     fed = federation("abcde")
     sent, seen = nets.init(NET, generator(2, "init")), set()

@@ -69,6 +69,7 @@ def test_the_fused_model_has_the_units_of_the_best():
 
 @pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
 @pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.slow
 def test_identical_devices_are_a_fixed_point(settings, count):
     found = fused(code_ot(**settings), ranked(*[model()] * count))
     torch.testing.assert_close(found, model(), rtol=0, atol=1e-6)
@@ -98,6 +99,7 @@ def test_one_device_is_that_device():
     assert one.report == Report()
 
 
+@pytest.mark.slow
 def test_one_shot_is_the_first_round_of_three():
     fed = federation()
     (alone,) = run(code_ot(), fed, 4, Inline())

@@ -42,6 +42,7 @@ def test_best_local_sends_everyone_the_model_with_the_best_score():
 
 
 @pytest.mark.parametrize("rank_by", ["validation", "test"])
+@pytest.mark.slow
 def test_best_local_is_the_best_of_the_models_that_were_trained(rank_by):
     fed = federation("abcdef")
     updates = trained(fed, ADAM, 1)
@@ -106,6 +107,7 @@ def test_half_best_sends_everyone_half_of_the_model_with_the_best_score():
 
 
 @pytest.mark.parametrize("rank_by", ["validation", "test"])
+@pytest.mark.slow
 def test_half_best_is_half_of_best_local_to_the_bit(rank_by):
     fed = federation("abcd")
     whole = method("best_local", nets=NETS, training=ADAM, shared_init=False, rank_by=rank_by)
@@ -158,6 +160,7 @@ def test_weights_computed_by_hand():
 
 
 @pytest.mark.parametrize("rank_by", ["validation", "test"])
+@pytest.mark.slow
 def test_no_alignment_ranks_and_folds_what_was_trained(rank_by):
     fed = federation("abcde")
     updates = trained(fed, ADAM, 1)

@@ -44,6 +44,7 @@ def test_permuted_networks_fuse_back_to_the_best_ones_units(settings):
 
 @pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
 @pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.slow
 def test_identical_devices_are_a_fixed_point(settings, count):
     torch.testing.assert_close(fused(lmf(**settings), ranked(*[model()] * count)), model(), rtol=0, atol=1e-6)
 
@@ -73,6 +74,7 @@ def test_one_device_is_that_device():
     assert bits(found) == bits(trained(alone, SGD, 3)["b"].params)
 
 
+@pytest.mark.slow
 def test_the_exam_decides_whose_units_are_kept():
     updates, examples = disputed()
     a, b, c = (updates[name].params for name in "abc")

@@ -104,6 +104,7 @@ def test_without_any_validation_example_names_decide():
     assert rank_ascending({}, {name: Update(biased(0), {CLASS_HITS: hits}) for name in "ba"}, NETS) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_marks_travel_only_for_their_exam_and_training_is_the_same():
     stages = {rank_by: train_to_rank(SGD, len, rank_by) for rank_by in ("classes", "validation", "test")}
     assert [stage.attach for stage in stages.values()] == [count_hits, None, None]

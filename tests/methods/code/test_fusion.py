@@ -186,6 +186,7 @@ def test_unequal_widths_take_the_targets_shapes() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), count=st.integers(1, 5), width=st.integers(1, 60))
+@pytest.mark.slow
 def test_identity_alignment_is_the_geometric_fold_bit_for_bit(seed: int, count: int, width: int) -> None:
     axes: Axes = {"in": ("h", None), "out": (None, "h")}
     generator = torch.Generator().manual_seed(seed)
@@ -391,6 +392,7 @@ def test_unequal_widths_take_the_targets_shapes_fusion_nets(case: str) -> None:
         assert [*plans[0]] == [*units(fused, own.table)]
 
 
+@pytest.mark.slow
 def test_a_mean_of_nets_with_norms_has_the_mean_statistics() -> None:
     net, shape = narrow("resnet20")
     models = [network_fusion_nets(net, seed) for seed in range(3)]

@@ -109,6 +109,7 @@ def test_costs_of_many_orders_against_every_assignment(solver: str, shape: tuple
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_ordinary_costs_are_certified_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan has the bits of POT's."""
     monkeypatch.delattr(transport, "_below_a_limit")

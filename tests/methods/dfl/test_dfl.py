@@ -209,6 +209,7 @@ def test_a_label_that_no_device_has_stays_one_hot_and_does_no_harm():
         assert all(bool(tensor.isfinite().all()) for tensor in one.state.messages["a"].params.values())
 
 
+@pytest.mark.slow
 def test_every_round_reports_its_soft_targets_and_numbers():
     for one in run(dfl(temperature=3.0), FED, 0, Inline()):
         soft = one.report.matrices["soft_targets"]

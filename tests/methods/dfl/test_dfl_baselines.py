@@ -58,6 +58,7 @@ def test_without_generated_examples_it_is_fedavg(training, fraction, shared_init
     assert bits(last(fedgen(**changes), FED, 2).state.messages["a"].params) != bits(two.state.messages["a"].params)
 
 
+@pytest.mark.slow
 def test_the_first_round_is_fedavgs_whatever_alpha():
     one, two = (next(run(fedgen(alpha=alpha), FED, 2, Inline())) for alpha in (0.0, 10.0))
     assert bits(one.state.messages) == bits(two.state.messages)
@@ -437,6 +438,7 @@ def test_a_round_with_soft_targets_is_the_plain_loop():
         torch.testing.assert_close(second.memories[name], dict(module.state_dict()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_nothing_but_soft_targets_travels():
     """Three classes: 72 bytes of logits and 24 of counts up, 72 down; the initial model once."""
     rounds = list(run(fd(), FED, 1, Inline()))
@@ -445,6 +447,7 @@ def test_nothing_but_soft_targets_travels():
     assert set(last(fd(rounds=1, shared_init=False), FED).down.values()) == {72}
 
 
+@pytest.mark.slow
 def test_a_device_never_sampled_has_initial_model_and_latest_targets():
     built, chosen, down = fd(fraction=0.2, rounds=12), set(), []
     start = nets.init(NET, generator(1, "init"))

@@ -18,6 +18,7 @@ SOFT = {"ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting":
 dfl, dfl_diagonal = (partial(method, name, **GIVEN, **SOFT) for name in ("dfl", "dfl_diagonal"))
 
 
+@pytest.mark.slow
 def test_at_temperature_1_it_is_pytorchs_smoothing_by_the_mean_diagonal():
     """(1 - rho) (1 - d) K / (K - 1), d of the table that the round before reported."""
     fed, sent, own = federation(), nets.init(NET, generator(1, "init")), 1.0

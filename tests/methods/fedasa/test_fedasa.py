@@ -286,6 +286,7 @@ def test_held_out_examples_measure_the_auxiliary_model_and_train_nothing():
 
 
 @pytest.mark.parametrize("source", ["devices", "own"])
+@pytest.mark.slow
 def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
     fed = signals()
     state = begin(fedasa(steps=6, auxiliary_init=source), fed, 3, Inline())
@@ -330,6 +331,7 @@ def test_training_ends_at_the_target_with_the_nearest_model(target):
     assert target or found.accuracy <= max(first, 0.5)
 
 
+@pytest.mark.slow
 def test_a_step_beyond_the_target_is_shortened():
     """The third step leads from .325 to .425; a model on the line between them is nearer to .375 than both."""
     examples = data(200, "many")
@@ -482,6 +484,7 @@ def test_other_losses_train_all_of_it(loss):
     assert all(bool(x.isfinite().all()) for memory in other.memories.values() for x in memory.values())
 
 
+@pytest.mark.slow
 def test_a_rate_of_its_own_for_what_is_private():
     state = last(fedasa(rounds=1, personal_lr=1e-12), signals(), 1).state
     start = nets.init(NET, generator(1, "init"))

@@ -98,6 +98,7 @@ def part(params, names):
 
 
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_a_plain_loop(training):
     fed = federation()
     whole = nets.init(NET, generator(2, "init"))
@@ -181,6 +182,7 @@ def test_a_rate_of_its_own_for_the_last_layer():
     assert not torch.allclose(two["fc1.weight"], start["fc1.weight"])
 
 
+@pytest.mark.slow
 def test_the_papers_network_sends_322144_numbers():
     fed = signals("ab", WHOLE, (1, 512))
     built = method("fedper", **GIVEN_FEDPER | {"nets": fed.public.nets, "rounds": 1}, personal_lr=None)
@@ -213,6 +215,7 @@ def test_without_a_pull_it_is_fedavg(training, fraction):
     assert bits(pulled.state.messages) != bits(two.state.messages)
 
 
+@pytest.mark.slow
 def test_a_plain_loop_on_the_printed_objective_fedprox():
     """F_k(w) + mu/2 ||w - w^t||^2, by autograd."""
     fed, mu = federation(), 0.5

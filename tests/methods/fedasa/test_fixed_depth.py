@@ -97,6 +97,7 @@ def test_the_order_of_devices_does_not_matter():
         torch.testing.assert_close(one.state.messages[name].params, two.state.messages[name].params)
 
 
+@pytest.mark.slow
 def test_layers_of_other_nets():
     one = last(fixed_depth(nets=MLPS, training=SGD, depth=0), federation())
     assert [*one.state.messages["a"].params] == ["fc1.weight", "fc1.bias"]

@@ -275,6 +275,7 @@ def test_a_class_of_which_nobody_tells_is_named():
     assert every.report.words == {}
 
 
+@pytest.mark.slow
 def test_personal_distillation_is_the_personal_row_bit_by_bit():
     same = {"nets": NETS, "training": SGD, "shared_init": False, **FEW}
     one, two = last(method("personal_distillation", **same), FED, 2), last(distillation(personal=True), FED, 2)

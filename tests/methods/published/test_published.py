@@ -257,12 +257,14 @@ def test_a_path_is_how_far_a_gradient_of_one_leads(training: Training):
     assert path_length(training, 7) == pytest.approx(w.item(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_it_sends_one_number_more_than_fedavg():
     one, two = last(fednova(), FED_FEDNOVA), last(method("fedavg", **GIVEN_FEDNOVA), FED_FEDNOVA)
     assert one.up == {name: sent + 4 for name, sent in two.up.items()}
     assert one.down == two.down
 
 
+@pytest.mark.slow
 def test_a_device_without_examples_changes_nothing():
     idle = replace(FED_FEDNOVA.devices["b"], data=Splits(data(0), data(0), data(0)))
     fed = replace(FED_FEDNOVA, devices={**FED_FEDNOVA.devices, "b": idle})
@@ -316,6 +318,7 @@ def test_a_rule_is_that_of_the_paper(rule):
         close(one.state.messages["a"].params, x)
 
 
+@pytest.mark.slow
 def test_with_rate_one_and_no_memory_it_is_fedavg_but_for_rounding():
     one = last(fedopt(rule="momentum", server_lr=1.0, beta1=0.0), FED).state.messages["a"].params
     two = last(method("fedavg", **GIVEN_FEDOPT), FED).state.messages["a"].params
@@ -392,6 +395,7 @@ def test_its_first_round_is_local_only():
     assert bits(one.state.memories) == bits({name: update.params for name, update in trained(FED, SGD, 0).items()})
 
 
+@pytest.mark.slow
 def test_only_prototypes_and_counts_travel():
     one = last(fedproto(), FED)
     assert one.up == dict.fromkeys("abcd", 4 * (3 * 5 + 3))
@@ -475,6 +479,7 @@ def test_without_tuning_devices_run_the_common_layers_and_the_first_head():
         close(model, models[0])
 
 
+@pytest.mark.slow
 def test_the_head_never_travels_up_nor_moves():
     training = replace(ADAM, optimiser_state="keep", weight_decay=0.1)
     turns = list(run(fedbabu(fraction=1.0, training=training), FED, 0, Inline()))

@@ -174,6 +174,7 @@ def test_a_device_without_a_label_runs_the_trees_of_the_others():
     torch.testing.assert_close(unsure.exp(), torch.full((20, 3), 1 / 3))
 
 
+@pytest.mark.slow
 def test_subsamples_follow_from_the_seed():
     fed = federation_of("classes")
     one, again, other = (last(built("xgb_local", fed, trees=1, subsample=0.5), fed, seed).state for seed in (0, 0, 1))

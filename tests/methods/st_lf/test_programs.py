@@ -122,6 +122,7 @@ def test_where_algorithm_2_ends_depends_on_its_start() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(3, 8), seed=SEEDS)
+@pytest.mark.slow
 def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int, seed: int) -> None:
     problem, rng = links.random(n, seed, phi_e=0.1, noisy=True), np.random.default_rng(seed)
     psi = (rng.uniform(size=n) < 0.5).astype(np.float64)
@@ -289,6 +290,7 @@ def test_local_search_is_what_stands_in_for_a_solver_that_fails() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(n=st.integers(2, 8), seed=SEEDS)
+@pytest.mark.slow
 def test_no_single_change_improves_on_local_search(n: int, seed: int) -> None:
     problem = links.plain(n, seed)
     psi = local_search(problem)

@@ -48,6 +48,7 @@ def test_free_sources_are_all_sources_and_keep_local_training_exactly(solver):
     assert not any(one.up.values())
 
 
+@pytest.mark.slow
 def test_unlabelled_devices_run_the_one_labelled_ones_model_bit_by_bit():
     built, fed = st_lf(), half(unknown="bcd")
     one = last(built, fed, 3)
@@ -63,6 +64,7 @@ def test_unlabelled_devices_run_the_one_labelled_ones_model_bit_by_bit():
 # what travels
 
 
+@pytest.mark.slow
 def test_only_linked_sources_send_models_and_reports_are_three_numbers():
     execute = Recorder()
     list(run(st_lf(), half(), 1, execute))
@@ -187,6 +189,7 @@ def rows(setting: Setting) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("study", TABLES)
+@pytest.mark.slow
 def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
     for name, setting in settings(study, "as_published").items():
         link = rows(setting)["st_lf"]
@@ -208,6 +211,7 @@ def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
 
 
 @pytest.mark.parametrize("study", TABLES)
+@pytest.mark.slow
 def test_as_printed_trains_for_a_hundred_iterations(study: str):
     for name, setting in settings(study, "as_printed").items():
         link = rows(setting)["st_lf"]

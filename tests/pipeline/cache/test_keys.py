@@ -255,6 +255,7 @@ def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: 
 
 
 @pytest.mark.parametrize("name", ["Shape", "shape"])
+@pytest.mark.slow
 def test_a_class_and_a_value_of_it_count_with_its_methods(package: Package, name: str):
     package.steps.shape = package.steps.Shape()
     before = changed(package, "steps.py", "", "", name=name)
@@ -263,6 +264,7 @@ def test_a_class_and_a_value_of_it_count_with_its_methods(package: Package, name
     assert changed(package, "helpers.py", "x + 1", "x + 2", name=name) != before
 
 
+@pytest.mark.slow
 def test_a_collection_that_parses_disturbs_no_key(package: Package):
     def parse(phase: str, found: object) -> None:
         ast.parse("x")
@@ -347,6 +349,7 @@ def test_different_values_have_different_keys(what: str):
 
 
 @pytest.mark.parametrize("what", EQUAL)
+@pytest.mark.slow
 def test_equal_values_have_equal_keys(what: str):
     one, other = EQUAL[what]()
     assert key(near, one) == key(near, other)

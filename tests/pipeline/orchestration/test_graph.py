@@ -50,6 +50,7 @@ def test_what_the_cache_has_is_no_task_run(tmp_path: Path, monkeypatch: pytest.M
     assert nodes == []
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_written_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The run would end well, and the next one compute everything again."""
     run_at_once(tmp_path, monkeypatch)
@@ -66,6 +67,7 @@ def sums(*values: Any) -> torch.Tensor:
     return torch.stack([*values]).sum(0)
 
 
+@pytest.mark.slow
 def test_arrows_lead_from_the_nearest_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Between steps as their references say: not from what stands above a nearer one. Many units are one task run."""
     nodes = run_at_once(tmp_path, monkeypatch)

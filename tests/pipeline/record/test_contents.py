@@ -77,6 +77,7 @@ def test_a_run_of_one_round_has_no_curves():
     assert {step for _, step in found} == {0}
 
 
+@pytest.mark.slow
 def test_another_metric_that_decides_takes_the_place_of_accuracy():
     table = two_rounds()
     more = table[table["metric"] == "accuracy"]

@@ -70,6 +70,7 @@ def expected(model: Model, net: Net, rows: pd.DataFrame, device: str | None) -> 
     return labels.assign(unknown=np.where(unknown, "kind", "")) if unknown.any() else labels
 
 
+@pytest.mark.slow
 def test_each_devices_rows_are_predicted_by_its_model_with_the_same_bits(tmp_path: Path):
     served = saved(tmp_path, OWN, {"A": 0, "B": 1})
     for device, (model, net) in zip("AB", OWN, strict=True):
@@ -102,6 +103,7 @@ def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
         (np.zeros((2, 4), np.float32), "A", "has no column names"),
     ],
 )
+@pytest.mark.slow
 def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path, rows: Any, device: str | None, said: str):
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
         saved(tmp_path, OWN, {"A": 0, "B": 1}).predict(rows, device)
@@ -307,6 +309,7 @@ def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("what", ["frozen", "persistent=False", "file"])
+@pytest.mark.slow
 def test_a_net_with_other_frozen_tensors_or_files_is_refused(what: str, tmp_path: Path, monkeypatch):
     file = tmp_path / "numbers.txt"
     table = {
@@ -480,6 +483,7 @@ def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mean", [100.0, 1e9])
+@pytest.mark.slow
 def test_a_number_is_predicted_in_its_unit(tmp_path: Path, mean: float):
     """A mean of models, standardised by a mean and 20: predictions, drift's bins and MLflow's signature."""
     schema = replace(SCHEMA, classes=("hours",), task="regression", label_scale=(mean, 20.0))

@@ -241,6 +241,7 @@ def test_a_run_in_doubt_is_not_repeated(project: Project):
     assert not [*repeat.FOLDER.iterdir()]
 
 
+@pytest.mark.slow
 def test_it_is_looked_up_without_slow_packages():
     slow = "{'torch', 'pandas', 'numpy', 'prefect', 'mlflow', 'pydantic'}"
     script = f"import sys, fedcore.cli.run, fedcore.pipeline.run.repeat; print({slow} & {{*sys.modules}})"

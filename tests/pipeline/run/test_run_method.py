@@ -46,6 +46,7 @@ from fedcore.results.chance import AtChance, Cause
 from fedcore.results.criterion import Criterion
 
 
+@pytest.mark.slow
 def test_progress_counts_the_devices_of_the_table():
     """Device c has 5 test rows, fewer than 20: own tests are 0.7 on average, where all three would have 0.5."""
     scores, sizes = {"a": 0.6, "b": 0.8, "c": 0.1}, {"a": 30, "b": 90, "c": 5}
@@ -73,6 +74,7 @@ def test_progress_counts_the_devices_of_the_table():
 
 
 @pytest.mark.parametrize("scale", ["none", "common"])
+@pytest.mark.slow
 def test_the_pipeline_prepares_and_counts_as_a_script_does(tmp_path: Path, scale: Any):
     digits = fc.load("digits")
     fed = fc.federate(digits, devices=4, scale=scale)
@@ -248,6 +250,7 @@ def test_the_federation_without_a_device_is_that_of_a_script(tmp_path: Path, sca
     ("auto", 4, True, True), ("auto", MOST + 1, True, False), ("auto", 4, False, False), ("shared", 4, True, False),
     ("left_out", MOST + 1, True, True), ("left_out", 4, False, True),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_what_leaves_devices_out(tmp_path: Path, asked: Any, devices: int, named: bool, expected: bool):
     data, store = rows(devices, named), Store(tmp_path)
     fed = fc.federate(data, fc.by_device() if named else fc.iid(), devices=devices, min_size=1)
@@ -318,6 +321,7 @@ def test_nothing_is_written_without_lines(file: Path):
     assert history.read() == []
 
 
+@pytest.mark.slow
 def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     store = Store(tmp_path)
     ref: Any = store.put(Dataset(Data(torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)), None, ("a", "b")))

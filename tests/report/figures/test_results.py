@@ -249,6 +249,7 @@ def test_alignment_frames_the_cell_that_was_found(scale: float):
     figures.png(picture)
 
 
+@pytest.mark.slow
 def test_features_have_a_colour_for_each_class_and_a_marker_for_each_group():
     points = pd.DataFrame({"x": range(6), "y": range(6), "label": [0, 1, 2, 0, 1, 2], "group": ["A"] * 3 + ["B"] * 3})
     picture = figures.features({"one": points, "two": points}, ["k0", "k1", "k2"])
