@@ -177,7 +177,7 @@ def test_noise_is_white_and_in_proportion_to_the_record():
 # files that are missing
 
 
-def test_what_is_missing_is_left_out_and_said_once(tmp_path, caplog):
+def test_what_is_missing_is_left_out_and_said_once(tmp_path, logged):
     everything(tmp_path)
     for number in (98, 99, 100, 234):
         (tmp_path / "CWRU" / f"{number}.mat").unlink()
@@ -187,7 +187,7 @@ def test_what_is_missing_is_left_out_and_said_once(tmp_path, caplog):
     gone = {(who, "normal") for who in DEVICES if who not in ("A0", "B0")}
     gone |= {("A0", "outer_21"), ("B0", "outer_21"), ("C0", "outer_21"), ("B3", "ball_7")}
     assert held == {(who, kind) for who in DEVICES for kind in CLASSES} - gone
-    (said,) = caplog.records
+    (said,) = logged.records
     assert (said.name, said.levelno) == ("fedcore.data.cwru", logging.WARNING)
     assert said.getMessage() == (
         "the CWRU set is not complete: no normal at A1, A2, A3, B1, B2, B3, C0, C1, C2, C3; no ball_7 at B3; "
@@ -310,11 +310,11 @@ def test_a_place_that_no_file_has_a_record_of_is_refused(tmp_path):
     assert "no record of these locations" in refusal("cwru", root=tmp_path, download=False, locations=["C"], **SMALL)
 
 
-def test_a_device_without_any_record_is_none_and_named(tmp_path, caplog):
+def test_a_device_without_any_record_is_none_and_named(tmp_path, logged):
     mat(tmp_path, 105)
     mat(tmp_path, 106, "B")
     assert set(read(tmp_path, locations=["A", "B"]).device) == {"A0", "B0", "B1"}
-    (said,) = (entry.getMessage() for entry in caplog.records)
+    (said,) = (entry.getMessage() for entry in logged.records)
     assert "nothing at all of A1, A2, A3, B2, B3; " in said
     assert "C0" not in said
 
@@ -371,7 +371,7 @@ def test_places_can_be_chosen(tmp_path):
     assert torch.equal(two.server.x, whole.server.x)  # the server is where it is
 
 
-def test_a_class_that_the_server_alone_knows_is_no_hindrance(tmp_path, caplog):
+def test_a_class_that_the_server_alone_knows_is_no_hindrance(tmp_path, logged):
     alone = read(everything(tmp_path), server=1, locations=["C"])
     held = {who: set(alone.train.y[[who == one for one in alone.device]].tolist()) for who in set(alone.device)}
     assert held == {f"C{load}": set(range(1, 10)) for load in range(4)}  # the normal records have no base sensor
@@ -588,7 +588,7 @@ def test_other_seeds_are_other_rigs(simulated):
 
 @real
 @pytest.mark.slow
-def test_real_cwru(caplog):
+def test_real_cwru(logged):
     if not (REAL / "CWRU" / "105.mat").is_file():
         pytest.skip("FEDCORE_DATA holds no CWRU folder: published records not read")
     data = load("cwru", root=REAL, download=False)
@@ -601,7 +601,7 @@ def test_real_cwru(caplog):
         assert [who for who in DEVICES if held[who] == every] == ["A0", "B0"]
         assert sum(held[who] == every - {0} for who in DEVICES) == 10
         assert data.train.x.shape == (11_000, 1, 512)
-        assert "not there: 98.mat, 99.mat, 100.mat" in caplog.text
+        assert "not there: 98.mat, 99.mat, 100.mat" in logged.text
         found = {key: tuple(round(value, 2) for value in pair) for key, pair in ranges(data).items()}
         assert {key: found[key] for key in ("AA", "BB", "CC")} == {
             "AA": (0.94, 0.95), "BB": (0.86, 0.95), "CC": (0.82, 0.91),

@@ -142,13 +142,13 @@ def test_a_device_says_that_it_has_not_joined_a_run(device, run):
     assert (words, tensors) == ({"reply": "unknown", "why": f"run {run}: a has not joined it"}, {})
 
 
-def test_an_error_inside_a_step_tells_the_server_no_details(device, monkeypatch, caplog):
+def test_an_error_inside_a_step_tells_the_server_no_details(device, monkeypatch, logged):
     def fail(*args):
         raise RuntimeError("the example 12345 of a patient")
 
     monkeypatch.setattr("fedcore.field.device.visit", fail)
     assert why(device, visit_call()) == "RuntimeError on the device, see its log"
-    assert "12345" in caplog.text
+    assert "12345" in logged.text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,9 +282,7 @@ def test_a_locked_record_is_waited_for(clock: list[float], capsys: pytest.Captur
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 @pytest.mark.slow
-def test_mlflow_prints_no_error_of_a_locked_record(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mlflow_prints_no_error_of_a_locked_record(monkeypatch: pytest.MonkeyPatch, logged: Any) -> None:
     """Else a locked record is two pages of traceback before the one line, and again at each try."""
     from mlflow.store.db import utils
     from sqlalchemy import create_engine, text
@@ -294,7 +293,7 @@ def test_mlflow_prints_no_error_of_a_locked_record(
     monkeypatch.setattr(runs, "Record", object)
     monkeypatch.setattr(writer.environment, "prepare", lambda: None)
     monkeypatch.setattr(logging.getLogger("mlflow"), "propagate", True)  # so that what it logs is seen here
-    caplog.set_level(logging.WARNING, utils.__name__)
+    monkeypatch.setattr(logging.getLogger(utils.__name__), "level", logging.WARNING)
     writer.record.cache_clear()
     writer.record()
     writer.record.cache_clear()
@@ -302,7 +301,7 @@ def test_mlflow_prints_no_error_of_a_locked_record(
     with pytest.raises(Exception, match="no such table") as failed, session() as opened:
         opened.execute(text("select * from runs"))
     assert writer.database_fault(failed.value) == "no such table: runs"
-    assert caplog.text == ""
+    assert logged.text == ""
 
 
 def test_a_record_that_stays_locked_is_one_line(clock: list[float]) -> None:
