@@ -176,16 +176,22 @@ ELSEWHERE = {
 """Names that other libraries have for a setting -> ours."""
 
 
-def suggestion(word: str, choices: Iterable[object]) -> str:
-    """Return a hint: the word's new name, or a name that goes on after it, or the closest one; else an empty text."""
+def suggestion(word: str, choices: Iterable[object], above: str = "") -> str:
+    """Return a hint: the word's new name, or a name that goes on after it, or the closest one; else an empty text.
+
+    Args:
+        word: what was typed.
+        choices: the names that are allowed.
+        above: what stands before a name, such as `federation.`.
+    """
     names = list(map(str, choices))
     if RENAMED.get(word) in names:
-        return f"; it is now called {RENAMED[word]}"
+        return f"; it is now called {above}{RENAMED[word]}"
     if ELSEWHERE.get(word) in names:
-        return f"; here it is {ELSEWHERE[word]}"
+        return f"; here it is {above}{ELSEWHERE[word]}"
     close = [name for name in names if name.startswith(f"{word}_")] or difflib.get_close_matches(word, names, 1)
     close = close or difflib.get_close_matches(word.lower(), names, 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {above}{close[0]}?" if close else ""
 
 
 def unknown_value(key: str, value: object, allowed: Iterable[object]) -> InputError:

@@ -1,6 +1,7 @@
 """The command `fedcore`: finds the sub-command, refuses wrong words in one line, and ends with its exit code."""
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -63,8 +64,12 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.write(f"{asked.ctx.get_help()}\n")
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "fedcore"
-            of_settings = isinstance(error, click.NoSuchOption) and path.split()[-1] in ("run", "plan", "preview")
-            dashes = " A setting has no dashes: KEY=VALUE." * of_settings
+            dashes = ""
+            if isinstance(error, click.NoSuchOption):  # click's guess takes the dashes for letters that are alike
+                typed = error.option_name.lstrip("-")
+                near = [name for name in error.possibilities or () if get_close_matches(name.lstrip("-"), [typed])]
+                error = click.NoSuchOption(error.option_name, possibilities=near)
+                dashes = " A setting has no dashes: KEY=VALUE." * (path.split()[-1] in ("run", "plan", "preview"))
             raise InputError(f"{error.format_message()}{dashes} See {path} --help.") from None
         except click.ClickException as error:
             raise InputError(error.format_message()) from None

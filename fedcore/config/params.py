@@ -116,7 +116,7 @@ def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: 
     ]
     allowed = ""
     if not below or RENAMED.get(name) in here:
-        near = suggestion(name, [*here, *(() if above else COMMAND)])
+        near = suggestion(name, [*here, *(() if above else COMMAND)], "".join(f"{section}." for section in above))
         if near or not above:
             return near
         sections = (section for section in allowed_keys((), custom) if section != SHARED)

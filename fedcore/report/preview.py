@@ -66,7 +66,7 @@ NAMED = 6
 """The most devices with a problem that are named, of more than DEVICES."""
 
 OF, REST = "train", "{} more, %"
-LEAST = 6
+LEAST = 10
 """Characters that the name of a class is shortened to before fewer classes are shown."""
 
 PADDING = 2

@@ -63,6 +63,7 @@ WRONG = [
     (["shwo"], "'shwo'; did you mean show?"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
     (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
     (["prune", "--weeks", "1"], "No such option '--weeks'. See"),
+    (["show", "--short"], "No such option '--short'. See"),  # click's own guess is --history
     (["preview", "--seed", "3"], "No such option '--seed'. A setting has no dashes: KEY=VALUE. See"),
     (["plan", "training.lr=0,01"], "training.lr = '0,01': must be a number, with a point"),
 ]  # fmt: skip

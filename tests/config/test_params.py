@@ -122,19 +122,19 @@ def test_an_argument_without_a_value_is_refused(word: str):
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("federation.devises", "federation.devises: no such key; did you mean devices?"),
+        ("federation.devises", "federation.devises: no such key; did you mean federation.devices?"),
         ("fedration.devices", "fedration.devices: no such key; did you mean federation?"),
         ("federation.zzz", "federation.zzz: no such key (allowed: partition, devices, "),
-        ("data.rot", "data.rot: no such key; did you mean root?"),
+        ("data.rot", "data.rot: no such key; did you mean data.root?"),
         ("federation.alpha.beta", "federation.alpha.beta: alpha has no keys below it"),
         ("lmf.order", "lmf.order: no such key; did you mean code_ot.order? (allowed: "),
         ("fedavg.mu", "fedavg.mu: no such key; did you mean fedprox.mu or moon.mu? (allowed: "),
         ("lr", "lr: no such key; did you mean training.lr?"),
         ("sedes", "sedes: no such key; did you mean seeds?"),
-        ("half_best.rank_bi", "half_best.rank_bi: no such key; did you mean rank_by?"),
-        ("scaffold.training.momentun", "scaffold.training.momentun: no such key; did you mean momentum?"),
-        ("methods.round", "methods.round: no such key; did you mean rounds?"),
-        ("run.evry", "run.evry: no such key; did you mean every?"),
+        ("half_best.rank_bi", "half_best.rank_bi: no such key; did you mean half_best.rank_by?"),
+        ("dfl.training.momentun", "dfl.training.momentun: no such key; did you mean dfl.training.momentum?"),
+        ("methods.round", "methods.round: no such key; did you mean methods.rounds?"),
+        ("run.evry", "run.evry: no such key; did you mean run.every?"),
         ("fedprox.batch", "fedprox.batch: no such key; did you mean fedprox.training.batch?"),
         ("budget", "budget: no such key; did you mean fedasa.budget?"),
         ("metric", "metric: no such key; did you mean run.metric?"),
@@ -311,7 +311,8 @@ VALUES = {
 
 @pytest.mark.parametrize("old", KEYS)
 def test_an_old_key_is_refused(params: dict[str, Any], old: str):
-    line = f"{KEYS[old]}: no such key; it is now called {RENAMED[old]}"
+    above = KEYS[old].rpartition(".")[0]
+    line = f"{KEYS[old]}: no such key; it is now called {above}.{RENAMED[old]}"
     assert refusal(change, params, {KEYS[old]: 1}) == line
 
 

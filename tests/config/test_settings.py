@@ -387,7 +387,7 @@ def test_settings_of_a_users_method_can_be_changed(params: dict[str, Any], halve
     for methods in ((), (halved,)):
         (row,) = points(params, methods, halved__trim=0.5, halved__training__epochs=3)[0].methods
         assert (row.settings, row.training.epochs) == ({"rounds": 5, "trim": 0.5}, 3)
-    assert refusal(points, params, (), halved__trom=1) == "halved.trom: no such key; did you mean trim?"
+    assert refusal(points, params, (), halved__trom=1) == "halved.trom: no such key; did you mean halved.trim?"
     assert "halved.trim = 'a'" in refusal(points, params, (), halved__trim="a")
     assert "halved.trim = 'a'" in refusal(points, ask(params, {"mine": {"method": halved, "trim": "a"}}))
 
