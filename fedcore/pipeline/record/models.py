@@ -39,7 +39,7 @@ from fedcore.nets.custom import digest_of_rest
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.store import Ref, Store, to_content
+from fedcore.pipeline.cache.store import to_content
 from fedcore.pipeline.record import seals
 from fedcore.types.method import Model, Threshold
 
@@ -91,12 +91,6 @@ def write(
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     for i, (model, _) in enumerate(models):
         (folder / tensors_file(i)).write_bytes(to_content(model)[0])
-
-
-def share(store: Store, blobs: Sequence[Ref], folder: Path) -> None:
-    """Let the files of models that MLflow has logged at a place be the store's blobs of these models."""
-    for i, ref in enumerate(blobs):
-        store.share(ref, folder / "data" / FOLDER / tensors_file(i))
 
 
 def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:

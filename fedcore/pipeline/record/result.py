@@ -230,10 +230,6 @@ class Result:
         """Its study, and the data that it has read."""
         return StudyOnData(self.setting.study, self.size, self.setting.data_name, self.prepared.dataset.digest)
 
-    @property
-    def control(self) -> bool:
-        return self.row.control
-
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides."""
@@ -251,7 +247,8 @@ class Result:
         of = self.setting
         return {
             "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
-            "config": self.config, "candidate": self.shared is not None and not self.control, "control": self.control,
+            "config": self.config, "candidate": self.shared is not None and not self.row.control,
+            "control": self.row.control,
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
         }  # fmt: skip
 

@@ -69,7 +69,7 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
     The rows are those of :func:`fedcore.results.answer.rows_to_leave_out`. One that the other devices refuse, or that
     diverges on them, has no such scores, and a line says why.
     """
-    controls = frozenset(result.row.label for result in results if result.control)
+    controls = frozenset(result.row.label for result in results if result.row.control)
     able = rows_with_model(session.steps, results)
     table = pd.concat([result.table for result in results], ignore_index=True)
     rows = rows_to_leave_out(table, controls, able, criterion)
