@@ -89,15 +89,11 @@ class Store:
         if is_blob(value):
             # A message to a thousand devices is written once.
             if id(value) not in done:
-                done[id(value)] = self._write(value)
+                content, nbytes = to_content(value)
+                done[id(value)] = Ref(digest_of(content), nbytes)
+                self._keep(done[id(value)], content)
             return done[id(value)]
         return rebuild(value, lambda part: self._put(part, done))
-
-    def _write(self, value: Any) -> Ref:
-        content, nbytes = to_content(value)
-        ref = Ref(digest_of(content), nbytes)
-        self._keep(ref, content)
-        return ref
 
     def get(self, value: Any) -> Any:
         """Return a value with every reference in it loaded, equal ones once. Raises DamagedBlob."""

@@ -317,12 +317,6 @@ def cut_value(value: Any) -> str:
     return text if len(text) <= 500 else text[:497] + "..."
 
 
-def to_parquet(table: pd.DataFrame) -> bytes:
-    out = io.BytesIO()
-    table.to_parquet(out, index=False)
-    return out.getvalue()
-
-
 def to_npy(array: np.ndarray) -> bytes:
     out = io.BytesIO()
     np.save(out, array, allow_pickle=False)

@@ -260,11 +260,6 @@ def folder_of(name: str, number: str, uri: str) -> Path:
     return folder
 
 
-def load_schema(folder: Path) -> Schema:
-    """Return the schema of the models that MLflow has logged at a place."""
-    return from_json((folder / "data" / FOLDER / SCHEMA).read_bytes())
-
-
 def load_reference(folder: Path) -> drift.Reference | None:
     """Return what new rows are compared with; None for models of an earlier version, which have no reference."""
     file = folder / "data" / FOLDER / REFERENCE

@@ -186,23 +186,20 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
             sys.stderr.write(f"fedcore: {failed}\n")
 
 
-def names(client: MlflowClient) -> list[str]:
-    """Return the names of the registered models of this record."""
-    registered_models = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
-    return sorted(model.name for model in registered_models)
-
-
 def all_versions(client: MlflowClient) -> dict[str, registry.Versions]:
     """Return this record's versions by model, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
+    registered_models = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
     return {
-        name.removeprefix(FAMILY): registry.Versions(
+        model.name.removeprefix(FAMILY): registry.Versions(
             {
-                str(version.version): registry.Version(name, str(version.version), version.run_id, tags=version.tags)
-                for version in mlflow.search_model_versions(filter_string=f"name = '{name}'")
+                str(version.version): registry.Version(
+                    model.name, str(version.version), version.run_id, tags=version.tags
+                )
+                for version in mlflow.search_model_versions(filter_string=f"name = '{model.name}'")
             },
-            {word: str(number) for word, number in client.get_registered_model(name).aliases.items()},
+            {word: str(number) for word, number in model.aliases.items()},
         )
-        for name in names(client)
+        for model in sorted(registered_models, key=lambda model: model.name)
     }
 
 

@@ -48,7 +48,7 @@ from fedcore import data as sources
 from fedcore.api.serving import tensors_file
 from fedcore.config.settings import slug
 from fedcore.data import drift
-from fedcore.data.encoding import to_json
+from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.errors import InputError, plural
 from fedcore.partition import Partition
@@ -254,7 +254,7 @@ class Record:
             STEPS: contents.to_table(seconds[["kind", "wall", "cpu"]]),
         }  # fmt: skip
         tables |= {contents.FOLDS: folds.pop(contents.FOLDS)} if folds else {}
-        files |= tables | folds | {TABLE: contents.to_parquet(table)}
+        files |= tables | folds | {TABLE: table.to_parquet(index=False)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self.log_artifacts(run, files)
@@ -412,9 +412,9 @@ class Record:
             folder = files_of(champion)
         except InputError as refused:
             return [Notice(str(refused))]
-        reference, schema = models.load_reference(folder), models.load_schema(folder)
-        if reference is None:
+        if (reference := models.load_reference(folder)) is None:
             return []
+        schema = from_json((folder / "data" / models.FOLDER / SCHEMA).read_bytes())
         dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(dataset, partition)
