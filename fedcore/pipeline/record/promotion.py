@@ -188,19 +188,16 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
 
 def all_versions(client: MlflowClient) -> dict[str, registry.Versions]:
     """Return this record's versions by model, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
-    registered_models = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
-    return {
-        model.name.removeprefix(FAMILY): registry.Versions(
-            {
-                str(version.version): registry.Version(
-                    model.name, str(version.version), version.run_id, tags=version.tags
-                )
-                for version in mlflow.search_model_versions(filter_string=f"name = '{model.name}'")
-            },
-            {word: str(number) for word, number in model.aliases.items()},
-        )
-        for model in sorted(registered_models, key=lambda model: model.name)
-    }
+    found = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
+    catalogue = {}
+    for model in sorted(found, key=lambda model: model.name):
+        versions = mlflow.search_model_versions(filter_string=f"name = '{model.name}'")
+        numbers = {
+            str(of.version): registry.Version(model.name, str(of.version), of.run_id, tags=of.tags) for of in versions
+        }
+        aliases = {word: str(number) for word, number in model.aliases.items()}
+        catalogue[model.name.removeprefix(FAMILY)] = registry.Versions(numbers, aliases)
+    return catalogue
 
 
 def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
