@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +37,7 @@ from fedcore.nets.custom import digest_of_rest
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache.keys import versions_of
 from fedcore.pipeline.cache.store import to_content
 from fedcore.pipeline.record import seals
 from fedcore.types.method import Model, Threshold
@@ -151,8 +150,8 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
         seen.add(top)
         if spec is None:
             continue
-        if distributions := _distributions().get(top):
-            needed += [f"{name}=={metadata.version(name)}" for name in distributions]
+        if installed := versions_of(top):
+            needed += sorted(installed)
         elif (file := Path(spec.origin or "")).suffix == ".py" and not is_installed(file):
             place = file.parent if file.name == "__init__.py" else file
             paths.append(str(place))
@@ -167,11 +166,6 @@ def _imported(file: Path) -> Iterator[str]:
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.module.split(".")[0]
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
 
 
 def signature(schema: Schema, threshold: bool = False, own_models: bool = False) -> ModelSignature:

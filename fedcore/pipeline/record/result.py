@@ -216,11 +216,6 @@ class Result:
         return digest_of((models + self.table.to_csv(index=False) + "".join(self.extra_figures)).encode())
 
     @property
-    def shared(self) -> Ref | None:
-        """The model that all devices run, if it is the same for all."""
-        return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
-
-    @property
     def computed(self) -> bool:
         """Whether any of its steps was computed; otherwise the cache had them all."""
         return any(not step.cached for step in self.steps)
@@ -243,11 +238,14 @@ class Result:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What its folder's list of runs says of it. tasks: the edited ones, where there are any."""
+        """What its folder's list of runs says of it.
+
+        candidate: whether all devices run one model. tasks: the edited ones, where there are any.
+        """
         of = self.setting
         return {
             "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
-            "config": self.config, "candidate": self.shared is not None and not self.row.control,
+            "config": self.config, "candidate": len({*self.models.values()}) == 1 and not self.row.control,
             "control": self.row.control,
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
         }  # fmt: skip
