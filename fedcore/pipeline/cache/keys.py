@@ -7,7 +7,6 @@ docstrings aside) + the versions of the packages which that source uses.
 import ast
 import builtins
 import gc
-import hashlib
 import importlib.util
 import sys
 import threading
@@ -25,7 +24,7 @@ import torch
 
 from fedcore.builders import name_of
 from fedcore.errors import InputError, is_installed
-from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.cache.store import Ref, digest_of
 
 OWN_PACKAGES = {"fedcore"}
 """Top-level packages that keys cover by source; they cover other installed packages by version."""
@@ -54,7 +53,7 @@ class Digest:
         if kind is str or kind is int or kind is Ref:
             return _of_plain(kind, value.digest if kind is Ref else value)  # type: ignore[arg-type]
         if kind is tuple:
-            return _blake("\x1f".join(["tuple", *map(self.of, value)]))
+            return digest_of("\x1f".join(["tuple", *map(self.of, value)]))
         if is_dataclass(value) or isinstance(value, partial | dict):
             cached = self.cached.get(id(value))
             if cached is None:
@@ -63,7 +62,7 @@ class Digest:
         return self._hash(value)
 
     def _hash(self, value: Any) -> str:
-        return _blake("\x1f".join([type(value).__name__, *_class_source(type(value)), *self.key_parts(value)]))
+        return digest_of("\x1f".join([type(value).__name__, *_class_source(type(value)), *self.key_parts(value)]))
 
     def key_parts(self, value: Any) -> Iterator[str]:
         """Yield texts that distinguish a value from all others of its type."""
@@ -74,7 +73,7 @@ class Digest:
         elif isinstance(value, torch.Tensor | np.ndarray):
             content = value.numpy(force=True) if isinstance(value, torch.Tensor) else value
             known = content.dtype.hasobject and self.of(content.tolist())
-            known = known or _blake(np.ascontiguousarray(content).tobytes())
+            known = known or digest_of(np.ascontiguousarray(content).tobytes())
             yield from (str(value.dtype), str(tuple(value.shape)), known)
         elif isinstance(value, partial):
             yield from (self.of(value.func), self.of(value.args), self.of(value.keywords))
@@ -107,11 +106,7 @@ def _class_source(kind: type) -> list[str]:
 @lru_cache(1 << 16)
 def _of_plain(kind: type, value: Any) -> str:
     """Return the digest of a text, a whole number or a reference, given by its digest: devices' names, rounds, data."""
-    return _blake(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
-
-
-def _blake(text: str | bytes) -> str:
-    return hashlib.blake2b(text.encode() if isinstance(text, str) else text, digest_size=20).hexdigest()
+    return digest_of(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
 
 
 @cache
@@ -146,7 +141,7 @@ def source(module: str, name: str) -> str:
             reached[definition] += statement.text
             todo += statement.uses
     parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
-    return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
+    return digest_of("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
 def _is_pythons(package: str) -> bool:

@@ -200,8 +200,8 @@ def _to_bytes(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> byt
     return save_arrays({name: tensor.numpy(force=True) for name, tensor in tensors.items()}, metadata)
 
 
-def digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=20).hexdigest()
+def digest_of(content: bytes | str) -> str:
+    return hashlib.blake2b(content.encode() if isinstance(content, str) else content, digest_size=20).hexdigest()
 
 
 @cache

@@ -33,9 +33,9 @@ def record(field_run: FieldRun) -> list[str]:
     """Write a run to the record, unless it is there, and propose its model; return lines about it."""
     setup, stored, label, study = field_run.setup, field_run.stored, field_run.label, field_run.setup.study
     lines = "".join(f"{name} {answer['data']}\n" for name, answer in sorted(stored.devices.items()))
-    of_data = digest_of(lines.encode())
-    result = digest_of(table_of(stored, setup, label).to_csv(index=False).encode())
-    config = digest_of(f"field {of_data} {stored.plan.to_json()}".encode())
+    of_data = digest_of(lines)
+    result = digest_of(table_of(stored, setup, label).to_csv(index=False))
+    config = digest_of(f"field {of_data} {stored.plan.to_json()}")
     metric = METRICS["accuracy" if study is None else study.metric]
     data = "devices" if study is None else study.data
     tags = {

@@ -75,7 +75,7 @@ def save_view(
 
     charts: show bars.
     """
-    key = digest_of(words.encode())[:12]
+    key = digest_of(words)[:12]
     client.set_experiment_tag(experiment, f"{VIEW}{key}", json.dumps(state(query, [*runs], charts)))
     mode = {"compareRunsMode": "CHART"} if charts else {}
     return f"{runs_page(experiment)}?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"

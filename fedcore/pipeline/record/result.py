@@ -213,7 +213,7 @@ class Result:
     def digest(self) -> str:
         """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
-        return digest_of((models + self.table.to_csv(index=False) + "".join(self.extra_figures)).encode())
+        return digest_of(models + self.table.to_csv(index=False) + "".join(self.extra_figures))
 
     @property
     def computed(self) -> bool:
@@ -263,4 +263,4 @@ class Result:
 
 def digest(results: Iterable[Result]) -> str:
     """Return a name for a run's outputs: the digest of its configurations."""
-    return digest_of("".join(result.config for result in results).encode())[:12]
+    return digest_of("".join(result.config for result in results))[:12]

@@ -271,7 +271,7 @@ def describe(
         by_device = left[left["setting"].isin(settings)].pivot_table(
             "value", ["setting", "method", "seed", "device"], "metric"
         )
-        request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)).encode())
+        request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)))
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(answered),
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),

@@ -102,7 +102,7 @@ def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[st
 def _digest(parts: Iterable[str]) -> str:
     from fedcore.pipeline.cache.store import digest_of  # which imports PyTorch: a status reads, too
 
-    return digest_of("\n".join(sorted(parts)).encode())
+    return digest_of("\n".join(sorted(parts)))
 
 
 def append(lines: Sequence[Line]) -> None:
