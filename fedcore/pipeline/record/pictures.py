@@ -3,8 +3,6 @@
 Imports no MLflow: another process draws those of a run while the record's process writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any

@@ -3,17 +3,20 @@
 Imports neither Prefect nor MLflow.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
+
+from fedcore.config.methods import MethodConfig
 from fedcore.config.nightly import Event
+from fedcore.config.settings import Setting
 from fedcore.config.studies import Recent, run_section
 from fedcore.core.metrics import METRICS, Metric
+from fedcore.core.rounds import State
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
@@ -26,13 +29,6 @@ from fedcore.results.outcomes import Outcomes
 from fedcore.results.stopping import validation_value
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedcore.config.methods import MethodConfig
-    from fedcore.config.settings import Setting
-    from fedcore.core.rounds import State
 
 
 @dataclass(frozen=True)
