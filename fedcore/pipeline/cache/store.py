@@ -68,6 +68,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.location = str(root)  # for messages
 
     def path(self, ref: Ref) -> Path:
         return Path(self._name(ref))
@@ -75,11 +76,6 @@ class Store:
     def _name(self, ref: Ref) -> str:
         """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
         return f"{self.root}/{ref.digest[:2]}/{ref.digest}.safetensors"
-
-    @property
-    def location(self) -> str:
-        """Return where the store is, for messages."""
-        return str(self.root)
 
     def put(self, value: Any) -> Any:
         """Store a value; returns it with references in place of tensors."""

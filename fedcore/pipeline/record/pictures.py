@@ -9,11 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.data import Dataset
-from fedcore.partition import Partition
 from fedcore.partition.tables import Shares, groups, similarity, training_numbers
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.report import figures
 from fedcore.results import reports, tidy
 from fedcore.results.summary import curves
@@ -40,27 +38,23 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
         drawn["plans/all"] = figures.png(code.shares_of_mass(named))
     else:
         drawn |= of_method(result.figures, result.row.label, result.reports)
-    refs = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.extra_figures:
-        drawn["similarity"] = similarity_map(*refs)
+        drawn["similarity"] = similarity_map(store, result.prepared)
     if result.embedding is not None:
-        drawn["features"] = feature_map(*refs, {result.row.label: result.embedding})
+        drawn["features"] = feature_map(store, result.prepared, {result.row.label: result.embedding})
     return drawn
 
 
 @cache
-def data_numbers(
-    store: Store, dataset: Ref, partition: Ref, shares: Shares | None = None
-) -> dict[str, dict[str, float]]:
+def data_numbers(store: Store, prepared: PreparedData, shares: Shares | None) -> dict[str, dict[str, float]]:
     """Return numbers about the devices' data, computed once for all methods."""
-    return training_numbers(store.get(dataset), store.get(partition), shares)
+    return training_numbers(*prepared.load(store), shares)
 
 
 @cache
-def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
+def similarity_map(store: Store, prepared: PreparedData) -> bytes:
     """Draw the devices' similarity, once for all methods."""
-    data: Dataset = store.get(dataset)
-    parts: Partition = store.get(partition)
+    data, parts = prepared.load(store)
     return figures.png(figures.similarity(similarity(data, parts), groups(data, parts)))
 
 
@@ -76,21 +70,20 @@ def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) 
 def of_setting(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, bytes]]:
     """Yield the pictures of one setting's methods: name, caption, picture."""
     names, every = results[0].extra_figures, {result.row.label: result for result in results}
-    refs = (store, results[0].prepared.dataset, results[0].prepared.partition)
+    prepared = results[0].prepared
     if "similarity" in names:
-        yield "similarity", CAPTIONS["similarity"], similarity_map(*refs)
+        yield "similarity", CAPTIONS["similarity"], similarity_map(store, prepared)
     for path in dict.fromkeys(path for of in every.values() for path in of.figures if path.rpartition(":")[2] in names):
         drawn = {label: of.reports for label, of in every.items() if path in of.figures}
         for name, caption, draw in figures.drawings(path, drawn):
             yield name, caption, figures.png(draw())
     if "features" in names and (planes := {k: of.embedding for k, of in every.items() if of.embedding is not None}):
-        yield "features", CAPTIONS["features"], feature_map(*refs, planes)
+        yield "features", CAPTIONS["features"], feature_map(store, prepared, planes)
 
 
-def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
+def feature_map(store: Store, prepared: PreparedData, planes: Mapping[str, Ref]) -> bytes:
     """Draw the embedded examples of some methods, label -> the result of :func:`fedcore.results.embedding.embed`."""
-    data: Dataset = store.get(dataset)
-    parts: Partition = store.get(partition)
+    data, parts = prepared.load(store)
     of = groups(data, parts)
     names = [of.get(name, "") for name in parts.devices]
     drawn = {label: _plane(store.get(ref), names) for label, ref in planes.items()}

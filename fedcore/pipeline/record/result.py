@@ -38,6 +38,11 @@ class PreparedData:
     dataset: Ref
     partition: Ref
 
+    def load(self, store: Store) -> tuple[Dataset, Partition]:
+        """Return what they refer to."""
+        dataset, partition = store.get((self.dataset, self.partition))
+        return dataset, partition
+
 
 @dataclass(frozen=True)
 class StudyOnData:

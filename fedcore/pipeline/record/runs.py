@@ -154,8 +154,7 @@ class Record:
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
         shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true"})}
-        dataset: sources.Dataset
-        dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
+        dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
         about = contents.about_data(
@@ -415,7 +414,7 @@ class Record:
         if (reference := models.load_reference(folder)) is None:
             return []
         schema = from_json((folder / "data" / models.FOLDER / SCHEMA).read_bytes())
-        dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
+        dataset, partition = result.prepared.load(store)
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(dataset, partition)
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
@@ -590,7 +589,7 @@ def git(*arguments: str) -> bytes:
 @lru_cache(maxsize=8)
 def keys_of_rows(store: Store, of: PreparedData) -> dict[str, bytes]:
     """Return the keys of the rows that a run may learn from, and of others, as files; a study's seeds share them."""
-    trained, held = split_keys(*store.get((of.dataset, of.partition)))
+    trained, held = split_keys(*of.load(store))
     return {TRAINED: contents.to_npy(trained), HELD: contents.to_npy(held)}
 
 

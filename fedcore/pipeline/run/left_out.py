@@ -122,7 +122,7 @@ def federation_without(
     """Return the federation without a device, and the labelled examples that it alone knows, as references."""
     distributed = partial(distribute_without, device=device, scale=scale)
     if fed.task != CLASSIFICATION.name:
-        dataset, partition = steps.store.get((prepared.dataset, prepared.partition))
+        dataset, partition = prepared.load(steps.store)
         others, *_ = leave_out_of(dataset, partition, device)
         fed = replace(fed, scoring=replace(fed.scoring, label_scale=label_scale(dataset, others)))
     parts_of, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)

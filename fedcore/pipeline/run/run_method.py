@@ -80,7 +80,7 @@ def run_method(
     scale = setting.federation["scale"]
     table = tidy.of_run(
         tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed), method, played, turn_reports,
-        pictures.data_numbers(session.store, prepared.dataset, prepared.partition, shares_of(setting.federation)),
+        pictures.data_numbers(session.store, prepared, shares_of(setting.federation)),
         dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, scale)),
         score_sites(session.steps, prepared, scale, method, fed, played[-1].state),
     )  # fmt: skip
