@@ -5,7 +5,6 @@ Imports no MLflow: another process draws those of a run while the record's proce
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import pandas as pd
 
@@ -15,7 +14,6 @@ from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.report import figures
 from fedcore.results import reports, tidy
 from fedcore.results.summary import curves
-from fedcore.types.federation import Params
 from fedcore.types.method import Report
 
 CAPTIONS = {
@@ -86,11 +84,10 @@ def feature_map(store: Store, prepared: PreparedData, planes: Mapping[str, Ref])
     data, parts = prepared.load(store)
     of = groups(data, parts)
     names = [of.get(name, "") for name in parts.devices]
-    drawn = {label: _plane(store.get(ref), names) for label, ref in planes.items()}
+    drawn = {}
+    for label, ref in planes.items():
+        embedding = store.get(ref)
+        x, y = embedding["xy"].T.tolist()
+        columns = {"x": x, "y": y, "label": embedding["y"].tolist()}
+        drawn[label] = pd.DataFrame({**columns, "group": [names[i] for i in embedding["device"].tolist()]})
     return figures.png(figures.features(drawn, data.classes))
-
-
-def _plane(embedding: Params, groups: list[str]) -> pd.DataFrame:
-    x, y = embedding["xy"].T.tolist()
-    columns: dict[str, Any] = {"x": x, "y": y, "label": embedding["y"].tolist()}
-    return pd.DataFrame({**columns, "group": [groups[i] for i in embedding["device"].tolist()]})
