@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 from fedcore import __version__
 from fedcore.config import nightly
@@ -40,15 +42,9 @@ def notify(alerts: Alerts, event: Event, text: str) -> None:
         "date": datetime.now().astimezone().isoformat(timespec="seconds"), "fedcore": __version__,
         "text": f"{project}: {event.replace('_', ' ')}: {text}",
     }  # fmt: skip
-    channels: dict[str, Callable[[], None]] = {}
-    if webhook := alerts.webhook:
-        channels["webhook"] = lambda: post(nightly.webhook(webhook), content)
-    if command := alerts.command:
-        channels["command"] = lambda: call(command, content)
-    if mail := alerts.mail:
-        channels["mail"] = lambda: send(mail, content)
+    channels: dict[str, Callable[[Any, dict[str, str]], None]] = {"webhook": post, "command": call, "mail": send}
     for name, channel in channels.items():
-        if reason := _bounded(channel):
+        if (to := getattr(alerts, name)) and (reason := _bounded(partial(channel, to, content))):
             sys.stderr.write(f"fedcore: alert {event!r} by {name}: not sent: {reason}\n")
 
 
@@ -71,11 +67,11 @@ def _bounded(channel: Callable[[], None]) -> str:
     return reasons[-1]
 
 
-def post(address: str, content: dict[str, str]) -> None:
-    """Send JSON to an address. Raises OSError for any answer but a 2xx."""
+def post(webhook: str, content: dict[str, str]) -> None:
+    """Send JSON to an address of nightly.yaml. Raises OSError for any answer but a 2xx."""
     from urllib.request import Request, urlopen
 
-    request = Request(address, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    request = Request(nightly.webhook(webhook), json.dumps(content).encode(), {"Content-Type": "application/json"})
     urlopen(request, timeout=LIMIT).close()
 
 

@@ -3,13 +3,16 @@
 Imports nothing slow.
 """
 
+import json
 import os
 import re
 import shutil
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from fedcore.pipeline.command import FULL, Failed, no_room
 
@@ -37,6 +40,23 @@ def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         _make_place(path)
         _write(path, content, durable)
+
+
+def to_lines(objects: Iterable[Any]) -> bytes:
+    """Return objects as lines of JSON."""
+    return "".join(f"{json.dumps(line)}\n" for line in objects).encode()
+
+
+def read_lines(path: Path, check: Callable[[Any], Any]) -> list[Any]:
+    """Return what `check` makes of each line of JSON, except those that are damaged: a killed process leaves such.
+
+    check: raises ValueError, TypeError or LookupError for one.
+    """
+    lines = []
+    for text in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(ValueError, TypeError, LookupError, RecursionError):
+            lines.append(check(json.loads(text)))
+    return lines
 
 
 def _write(path: Path, content: bytes, durable: bool) -> None:

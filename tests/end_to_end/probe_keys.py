@@ -97,7 +97,7 @@ def main(edits: list[str]) -> dict[str, Any]:
         (project.folder / path).write_bytes(before)
     installed = metadata.version
     keys.metadata.version = lambda name: "0.0" if name == "torch" else installed(name)
-    keys._version.cache_clear()
+    keys.versions_of.cache_clear()
     all_found["torch==0.0"] = found()
     return all_found
 

@@ -3,7 +3,6 @@
 There is also a mark for each flow that is running.
 """
 
-import json
 import os
 import shutil
 import time
@@ -15,7 +14,7 @@ import psutil
 from filelock import FileLock
 
 from fedcore.pipeline import environment
-from fedcore.pipeline.state import write_atomic
+from fedcore.pipeline.state import read_lines, to_lines, write_atomic
 
 JOURNAL = environment.STATE / "journal.jsonl"
 FLOWS = environment.STATE / "flows"
@@ -47,19 +46,12 @@ class Step:
 def append(line: Line) -> None:
     """Append a line with the current time, in a single write, so that lines of concurrent flows do not mix."""
     with JOURNAL.open("ab", buffering=0) as journal:
-        journal.write(f"{json.dumps({'time': round(time.time(), 3), **line})}\n".encode())
+        journal.write(to_lines([{"time": round(time.time(), 3), **line}]))
 
 
 def read() -> list[Line]:
-    """Return the journal's lines, except those that are damaged, as one that a killed process left incomplete."""
-    content = JOURNAL.read_bytes() if JOURNAL.exists() else b""
-    lines = []
-    for line in content.splitlines():
-        try:
-            lines.append(_check(json.loads(line)))
-        except (ValueError, TypeError, LookupError, RecursionError):
-            continue
-    return lines
+    """Return the journal's lines, except those that are damaged."""
+    return read_lines(JOURNAL, _check)
 
 
 def kinds() -> dict[str, str]:
@@ -77,7 +69,7 @@ def _check(line: Any) -> Line:
 
 def replace(lines: list[Line]) -> None:
     """Replace the journal by these lines."""
-    write_atomic(JOURNAL, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    write_atomic(JOURNAL, to_lines(lines))
 
 
 def marks() -> list[Path]:

@@ -7,7 +7,6 @@ docstrings aside) + the versions of the packages which that source uses.
 import ast
 import builtins
 import gc
-import hashlib
 import importlib.util
 import sys
 import threading
@@ -25,7 +24,7 @@ import torch
 
 from fedcore.builders import name_of
 from fedcore.errors import InputError, is_installed
-from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.cache.store import Ref, digest_of
 
 OWN_PACKAGES = {"fedcore"}
 """Top-level packages that keys cover by source; they cover other installed packages by version."""
@@ -54,7 +53,7 @@ class Digest:
         if kind is str or kind is int or kind is Ref:
             return _of_plain(kind, value.digest if kind is Ref else value)  # type: ignore[arg-type]
         if kind is tuple:
-            return _blake("\x1f".join(["tuple", *map(self.of, value)]))
+            return digest_of("\x1f".join(["tuple", *map(self.of, value)]))
         if is_dataclass(value) or isinstance(value, partial | dict):
             cached = self.cached.get(id(value))
             if cached is None:
@@ -63,7 +62,7 @@ class Digest:
         return self._hash(value)
 
     def _hash(self, value: Any) -> str:
-        return _blake("\x1f".join([type(value).__name__, *_class_source(type(value)), *self.key_parts(value)]))
+        return digest_of("\x1f".join([type(value).__name__, *_class_source(type(value)), *self.key_parts(value)]))
 
     def key_parts(self, value: Any) -> Iterator[str]:
         """Yield texts that distinguish a value from all others of its type."""
@@ -74,7 +73,7 @@ class Digest:
         elif isinstance(value, torch.Tensor | np.ndarray):
             content = value.numpy(force=True) if isinstance(value, torch.Tensor) else value
             known = content.dtype.hasobject and self.of(content.tolist())
-            known = known or _blake(np.ascontiguousarray(content).tobytes())
+            known = known or digest_of(np.ascontiguousarray(content).tobytes())
             yield from (str(value.dtype), str(tuple(value.shape)), known)
         elif isinstance(value, partial):
             yield from (self.of(value.func), self.of(value.args), self.of(value.keywords))
@@ -100,18 +99,14 @@ class Digest:
 def _class_source(kind: type) -> list[str]:
     """Return the source of a user's class, whose methods a step may call; steps reach those of fedcore by name."""
     top = kind.__module__.split(".")[0]
-    known = top in OWN_PACKAGES or _is_pythons(top) or _version(top)
+    known = top in OWN_PACKAGES or _is_pythons(top) or versions_of(top)
     return [] if known else [source(kind.__module__, kind.__qualname__.split(".")[0])]
 
 
 @lru_cache(1 << 16)
 def _of_plain(kind: type, value: Any) -> str:
     """Return the digest of a text, a whole number or a reference, given by its digest: devices' names, rounds, data."""
-    return _blake(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
-
-
-def _blake(text: str | bytes) -> str:
-    return hashlib.blake2b(text.encode() if isinstance(text, str) else text, digest_size=20).hexdigest()
+    return digest_of(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
 
 
 @cache
@@ -129,8 +124,8 @@ def source(module: str, name: str) -> str:
         top = where.split(".")[0]
         if _is_pythons(top):
             continue
-        if top not in follow and (versions_of := _version(top)):
-            versions |= versions_of
+        if top not in follow and (installed := versions_of(top)):
+            versions |= installed
             continue
         names = _definitions(where)
         todo += [(where, EFFECTS)] if EFFECTS in names else []
@@ -146,7 +141,7 @@ def source(module: str, name: str) -> str:
             reached[definition] += statement.text
             todo += statement.uses
     parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
-    return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
+    return digest_of("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
 def _is_pythons(package: str) -> bool:
@@ -155,7 +150,7 @@ def _is_pythons(package: str) -> bool:
 
 
 @cache
-def _version(package: str) -> frozenset[str]:
+def versions_of(package: str) -> frozenset[str]:
     """Return {"name==version"} of an installed package; nothing for a user's own module."""
     owners = [dist for dist, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
     return frozenset(f"{owner.name}=={metadata.version(owner.name)}" for owner in owners)
@@ -213,7 +208,7 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     body = _parse(_text(module)).body
     inside = [of for of in body if not isinstance(of, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
-    nodes = [node for of in inside for node in _within(of)]
+    nodes = [node for of in inside for node in ast.walk(of)]
     every = [pair for node in nodes for pair in _imports(node, package).items()]
     imported = dict(every)
     names: dict[str, list[Statement | Import]] = {}
@@ -227,7 +222,7 @@ def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     others = [of for _, (origin, name) in every for of in (origin, f"{origin}.{name}".strip(".*"))]
     others += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     tops = {of: of.split(".")[0] for of in (module.rpartition(".")[0], *others) if of}
-    users = [of for of, top in tops.items() if not (top in OWN_PACKAGES or _is_pythons(top) or _version(top))]
+    users = [of for of, top in tops.items() if not (top in OWN_PACKAGES or _is_pythons(top) or versions_of(top))]
     registers = any(_registers(of) for of in (module, *users))
     acts = [of for of in body if _acts(of, imported, registers)]
     origins = [(of, "" if _registers(module) else EFFECTS) for of in users]
@@ -323,7 +318,7 @@ def _uses(
     """Return the (module, name) pairs that a statement refers to."""
     names = dict(imported)
     pairs, users = list[tuple[str, str]](), package.split(".")[0] not in OWN_PACKAGES
-    for node in _within(statement):
+    for node in ast.walk(statement):
         names |= (inside := _imports(node, package))
         pairs.extend(inside.values() if users else ())  # in a class they are attributes; of two, either may be taken
 
@@ -337,7 +332,7 @@ def _uses(
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
             attribute = "" if chain[0] == "__dict__" else chain[0]
             pairs.append((inner, attribute) if _find(inner) is not None else (origin, name))
-            for outer, attribute in pairwise(chain) if users and not _version(origin.split(".")[0]) else ():
+            for outer, attribute in pairwise(chain) if users and not versions_of(origin.split(".")[0]) else ():
                 inner = f"{inner}.{outer}"
                 pairs.extend([(inner, attribute)] if _find(inner) is not None else [])
             return
@@ -356,18 +351,9 @@ def _uses(
     return pairs
 
 
-def _within(statement: ast.stmt) -> list[ast.AST]:
-    """Return a statement and those inside of it, outer ones first; an expression has none."""
-    statements: list[ast.AST] = [statement]
-    for node in statements:
-        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-            statements += getattr(node, part, [])
-    return statements
-
-
 def _strip(statement: ast.stmt) -> ast.stmt:
     """Return a statement without docstrings and words for steps; a syntax tree has no comments and no layout."""
-    for node in _within(statement):
+    for node in ast.walk(statement):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             marks = node.decorator_list
             node.decorator_list = [mark for mark in marks if not ast.unparse(mark).startswith("step_word(")]

@@ -11,12 +11,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.state import write_atomic
 
@@ -33,7 +33,7 @@ def with_checksum(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seal(key: str, record: Mapping[str, Any]) -> str:
     fields = {name: record[name] for name in sorted(FIELDS - {"seal"})}
-    return blake2b(json.dumps([key, fields], sort_keys=True).encode(), digest_size=20).hexdigest()
+    return digest_of(json.dumps([key, fields], sort_keys=True))
 
 
 def parse(key: str, content: bytes) -> dict[str, Any] | None:

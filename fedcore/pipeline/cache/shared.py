@@ -72,14 +72,10 @@ class SharedStore(Store):
 
     def __init__(self, url: str) -> None:
         super().__init__(environment.BLOBS)
-        self.url = url.rstrip("/")
+        self.url = self.location = url.rstrip("/")
 
     def __reduce__(self) -> Any:
         return SharedStore, (self.url,)
-
-    @property
-    def location(self) -> str:
-        return self.url
 
     def open(self) -> None:
         """Raise ImportError, ValueError, OSError or StoreLost if the store cannot be written."""

@@ -68,6 +68,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.location = str(root)  # for messages
 
     def path(self, ref: Ref) -> Path:
         return Path(self._name(ref))
@@ -75,11 +76,6 @@ class Store:
     def _name(self, ref: Ref) -> str:
         """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
         return f"{self.root}/{ref.digest[:2]}/{ref.digest}.safetensors"
-
-    @property
-    def location(self) -> str:
-        """Return where the store is, for messages."""
-        return str(self.root)
 
     def put(self, value: Any) -> Any:
         """Store a value; returns it with references in place of tensors."""
@@ -89,15 +85,11 @@ class Store:
         if is_blob(value):
             # A message to a thousand devices is written once.
             if id(value) not in done:
-                done[id(value)] = self._write(value)
+                content, nbytes = to_content(value)
+                done[id(value)] = Ref(digest_of(content), nbytes)
+                self._keep(done[id(value)], content)
             return done[id(value)]
         return rebuild(value, lambda part: self._put(part, done))
-
-    def _write(self, value: Any) -> Ref:
-        content, nbytes = to_content(value)
-        ref = Ref(digest_of(content), nbytes)
-        self._keep(ref, content)
-        return ref
 
     def get(self, value: Any) -> Any:
         """Return a value with every reference in it loaded, equal ones once. Raises DamagedBlob."""
@@ -204,8 +196,8 @@ def _to_bytes(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> byt
     return save_arrays({name: tensor.numpy(force=True) for name, tensor in tensors.items()}, metadata)
 
 
-def digest_of(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=20).hexdigest()
+def digest_of(content: bytes | str) -> str:
+    return hashlib.blake2b(content.encode() if isinstance(content, str) else content, digest_size=20).hexdigest()
 
 
 @cache

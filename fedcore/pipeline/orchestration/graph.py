@@ -86,15 +86,7 @@ class Graph:
         self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None = None,
         work: Callable[..., Any] = load_call_save, sharded: bool = False,
     ) -> dict[Any, Any]:  # fmt: skip
-        parts: dict[str, Part] = {}
-
-        def prepare(due: Mapping[str, tuple[Any, ...]]) -> None:
-            if accelerator is None and not sharded:
-                parts.update(into_parts(self.store, self.workers, fn, due))
-
         def body(key: str, *args: Any) -> Any:
-            if key in parts and (done := parts[key].take(key)) is not None:
-                return done
             name = f"{word_of(fn, *args)}-{key}"
             call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
             try:
@@ -104,7 +96,7 @@ class Graph:
                     raise
                 return call()
 
-        return self._map(fn, calls, body, sharded=sharded, prepare=prepare)
+        return self._map(fn, calls, body, sharded=sharded, side_by_side=accelerator is None and not sharded)
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
@@ -188,13 +180,12 @@ class Graph:
 
     def _map(
         self, fn: Any, calls: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any],
-        needed: Callable[[Any], Any] = whole, sharded: bool = False,
-        prepare: Callable[[Mapping[str, tuple[Any, ...]]], None] = lambda due: None,
+        needed: Callable[[Any], Any] = whole, sharded: bool = False, side_by_side: bool = False,
         name: Callable[[Any], str] | None = None,
     ) -> dict[Any, Any]:  # fmt: skip
-        """Return the results of steps: body(key, *arguments) computes one's record, after prepare(key -> arguments).
+        """Return the results of steps: body(key, *arguments) computes one's record.
 
-        needed, name: as for `run_nested`. sharded: whether a unit is several devices.
+        needed, name: as for `run_nested`. sharded: whether a unit is several devices. side_by_side: see `into_parts`.
         """
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
@@ -206,7 +197,8 @@ class Graph:
             self.nodes.draw_cached(kind, calls, {unit: outcome.value for unit, outcome in had.items()}, name)
         results: dict[Any, Any] = {}
         steps: dict[Any, Step] = {}
-        for unit, outcome in chain(had.items(), self._compute(kind, keys, due, body, prepare, needed, sharded, name)):
+        computed = self._compute(kind, keys, due, body, fn if side_by_side else None, needed, sharded, name)
+        for unit, outcome in chain(had.items(), computed):
             self._handed_out.update(refs(needed(outcome.value)))
             steps[unit] = Step(
                 kind, label_of(unit), keys[unit], outcome.cached, outcome.wall, outcome.cpu,
@@ -219,20 +211,21 @@ class Graph:
 
     def _compute(
         self, kind: str, keys: Mapping[Any, str], due: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any],
-        prepare: Callable[[Mapping[str, tuple[Any, ...]]], None], needed: Callable[[Any], Any], sharded: bool,
-        name: Callable[[Any], str] | None,
+        fn: Any, needed: Callable[[Any], Any], sharded: bool, name: Callable[[Any], str] | None,
     ) -> Iterator[tuple[Any, Outcome]]:  # fmt: skip
-        """Yield the units that the cache does not have, each with its outcome, as they end."""
+        """Yield the units that the cache does not have, each with its outcome, as they end. fn: of steps in parts."""
         weights = {unit: sum(ref.nbytes for ref in refs(args)) for unit, args in due.items()}
         due = {unit: due[unit] for unit in sorted(due, key=lambda unit: -weights[unit])}  # the longest steps first
-        prepare({keys[unit]: args for unit, args in due.items()})
+        by_key = {keys[unit]: args for unit, args in due.items()}
+        parts = {} if fn is None else into_parts(self.store, self.workers, fn, by_key)
 
         def compute(unit: Any) -> Outcome:
             key = keys[unit]
             with records.lock(key, self._closed.is_set):
                 if (outcome := self._find(key, needed)) is not None:  # another flow has computed it
                     return outcome
-                record = records.write(key, body(key, *due[unit]))
+                done = parts[key].take(key) if key in parts else None
+                record = records.write(key, body(key, *due[unit]) if done is None else done)
             outcome = _outcome(record)
             self._known[key] = outcome
             return outcome._replace(cached=False)

@@ -247,11 +247,8 @@ def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
         for each in (schema_of(dataset), schema)
     )
     index_of = {name: i for i, name in enumerate(today)}
-    x = dataset.train.x.new_zeros((len(dataset.train), len(then)))
-    for i, name in enumerate(then):
-        if name in index_of:
-            x[:, i] = dataset.train.x[:, index_of[name]]
-    return x.to(getattr(torch, schema.dtype))
+    x = torch.nn.functional.pad(dataset.train.x, (0, 1))  # a last column of zeros
+    return x[:, [index_of.get(name, -1) for name in then]].to(getattr(torch, schema.dtype))
 
 
 def predict(served: ServedModels, device: str, data: Data) -> Tensor:

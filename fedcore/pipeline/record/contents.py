@@ -220,7 +220,7 @@ def read_device_table(content: bytes, index: str = "device") -> pd.DataFrame:
 def safe_name(name: str) -> str:
     """Return a name that MLflow accepts; a name that had to change ends in a digest, so that names stay distinct."""
     plain = re.sub(r"^[.]+|[^A-Za-z0-9_. :-]", "_", name)[:100]
-    return plain if plain == name else f"{plain}-{digest_of(name.encode())[:6]}"
+    return plain if plain == name else f"{plain}-{digest_of(name)[:6]}"
 
 
 def describe_final_fit(result: Result) -> str:
@@ -315,12 +315,6 @@ def is_off(key: str, value: str) -> bool:
 def cut_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 500 else text[:497] + "..."
-
-
-def to_parquet(table: pd.DataFrame) -> bytes:
-    out = io.BytesIO()
-    table.to_parquet(out, index=False)
-    return out.getvalue()
 
 
 def to_npy(array: np.ndarray) -> bytes:

@@ -33,9 +33,9 @@ def record(field_run: FieldRun) -> list[str]:
     """Write a run to the record, unless it is there, and propose its model; return lines about it."""
     setup, stored, label, study = field_run.setup, field_run.stored, field_run.label, field_run.setup.study
     lines = "".join(f"{name} {answer['data']}\n" for name, answer in sorted(stored.devices.items()))
-    of_data = digest_of(lines.encode())
-    result = digest_of(table_of(stored, setup, label).to_csv(index=False).encode())
-    config = digest_of(f"field {of_data} {stored.plan.to_json()}".encode())
+    of_data = digest_of(lines)
+    result = digest_of(table_of(stored, setup, label).to_csv(index=False))
+    config = digest_of(f"field {of_data} {stored.plan.to_json()}")
     metric = METRICS["accuracy" if study is None else study.metric]
     data = "devices" if study is None else study.data
     tags = {
@@ -123,19 +123,14 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
 def _about(field_run: FieldRun) -> bytes:
     """Return the roster, absences, bytes and versions of a run."""
     stored = field_run.stored
-    about = {
-        name: {
-            "joined": name in stored.devices,
-            "versions": dict(stored.plan.versions) if name in stored.devices else None,
-            "absent": [
-                f"{at.stage + 1}/{at.round + 1}" for t in stored.turns if name in t.absent for at in [t.round_info]
-            ],
-            "bytes_up": sum(turn.up.get(name, 0) for turn in stored.turns),
-            "bytes_down": sum(turn.down.get(name, 0) for turn in stored.turns),
-            "wire_up": stored.wire[name][0],
-            "wire_down": stored.wire[name][1],
-            **stored.prepare.get(name, {}),
-        }
-        for name in stored.plan.nets
-    }
+    about, turns = {}, stored.turns
+    for name in stored.plan.nets:
+        joined, (wire_up, wire_down) = name in stored.devices, stored.wire[name]
+        about[name] = {
+            "joined": joined, "versions": dict(stored.plan.versions) if joined else None,
+            "absent": [f"{at.stage + 1}/{at.round + 1}" for t in turns if name in t.absent for at in [t.round_info]],
+            "bytes_up": sum(turn.up.get(name, 0) for turn in turns),
+            "bytes_down": sum(turn.down.get(name, 0) for turn in turns),
+            "wire_up": wire_up, "wire_down": wire_down, **stored.prepare.get(name, {}),
+        }  # fmt: skip
     return (json.dumps(about, indent=1) + "\n").encode()

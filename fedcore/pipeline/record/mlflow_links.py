@@ -58,10 +58,9 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
             ids = ", ".join(f"'{rows[row].info.run_id}'" for row in pair)
             query, runs = f"attributes.run_id IN ({ids})", [rows[row] for row in pair]
             yield f"{title}: {' and '.join(pair)}", save_view(client, experiment, f"pair {words}", query, runs, True)
-    for name in promotion.names(client):
-        champion = promotion.alias(client, name, CHAMPION)
-        if champion is not None:
-            yield f"champion of {name.removeprefix(FAMILY)}", f"#/models/{name}/versions/{champion.version}"
+    for name, versions in promotion.all_versions(client).items():
+        if champion := versions.aliases.get(CHAMPION):
+            yield f"champion of {name}", f"#/models/{FAMILY}{name}/versions/{champion}"
 
 
 def runs_page(experiment: str) -> str:
@@ -76,7 +75,7 @@ def save_view(
 
     charts: show bars.
     """
-    key = digest_of(words.encode())[:12]
+    key = digest_of(words)[:12]
     client.set_experiment_tag(experiment, f"{VIEW}{key}", json.dumps(state(query, [*runs], charts)))
     mode = {"compareRunsMode": "CHART"} if charts else {}
     return f"{runs_page(experiment)}?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"

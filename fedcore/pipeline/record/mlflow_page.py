@@ -11,8 +11,11 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Mapping
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
 from fedcore.pipeline import environment
 
@@ -22,39 +25,28 @@ PASSWORD = "FEDCORE_PAGE_PASSWORD"
 DATABASE = re.compile(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?:")
 """Beginnings of a record's address that MLflow's server can read by itself."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class Guard:
     """An ASGI app that answers with status 401 without the password, and with 403 to a foreign Origin."""
 
-    def __init__(self, app: App, password: str) -> None:
+    def __init__(self, app: ASGIApp, password: str) -> None:
         self.app = app
         self.expected = b"Basic " + base64.b64encode(password.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
+        refusal = None if scope["type"] == "lifespan" else self.refuse(dict(scope["headers"]))
+        if refusal is not None and scope["type"] == "websocket":
+            await WebSocketClose(1008)(scope, receive, send)
+        else:
+            await (refusal or self.app)(scope, receive, send)
+
+    def refuse(self, headers: Mapping[bytes, bytes]) -> PlainTextResponse | None:
+        """Return the answer to a request that the app does not see."""
         origin, host = headers.get(b"origin"), headers.get(b"host", b"")
         if not secrets.compare_digest(headers.get(b"authorization", b""), self.expected):
-            status, more = 401, [(b"www-authenticate", b'Basic realm="MLflow of fedcore", charset="UTF-8"')]
-        elif origin is not None and origin != b"http://" + host:
-            status, more = 403, []
-        else:
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        await send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *more]}
-        )
-        await send({"type": "http.response.body", "body": b"not allowed\n"})
+            basic = {"www-authenticate": 'Basic realm="MLflow of fedcore", charset="UTF-8"'}
+            return PlainTextResponse("not allowed\n", 401, basic)
+        return None if origin in (None, b"http://" + host) else PlainTextResponse("not allowed\n", 403)
 
 
 def settings(port: int, password: str) -> dict[str, str]:

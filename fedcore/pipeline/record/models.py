@@ -14,8 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +37,8 @@ from fedcore.nets.custom import digest_of_rest
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.store import Ref, Store, to_content
+from fedcore.pipeline.cache.keys import versions_of
+from fedcore.pipeline.cache.store import to_content
 from fedcore.pipeline.record import seals
 from fedcore.types.method import Model, Threshold
 
@@ -91,12 +90,6 @@ def write(
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     for i, (model, _) in enumerate(models):
         (folder / tensors_file(i)).write_bytes(to_content(model)[0])
-
-
-def share(store: Store, blobs: Sequence[Ref], folder: Path) -> None:
-    """Let the files of models that MLflow has logged at a place be the store's blobs of these models."""
-    for i, ref in enumerate(blobs):
-        store.share(ref, folder / "data" / FOLDER / tensors_file(i))
 
 
 def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:
@@ -157,8 +150,8 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
         seen.add(top)
         if spec is None:
             continue
-        if distributions := _distributions().get(top):
-            needed += [f"{name}=={metadata.version(name)}" for name in distributions]
+        if installed := versions_of(top):
+            needed += sorted(installed)
         elif (file := Path(spec.origin or "")).suffix == ".py" and not is_installed(file):
             place = file.parent if file.name == "__init__.py" else file
             paths.append(str(place))
@@ -173,11 +166,6 @@ def _imported(file: Path) -> Iterator[str]:
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.module.split(".")[0]
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
 
 
 def signature(schema: Schema, threshold: bool = False, own_models: bool = False) -> ModelSignature:
@@ -264,11 +252,6 @@ def folder_of(name: str, number: str, uri: str) -> Path:
     if not (folder / "data" / FOLDER / SCHEMA).is_file():
         raise InputError(f"{version}: its models stay on their devices, where fedcore device predict uses them")
     return folder
-
-
-def load_schema(folder: Path) -> Schema:
-    """Return the schema of the models that MLflow has logged at a place."""
-    return from_json((folder / "data" / FOLDER / SCHEMA).read_bytes())
 
 
 def load_reference(folder: Path) -> drift.Reference | None:

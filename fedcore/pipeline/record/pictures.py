@@ -3,30 +3,18 @@
 Imports no MLflow: another process draws those of a run while the record's process writes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import pandas as pd
 
-from fedcore.data import Dataset
-from fedcore.partition import Partition
 from fedcore.partition.tables import Shares, groups, similarity, training_numbers
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.report import figures
 from fedcore.results import reports, tidy
 from fedcore.results.summary import curves
-from fedcore.types.federation import Params
 from fedcore.types.method import Report
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Picture: TypeAlias = Callable[[], bytes]
-"""Draws when it is called; returns a PNG file."""
 
 CAPTIONS = {
     "similarity": "How alike the devices' data are: cosine between their mean features.",
@@ -36,85 +24,70 @@ CAPTIONS = {
 
 def draw(store: Store, result: Result) -> dict[str, bytes]:
     """Return a run's pictures: its metric by device and over rounds, the method's figures, and the study's pictures."""
-    return {name: picture() for name, picture in _pictures(store, result).items()}
-
-
-def _pictures(store: Store, result: Result) -> dict[str, Picture]:
     split = "test" if tidy.has(result.table, "test") else "shared"
-    drawings: dict[str, Picture] = {
-        "devices": lambda: figures.png(figures.per_device(result.table, result.metric, split=split))
-    }
+    drawn = {"devices": figures.png(figures.per_device(result.table, result.metric, split=split))}
     if result.table["round"].max() > 1:
-        drawings["rounds"] = lambda: figures.png(figures.curves(curves(result.table, result.criterion), result.metric))
+        drawn["rounds"] = figures.png(figures.curves(curves(result.table, result.criterion), result.metric))
     if folds := reports.folds(result.reports):
         from fedcore.report.figures import code  # takes matplotlib
 
-        drawings |= {f"plans/{fold.file}": partial(code.heat_image, fold.matrix.numpy()) for fold in folds}
+        drawn |= {f"plans/{fold.file}": code.heat_image(fold.matrix.numpy()) for fold in folds}
         named = {fold.name.replace(", ", "\n"): fold.matrix.numpy() for fold in folds}
-        drawings["plans/all"] = lambda: figures.png(code.shares_of_mass(named))
+        drawn["plans/all"] = figures.png(code.shares_of_mass(named))
     else:
-        drawings |= of_method(result.figures, result.row.label, result.reports)
-    refs = (store, result.prepared.dataset, result.prepared.partition)
+        drawn |= of_method(result.figures, result.row.label, result.reports)
     if "similarity" in result.extra_figures:
-        drawings["similarity"] = partial(similarity_map, *refs)
+        drawn["similarity"] = similarity_map(store, result.prepared)
     if result.embedding is not None:
-        drawings["features"] = partial(feature_map, *refs, {result.row.label: result.embedding})
-    return drawings
+        drawn["features"] = feature_map(store, result.prepared, {result.row.label: result.embedding})
+    return drawn
 
 
 @cache
-def data_numbers(
-    store: Store, dataset: Ref, partition: Ref, shares: Shares | None = None
-) -> dict[str, dict[str, float]]:
+def data_numbers(store: Store, prepared: PreparedData, shares: Shares | None) -> dict[str, dict[str, float]]:
     """Return numbers about the devices' data, computed once for all methods."""
-    return training_numbers(store.get(dataset), store.get(partition), shares)
-
-
-def drawn(draw: Callable[[], Figure]) -> Picture:
-    """Return a figure as a picture."""
-    return lambda: figures.png(draw())
+    return training_numbers(*prepared.load(store), shares)
 
 
 @cache
-def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
+def similarity_map(store: Store, prepared: PreparedData) -> bytes:
     """Draw the devices' similarity, once for all methods."""
-    data: Dataset = store.get(dataset)
-    parts: Partition = store.get(partition)
+    data, parts = prepared.load(store)
     return figures.png(figures.similarity(similarity(data, parts), groups(data, parts)))
 
 
-def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, Picture]:
+def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, bytes]:
     """Draw one method's reports by its figures (`Method.figures`); if it has none, its matrices as heat maps."""
-    drawings = {
-        name.removesuffix(f"-{label}"): drawn(draw)
-        for path in paths
-        for name, _, draw in figures.drawings(path, {label: turn_reports})
-    }
     if paths:
-        return drawings
+        drawings = (drawing for path in paths for drawing in figures.drawings(path, {label: turn_reports}))
+        return {name.removesuffix(f"-{label}"): figures.png(draw()) for name, _, draw in drawings}
     flat = {name: matrix.numpy() for name, matrix in reports.matrices(turn_reports).items() if matrix.ndim == 2}
-    return {name.replace("/", "-"): drawn(partial(figures.heat_map, x, name)) for name, x in flat.items()}
+    return {name.replace("/", "-"): figures.png(figures.heat_map(x, name)) for name, x in flat.items()}
 
 
-def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports) -> Iterator[tuple[str, str, Picture]]:
-    """Yield a name, a caption and a picture for each figure of some methods. paths: label -> functions that draw."""
-    for path in dict.fromkeys(path for of in paths.values() for path in of):
-        its_reports = {label: turn_reports[label] for label, of in paths.items() if path in of}
-        for name, caption, draw in figures.drawings(path, its_reports):
-            yield name, caption, drawn(draw)
+def of_setting(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the pictures of one setting's methods: name, caption, picture."""
+    names, every = results[0].extra_figures, {result.row.label: result for result in results}
+    prepared = results[0].prepared
+    if "similarity" in names:
+        yield "similarity", CAPTIONS["similarity"], similarity_map(store, prepared)
+    for path in dict.fromkeys(path for of in every.values() for path in of.figures if path.rpartition(":")[2] in names):
+        drawn = {label: of.reports for label, of in every.items() if path in of.figures}
+        for name, caption, draw in figures.drawings(path, drawn):
+            yield name, caption, figures.png(draw())
+    if "features" in names and (planes := {k: of.embedding for k, of in every.items() if of.embedding is not None}):
+        yield "features", CAPTIONS["features"], feature_map(store, prepared, planes)
 
 
-def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
+def feature_map(store: Store, prepared: PreparedData, planes: Mapping[str, Ref]) -> bytes:
     """Draw the embedded examples of some methods, label -> the result of :func:`fedcore.results.embedding.embed`."""
-    data: Dataset = store.get(dataset)
-    parts: Partition = store.get(partition)
+    data, parts = prepared.load(store)
     of = groups(data, parts)
     names = [of.get(name, "") for name in parts.devices]
-    drawn = {label: _plane(store.get(ref), names) for label, ref in planes.items()}
+    drawn = {}
+    for label, ref in planes.items():
+        embedding = store.get(ref)
+        x, y = embedding["xy"].T.tolist()
+        columns = {"x": x, "y": y, "label": embedding["y"].tolist()}
+        drawn[label] = pd.DataFrame({**columns, "group": [names[i] for i in embedding["device"].tolist()]})
     return figures.png(figures.features(drawn, data.classes))
-
-
-def _plane(embedding: Params, groups: list[str]) -> pd.DataFrame:
-    x, y = embedding["xy"].T.tolist()
-    columns: dict[str, Any] = {"x": x, "y": y, "label": embedding["y"].tolist()}
-    return pd.DataFrame({**columns, "group": [groups[i] for i in embedding["device"].tolist()]})

@@ -186,24 +186,18 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
             sys.stderr.write(f"fedcore: {failed}\n")
 
 
-def names(client: MlflowClient) -> list[str]:
-    """Return the names of the registered models of this record."""
-    registered_models = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
-    return sorted(model.name for model in registered_models)
-
-
 def all_versions(client: MlflowClient) -> dict[str, registry.Versions]:
     """Return this record's versions by model, wherever it is (fedcore/pipeline/record/registry.py reads a file)."""
-    return {
-        name.removeprefix(FAMILY): registry.Versions(
-            {
-                str(version.version): registry.Version(name, str(version.version), version.run_id, tags=version.tags)
-                for version in mlflow.search_model_versions(filter_string=f"name = '{name}'")
-            },
-            {word: str(number) for word, number in client.get_registered_model(name).aliases.items()},
-        )
-        for name in names(client)
-    }
+    found = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
+    catalogue = {}
+    for model in sorted(found, key=lambda model: model.name):
+        versions = mlflow.search_model_versions(filter_string=f"name = '{model.name}'")
+        numbers = {
+            str(of.version): registry.Version(model.name, str(of.version), of.run_id, tags=of.tags) for of in versions
+        }
+        aliases = {word: str(number) for word, number in model.aliases.items()}
+        catalogue[model.name.removeprefix(FAMILY)] = registry.Versions(numbers, aliases)
+    return catalogue
 
 
 def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:

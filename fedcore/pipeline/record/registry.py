@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedcore.errors import InputError, plural, printable
+from fedcore.pipeline.record.database import database_file
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -92,12 +92,11 @@ def registered(model_name: str) -> str:
 
 def read() -> dict[str, Versions] | None:
     """Return the versions in MLflow's database by model; None if it is no file here, or none that can be read."""
-    kind, _, path = os.environ["MLFLOW_TRACKING_URI"].partition("sqlite:///")
-    if kind or not path:
+    if (path := database_file(os.environ["MLFLOW_TRACKING_URI"])) is None:
         return None
-    if not Path(path).exists():
+    if not path.exists():
         return {}
-    place = f"{Path(path).resolve().as_uri()}?mode=ro"
+    place = f"{path.resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(place, uri=True, timeout=60)) as database:
             names, versions, aliases, tags = (database.execute(query).fetchall() for query in QUERIES)

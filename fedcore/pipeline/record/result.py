@@ -3,17 +3,20 @@
 Imports neither Prefect nor MLflow.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
+
+from fedcore.config.methods import MethodConfig
 from fedcore.config.nightly import Event
+from fedcore.config.settings import Setting
 from fedcore.config.studies import Recent, run_section
 from fedcore.core.metrics import METRICS, Metric
+from fedcore.core.rounds import State
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
@@ -27,13 +30,6 @@ from fedcore.results.stopping import validation_value
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from fedcore.config.methods import MethodConfig
-    from fedcore.config.settings import Setting
-    from fedcore.core.rounds import State
-
 
 @dataclass(frozen=True)
 class PreparedData:
@@ -41,6 +37,11 @@ class PreparedData:
 
     dataset: Ref
     partition: Ref
+
+    def load(self, store: Store) -> tuple[Dataset, Partition]:
+        """Return what they refer to."""
+        dataset, partition = store.get((self.dataset, self.partition))
+        return dataset, partition
 
 
 @dataclass(frozen=True)
@@ -213,12 +214,7 @@ class Result:
     def digest(self) -> str:
         """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
-        return digest_of((models + self.table.to_csv(index=False) + "".join(self.extra_figures)).encode())
-
-    @property
-    def shared(self) -> Ref | None:
-        """The model that all devices run, if it is the same for all."""
-        return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
+        return digest_of(models + self.table.to_csv(index=False) + "".join(self.extra_figures))
 
     @property
     def computed(self) -> bool:
@@ -229,10 +225,6 @@ class Result:
     def study(self) -> StudyOnData:
         """Its study, and the data that it has read."""
         return StudyOnData(self.setting.study, self.size, self.setting.data_name, self.prepared.dataset.digest)
-
-    @property
-    def control(self) -> bool:
-        return self.row.control
 
     @cached_property
     def metric(self) -> Metric:
@@ -247,11 +239,15 @@ class Result:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What its folder's list of runs says of it. tasks: the edited ones, where there are any."""
+        """What its folder's list of runs says of it.
+
+        candidate: whether all devices run one model. tasks: the edited ones, where there are any.
+        """
         of = self.setting
         return {
             "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
-            "config": self.config, "candidate": self.shared is not None and not self.control, "control": self.control,
+            "config": self.config, "candidate": len({*self.models.values()}) == 1 and not self.row.control,
+            "control": self.row.control,
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
         }  # fmt: skip
 
@@ -268,4 +264,4 @@ class Result:
 
 def digest(results: Iterable[Result]) -> str:
     """Return a name for a run's outputs: the digest of its configurations."""
-    return digest_of("".join(result.config for result in results).encode())[:12]
+    return digest_of("".join(result.config for result in results))[:12]

@@ -45,9 +45,10 @@ from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
+from fedcore.api.serving import tensors_file
 from fedcore.config.settings import slug
 from fedcore.data import drift
-from fedcore.data.encoding import to_json
+from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.errors import InputError, plural
 from fedcore.partition import Partition
@@ -55,35 +56,8 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
-from fedcore.pipeline.record import models, promotion, seals, tracked
+from fedcore.pipeline.record import contents, models, promotion, seals, tracked
 from fedcore.pipeline.record.challenge import files_of, split_keys
-from fedcore.pipeline.record.contents import (
-    DEVICES,
-    FOLDS,
-    LEFT,
-    METHODS,
-    RATES,
-    ROUNDS,
-    about_data,
-    cut_value,
-    describe_final_fit,
-    device_table,
-    fold_files,
-    is_off,
-    metrics,
-    origin_files,
-    params_of,
-    rate_table,
-    rounds,
-    safe_name,
-    shorten_note,
-    tables_of,
-    tables_tag,
-    to_npy,
-    to_parquet,
-    to_table,
-    user_tags,
-)
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
@@ -149,11 +123,11 @@ class Record:
         """
         with self.lock:
             if (run := self.find(result.config)) and has_result(run, result.digest):
-                if result.tried and RATES not in (tables := tables_of(run)):
-                    self.log_artifacts(run, {RATES: rate_table(result)})
-                    self.client.log_batch(run.info.run_id, tags=[tables_tag([*tables, RATES])])
+                if result.tried and contents.RATES not in (tables := contents.tables_of(run)):
+                    self.log_artifacts(run, {contents.RATES: contents.rate_table(result)})
+                    self.client.log_batch(run.info.run_id, tags=[contents.tables_tag([*tables, contents.RATES])])
                 if result.final is None and run.data.tags.get(LATEST) != "true":
-                    self._tag(run, user_tags(run.data.tags) | {LATEST: "true"})
+                    self._tag(run, contents.user_tags(run.data.tags) | {LATEST: "true"})
                 if drawn is not None:
                     # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
                     for logged in self.logged(run):
@@ -164,10 +138,10 @@ class Record:
     def _save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None) -> None:
         """Write a method's result to its run."""
         setting, final = result.setting, result.final
-        kind = "final fit" if final else "control" if result.control else "method"
+        kind = "final fit" if final else "control" if result.row.control else "method"
         study = final.study if final else result.prepared
         stable = setting.federation.get("hold_out") == "stable"
-        name = None if result.control else registered(setting.model_name)
+        name = None if result.row.control else registered(setting.model_name)
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
@@ -179,12 +153,11 @@ class Record:
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
-        shown = {**user_tags(tags), **result.thread, **({} if final else {LATEST: "true"})}
-        dataset: sources.Dataset
-        dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
+        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true"})}
+        dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
-        about = about_data(
+        about = contents.about_data(
             setting.data_name, result.prepared.dataset.digest, profile, dataset, setting.data.get("path")
         )  # fmt: skip
         parent = final.run if final else self.parent(result.study, title, about)
@@ -193,13 +166,13 @@ class Record:
         if name:
             seals.seal(name, model.artifact_location)
         if final:
-            self.register(run, model, setting.model_name, tags, describe_final_fit(result))
+            self.register(run, model, setting.model_name, tags, contents.describe_final_fit(result))
         self.write(
-            run, params=params_of(result, dataset), table=result.table, seconds=result.seconds,
+            run, params=contents.params_of(result, dataset), table=result.table, seconds=result.seconds,
             about=about, turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
-            files=origin_files(result) | ({} if final else uncommitted())
+            files=contents.origin_files(result) | ({} if final else uncommitted())
             | (keys_of_rows(store, result.prepared) if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
@@ -263,29 +236,31 @@ class Record:
         """
         where = run.info.run_id
         start = run.info.start_time
-        means = rounds(table, criterion)
-        points = list(metrics(means, float(seconds["wall"].sum()), start, criterion.metric))
+        means = contents.rounds(table, criterion)
+        points = list(contents.metrics(means, float(seconds["wall"].sum()), start, criterion.metric))
         self.log_dataset(where, about)
-        texts = {f"words/{safe_name(name)}.txt": text for report in turn_reports for name, text in report.words.items()}
-        files = {**(files or {}), **{path: text.encode() for path, text in texts.items()}}
+        words = [pair for report in turn_reports for pair in report.words.items()]
+        files = {**(files or {}), **{f"words/{contents.safe_name(name)}.txt": text.encode() for name, text in words}}
         courses = [*reports.series(turn_reports).values()]
         arrays = {metric: torch.tensor(course) for numbers in courses for metric, course in numbers.items()}
-        folds = fold_files(reports.folds(turn_reports))
+        folds = contents.fold_files(reports.folds(turn_reports))
         for name, tensor in {**reports.matrices(turn_reports), **arrays}.items():
             if not (folds and name.startswith("plan/")):  # it is a fold's
-                path = "/".join(safe_name(part) for part in name.split("/"))
-                files[f"arrays/{path}.npy"] = to_npy(tensor.numpy())
+                path = "/".join(contents.safe_name(part) for part in name.split("/"))
+                files[f"arrays/{path}.npy"] = contents.to_npy(tensor.numpy())
         tables = {
-            DEVICES: device_table(table, criterion.metric), ROUNDS: to_table(means),
-            STEPS: to_table(seconds[["kind", "wall", "cpu"]]),
+            contents.DEVICES: contents.device_table(table, criterion.metric), contents.ROUNDS: contents.to_table(means),
+            STEPS: contents.to_table(seconds[["kind", "wall", "cpu"]]),
         }  # fmt: skip
-        tables |= {FOLDS: folds.pop(FOLDS)} if folds else {}
-        files |= tables | folds | {TABLE: to_parquet(table)}
+        tables |= {contents.FOLDS: folds.pop(contents.FOLDS)} if folds else {}
+        files |= tables | folds | {TABLE: table.to_parquet(index=False)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self.log_artifacts(run, files)
-        named = [Param(key, cut_value(value)) for key, value in params.items()]
-        self.client.log_batch(where, points, named, [tables_tag(path for path in (*tables, RATES) if path in files)])
+        named = [Param(key, contents.cut_value(value)) for key, value in params.items()]
+        self.client.log_batch(
+            where, points, named, [contents.tables_tag(path for path in (*tables, contents.RATES) if path in files)]
+        )
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -348,7 +323,8 @@ class Record:
         """Let the files of a logged model be the store's blobs of its models, if they are in this project."""
         with suppress(InputError):
             folder = seals.own_folder(logged.artifact_location, logged.name)
-            models.share(store, [ref for ref, _ in distinct_models(result)[0]], folder)
+            for i, (ref, _) in enumerate(distinct_models(result)[0]):
+                store.share(ref, folder / "data" / models.FOLDER / tensors_file(i))
 
     def register(
         self, run: Run, logged: LoggedModel | str, model_name: str, tags: Mapping[str, str],
@@ -435,10 +411,10 @@ class Record:
             folder = files_of(champion)
         except InputError as refused:
             return [Notice(str(refused))]
-        reference, schema = models.load_reference(folder), models.load_schema(folder)
-        if reference is None:
+        if (reference := models.load_reference(folder)) is None:
             return []
-        dataset, partition = store.get((result.prepared.dataset, result.prepared.partition))
+        schema = from_json((folder / "data" / models.FOLDER / SCHEMA).read_bytes())
+        dataset, partition = result.prepared.load(store)
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(dataset, partition)
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
@@ -536,7 +512,7 @@ class Record:
                 for seed in seeds:
                     requests = dict.fromkeys([*seed.data.tags.get(REQUESTS, "").split(), tags[REQUESTS]])
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
-                    self._tag(seed, user_tags(seed.data.tags) | {LATEST: "true"} | named)
+                    self._tag(seed, contents.user_tags(seed.data.tags) | {LATEST: "true"} | named)
                 ids, every = [seed.info.run_id for seed in seeds], every + seeds
                 page = f"#/experiments/{self.experiment}/runs"
                 links = ", ".join(f"[{seed.info.run_name}]({page}/{seed.info.run_id})" for seed in seeds)
@@ -545,7 +521,7 @@ class Record:
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
-                self._numbers(row, method.numbers, {**tags, **user_tags(of.tags | own), **more})
+                self._numbers(row, method.numbers, {**tags, **contents.user_tags(of.tags | own), **more})
                 self.client.set_terminated(row.info.run_id, "FINISHED")
                 current |= {row.info.run_id, *ids}
             former = [other for other in before.values() if other.info.run_id not in current]
@@ -554,15 +530,15 @@ class Record:
             run = self.client.get_run(where)
             changed = changes(former, every) or run.data.tags.get(CHANGED, "")
             parts = [compared.title, f"Since the request before: {changed}." if changed else "", compared.note]
-            note = {"mlflow.note.content": shorten_note("\n\n".join(filter(None, parts)))}
+            note = {"mlflow.note.content": contents.shorten_note("\n\n".join(filter(None, parts)))}
             note |= {CHANGED: changed} if changed else {}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
-            self._numbers(run, compared.numbers, {**tags, **note, **user_tags(of.tags)})
+            self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)})
             rows = [{"setting": row.setting, "method": row.label, **row.numbers} for row in compared.methods]
-            tables = {METHODS: to_table(pd.DataFrame(rows))}
-            tables |= {LEFT: to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
+            tables = {contents.METHODS: contents.to_table(pd.DataFrame(rows))}
+            tables |= {contents.LEFT: contents.to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
             self.log_artifacts(run, {**compared.files, **tables})
-            self.client.log_batch(where, tags=[tables_tag(tables)])
+            self.client.log_batch(where, tags=[contents.tables_tag(tables)])
 
     def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Write numbers without a step, as far as they are new, and tags; the first seconds of all stay."""
@@ -613,8 +589,8 @@ def git(*arguments: str) -> bytes:
 @lru_cache(maxsize=8)
 def keys_of_rows(store: Store, of: PreparedData) -> dict[str, bytes]:
     """Return the keys of the rows that a run may learn from, and of others, as files; a study's seeds share them."""
-    trained, held = split_keys(*store.get((of.dataset, of.partition)))
-    return {TRAINED: to_npy(trained), HELD: to_npy(held)}
+    trained, held = split_keys(*of.load(store))
+    return {TRAINED: contents.to_npy(trained), HELD: contents.to_npy(held)}
 
 
 def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
@@ -625,7 +601,7 @@ def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
 
     def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
         tags, params = run.data.tags, run.data.params.items()
-        settings = {key: value for key, value in params if key != "threshold" and not is_off(key, value)}
+        settings = {key: value for key, value in params if key != "threshold" and not contents.is_off(key, value)}
         return tuple(tags.get(key) for key in ("method", "setting", "seed")), {**settings, "data": tags.get("data")}
 
     before = dict(map(used, former))

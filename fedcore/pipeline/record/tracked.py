@@ -19,6 +19,7 @@ from fedcore.errors import InputError
 from fedcore.pipeline import environment
 from fedcore.pipeline.files import PATCH, SETTING, STEPS, TABLE
 from fedcore.pipeline.record import seals
+from fedcore.pipeline.record.database import database_file
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -117,9 +118,13 @@ def keep_champion(name: str, files: Path, runs: Iterable[tuple[Run, Path | None]
 
 def is_new_clone() -> bool:
     """Tell whether DVC has brought runs to a project that has no record."""
-    database = Path(os.environ.get("MLFLOW_TRACKING_URI", environment.TRACKING).partition("sqlite:///")[2] or ".")
+    database = database_file(os.environ.get("MLFLOW_TRACKING_URI", environment.TRACKING))
     places = (Path.cwd(), f"pipeline/federate/*/{RECORD}/*"), (environment.HOME, f"{CHAMPIONS}/*/{RECORD}/*")
-    return not database.exists() and any(next(folder.glob(pattern), None) for folder, pattern in places)
+    return (
+        database is not None
+        and not database.exists()
+        and any(next(folder.glob(pattern), None) for folder, pattern in places)
+    )
 
 
 def find_champion(wanted: str | None) -> tuple[str, Path] | None:

@@ -88,33 +88,26 @@ def compare(
     points = {study: {run["setting"]: run["point"] for run in runs if run["study"] == study} for study in studies}
     verdicts = [
         (study, verdict)
-        for study in studies
-        for rows in [table[table["study"] == study]]
-        for of in [chosen[study]]
-        for verdict in judge_all(of.claims, of.valid, rows, points[study], of.ceiling, of.converged)
+        for study, of in chosen.items()
+        for verdict in judge_all(
+            of.claims, of.valid, table[table["study"] == study], points[study], of.ceiling, of.converged
+        )
     ]
     grids = {
         study: figures.png(figures.accuracy_along(summary[summary["study"] == study], points[study], key))
         for study in studies
         if (key := chosen[study].x_axis) and any(key in point for point in points[study].values())
     }
+    sizes = table[table["split"] != LEFT_OUT].groupby(["study", "setting"], sort=False)["device"].nunique()
+    questions = {
+        str(study): title_for(chosen[str(study)].title, of) for study, of in sizes.groupby("study", sort=False)
+    }
     return Comparison(
-        table,
-        summary,
-        by_group(table),
-        {
-            str(study): title_for(chosen[str(study)].title, rows.groupby("setting")["device"].nunique())
-            for study, rows in table[table["split"] != LEFT_OUT].groupby("study", sort=False)
-        },
-        pictures,
-        verdict_table(verdicts),
-        grids,
+        table, summary, by_group(table), questions, pictures, verdict_table(verdicts), grids,
         draw(table, summary, criteria_of(params, chosen, table)),
-        {study: paper for study in studies if (paper := of_study(papers or {}, study))},
-        inputs.answers,
-        read_outcomes(results),
-        runs,
-    )
+        {study: paper for study in studies if (paper := of_study(papers or {}, study))}, inputs.answers,
+        read_outcomes(results), runs,
+    )  # fmt: skip
 
 
 def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Outcomes]]:
@@ -278,7 +271,7 @@ def describe(
         by_device = left[left["setting"].isin(settings)].pivot_table(
             "value", ["setting", "method", "seed", "device"], "metric"
         )
-        request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)).encode())
+        request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)))
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(answered),
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),

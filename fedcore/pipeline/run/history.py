@@ -26,7 +26,6 @@ whole                           whether all methods and seeds of the study were 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ from filelock import FileLock
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.record import registry
-from fedcore.pipeline.state import write_atomic
+from fedcore.pipeline.state import read_lines, to_lines, write_atomic
 
 if TYPE_CHECKING:
     from fedcore.pipeline.cache.store import Store
@@ -103,7 +102,7 @@ def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[st
 def _digest(parts: Iterable[str]) -> str:
     from fedcore.pipeline.cache.store import digest_of  # which imports PyTorch: a status reads, too
 
-    return digest_of("\n".join(sorted(parts)).encode())
+    return digest_of("\n".join(sorted(parts)))
 
 
 def append(lines: Sequence[Line]) -> None:
@@ -120,35 +119,27 @@ def append(lines: Sequence[Line]) -> None:
         new = [line | after.get(line["task"], {}) for line in lines if _identity(line) not in recorded]
         if new:
             end = b"\n" if content and not content.endswith(b"\n") else b""
-            write_atomic(HISTORY, content + end + _text(new))
+            write_atomic(HISTORY, content + end + to_lines(new))
         if HELD.is_file():
             written = {_identity(line) for line in lines}
-            write_atomic(HELD, _text(line for line in read(HELD) if _identity(line) not in written))
+            write_atomic(HELD, to_lines(line for line in read(HELD) if _identity(line) not in written))
 
 
 def hold(lines: Sequence[Line]) -> None:
     """Keep lines until `append` is given them."""
     with FileLock(environment.STATE / "history.lock", mode=0o600):
-        write_atomic(HELD, _text([*read(HELD), *lines]))
-
-
-def _text(lines: Iterable[Line]) -> bytes:
-    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+        write_atomic(HELD, to_lines([*read(HELD), *lines]))
 
 
 def read(path: Path | None = None) -> list[Line]:
     """Return the lines in their order, except damaged ones. path: of the file, HISTORY by default."""
-    path = path or HISTORY
-    lines = []
-    for text in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            line = json.loads(text)
-            datetime.fromisoformat(line["date"])
-            _identity(line)
-        except (ValueError, TypeError, LookupError, RecursionError):
-            continue
-        lines.append(line)
-    return lines
+    return read_lines(path or HISTORY, _check)
+
+
+def _check(line: Line) -> Line:
+    datetime.fromisoformat(line["date"])
+    _identity(line)
+    return line
 
 
 def _identity(line: Line) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
     The rows are those of :func:`fedcore.results.answer.rows_to_leave_out`. One that the other devices refuse, or that
     diverges on them, has no such scores, and a line says why.
     """
-    controls = frozenset(result.row.label for result in results if result.control)
+    controls = frozenset(result.row.label for result in results if result.row.control)
     able = rows_with_model(session.steps, results)
     table = pd.concat([result.table for result in results], ignore_index=True)
     rows = rows_to_leave_out(table, controls, able, criterion)
@@ -122,7 +122,7 @@ def federation_without(
     """Return the federation without a device, and the labelled examples that it alone knows, as references."""
     distributed = partial(distribute_without, device=device, scale=scale)
     if fed.task != CLASSIFICATION.name:
-        dataset, partition = steps.store.get((prepared.dataset, prepared.partition))
+        dataset, partition = prepared.load(steps.store)
         others, *_ = leave_out_of(dataset, partition, device)
         fed = replace(fed, scoring=replace(fed.scoring, label_scale=label_scale(dataset, others)))
     parts_of, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)

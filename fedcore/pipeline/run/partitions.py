@@ -79,8 +79,7 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
 @lru_cache(maxsize=1)
 def read_prepared(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
     """Return a dataset and its partition; the last ones are kept, since all that describes them is written in turn."""
-    loaded: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
-    return loaded
+    return prepared.load(store)
 
 
 def dropped_line(store: Store, prepared: PreparedData, section: Mapping[str, Any]) -> str:
@@ -153,5 +152,5 @@ def build_federation(
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
     scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
     if task != CLASSIFICATION.name:
-        scored = replace(scored, label_scale=label_scale(*steps.store.get((prepared.dataset, prepared.partition))))
+        scored = replace(scored, label_scale=label_scale(*prepared.load(steps.store)))
     return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored, task)

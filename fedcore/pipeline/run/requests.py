@@ -233,7 +233,7 @@ class Run:
             return frozenset()
         if setting_key not in self._stopped:
             results = [r for name in first for r in self.results[name] if r.setting.name == ready.setting.name]
-            controls = {result.row.label for result in results if result.control}
+            controls = {result.row.label for result in results if result.row.control}
             able = left_out.rows_with_model(self.session.steps, results) if ready.leave_out else None
             table = pd.concat([result.table for result in results], ignore_index=True)
             self._stopped[setting_key] = stopped = rows_that_cannot_win(table, controls, job.criterion, able)
@@ -264,7 +264,7 @@ class Run:
     def _ask_why(self, runs: list[Result], criterion: Criterion) -> list[Result]:
         """Return one setting's results, with what a probe found, and what a remedy gains on validation data."""
         table = pd.concat([result.table for result in runs], ignore_index=True)
-        found = answer(table, frozenset(result.row.label for result in runs if result.control), criterion)
+        found = answer(table, frozenset(result.row.label for result in runs if result.row.control), criterion)
         first, *others = runs
         mends = found.misses_rare
         if found.nothing_learns:
@@ -304,7 +304,7 @@ class Run:
         # `dvc repro` ends each study with its answer; the page has every row.
         line = run_method.summary_line(result, ready.job.criterion, seeds)
         self.session.print_line(line, terminal=not self.request.prepared)
-        if not result.control and self._says_so_far(ready):
+        if not result.row.control and self._says_so_far(ready):
             self._say_leader(ready, result, self._so_far[ready.job.study, ready.setting.name])
 
     def _say_leader(self, ready: ReadySetting, result: Result, so_far: SoFar, more: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ def run_method(
     scale = setting.federation["scale"]
     table = tidy.of_run(
         tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed), method, played, turn_reports,
-        pictures.data_numbers(session.store, prepared.dataset, prepared.partition, shares_of(setting.federation)),
+        pictures.data_numbers(session.store, prepared, shares_of(setting.federation)),
         dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, scale)),
         score_sites(session.steps, prepared, scale, method, fed, played[-1].state),
     )  # fmt: skip
@@ -226,25 +226,13 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
     for result in results:
         settings.setdefault(result.setting.name, []).append(result)
     for name, of_setting in settings.items():
-        for file, caption, picture in setting_pictures(store, of_setting):
+        for file, caption, picture in pictures.of_setting(store, of_setting):
             path = Path(of_setting[0].setting.slug) / f"{file}.png"
             (folder / PICTURES / path).parent.mkdir(exist_ok=True)
-            (folder / PICTURES / path).write_bytes(picture())
+            (folder / PICTURES / path).write_bytes(picture)
             drawn.append((name, path.as_posix(), caption))
     index = pd.DataFrame(drawn, columns=["setting", "file", "caption"])
     spreadsheet.write(index, folder / PICTURES / INDEX, index=False)
-
-
-def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
-    """Yield the pictures of one setting's methods: name, caption, picture."""
-    names = results[0].extra_figures
-    refs = (store, results[0].prepared.dataset, results[0].prepared.partition)
-    if "similarity" in names:
-        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *refs)
-    drawn = {r.row.label: [path for path in r.figures if path.rpartition(":")[2] in names] for r in results}
-    yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
-    if "features" in names and (planes := {r.row.label: r.embedding for r in results if r.embedding is not None}):
-        yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *refs, planes)
 
 
 def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = ()) -> str:
