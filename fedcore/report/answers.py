@@ -10,9 +10,10 @@ import pandas as pd
 from fedcore.errors import printable
 from fedcore.report.names import in_words
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
-from fedcore.report.tables import FEW, Table, split_by_setting
+from fedcore.report.tables import FEW, Table
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import SettingKey
+from fedcore.results.summary import split_by_setting
 
 SCALE = "scale="
 SCALES = {f"{SCALE}{word}" for word in ("none", "common", "device")}

@@ -34,13 +34,12 @@ from fedcore.report.tables import (
     domain_table,
     link_table,
     score_table,
-    split_by_setting,
     where_it_holds,
 )
 from fedcore.results.advice import Answer
-from fedcore.results.criterion import Criterion, SettingKey
+from fedcore.results.criterion import SettingKey
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import curves
+from fedcore.results.summary import Criteria, curves, split_by_setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -271,7 +270,7 @@ class Plots:
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion) -> Plots:
+def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Criteria) -> Plots:
     """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds.
 
     criteria: which devices count.

@@ -1,7 +1,7 @@
 """The tables that the page and the terminal show, as formatted text, and a summary as CSV."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.report import spreadsheet
 from fedcore.results.criterion import half_width, ratio_of_test
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, join_words, standings
+from fedcore.results.summary import SPLITS, format_bytes, join_words, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -64,13 +64,6 @@ class Table:
 def csv(summary: pd.DataFrame) -> str:
     """Return the summary as CSV text; the same text for the same numbers."""
     return str(spreadsheet.write(summary, index=False, float_format="%.6g", lineterminator="\n"))
-
-
-def split_by_setting(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
-    """Yield the rows of each study, dataset and setting, in the order of the table."""
-    for setting_key, rows in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, setting_key)
-        yield (study, dataset, setting), rows
 
 
 def where_it_holds(numbers: str) -> str:

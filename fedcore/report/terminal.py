@@ -17,8 +17,8 @@ from fedcore.core.metrics import METRICS
 from fedcore.errors import printable
 from fedcore.report.answers import Box
 from fedcore.report.names import in_words
-from fedcore.report.tables import FEW, cells, notes, split_by_setting, where_it_holds
-from fedcore.results.summary import SPLITS
+from fedcore.report.tables import FEW, cells, notes, where_it_holds
+from fedcore.results.summary import SPLITS, split_by_setting
 
 VERDICTS = {"not tested": ""}
 """verdict -> rich's style, bold if it is not named"""

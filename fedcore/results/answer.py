@@ -21,7 +21,7 @@ from fedcore.results.chance import AtChance, Cause, likely_causes, remedies, see
 from fedcore.results.criterion import UNEQUAL, Criterion, SettingKey, largest_class, measured
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
-from fedcore.results.summary import SETTING_KEY, last_round, mean_over_devices
+from fedcore.results.summary import Criteria, last_round, mean_over_devices, with_criteria
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
@@ -40,18 +40,13 @@ STOPPED_AFTER = 3
 
 
 def answers(
-    table: pd.DataFrame, controls: frozenset[str], criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion()
+    table: pd.DataFrame, controls: frozenset[str], criteria: Criteria = Criterion()
 ) -> dict[SettingKey, Answer]:
     """Return the answer for each setting of a tidy table.
 
-    controls: labels that are never recommended. criteria: what decides, in each setting or in all.
+    controls: labels that are never recommended. criteria: what decides.
     """
-    by_setting = {}
-    for key, rows in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, key)
-        key = study, dataset, setting
-        by_setting[key] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[key])
-    return by_setting
+    return {key: answer(rows, controls, criterion) for key, rows, criterion in with_criteria(table, criteria)}
 
 
 def answer(

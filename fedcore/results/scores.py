@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedcore.results.criterion import LEFT_OUT, Criterion, Measured, is_same_test, measured, measured_new, ratio_of_test
 from fedcore.results.gains import Gain, gain_of
-from fedcore.results.summary import last_round, mean_over_devices, runs_of
+from fedcore.results.summary import last_round, mean_over_devices, runs_on
 
 Runs: TypeAlias = Mapping[str, pd.DataFrame]
 """method -> values, seeds x devices, the greater the better"""
@@ -115,10 +115,8 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     """Read what decides from the table of one setting. controls: labels that are never recommended."""
     criterion = criterion.of_table(table)
     scores = last_round(table)
-    values = scores[scores["metric"] == criterion.metric.column]
-    values = values.assign(value=criterion.metric.sign * values["value"])
     up, down = (_traffic(table, direction) for direction in ("bytes_up", "bytes_down"))
-    tested, validated, shared = (runs_of(values[values["split"] == split]) for split in ("test", "val", "shared"))
+    tested, validated, shared = (runs_on(scores, split, criterion.metric) for split in ("test", "val", "shared"))
     counted, all_tested = measured(table, criterion), tested
     weights = pd.Series(counted.weights, dtype=float)
     tested, validated = (
@@ -130,7 +128,7 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     own = SetScores(tested, validated, weights, ratio_of_test(table, "test", counted.weights), is_same_test(table))
     new = SetScores(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
     alone = frozenset(name for name in up if not up[name]) - controls
-    left_out = values_of_new(table, criterion)
+    left_out = runs_on(table, LEFT_OUT, criterion.metric)
     measured_elsewhere = measured_new(table, criterion)
     tried = {str(name) for name in table["method"][table["split"] == LEFT_OUT]}
     return Scores(
@@ -139,12 +137,6 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
         {*measured_elsewhere.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
         all_tested,
     )  # fmt: skip
-
-
-def values_of_new(table: pd.DataFrame, criterion: Criterion) -> dict[str, pd.DataFrame]:
-    """Return each row's values on devices that took no part, seeds x devices, the greater the better."""
-    scores = table[(table["split"] == LEFT_OUT) & (table["metric"] == criterion.metric.column)]
-    return runs_of(scores.assign(value=criterion.metric.sign * scores["value"]))
 
 
 def _by_device(left_out: Runs, counted: Measured, own: SetScores, taking_part: int) -> SetScores | None:
