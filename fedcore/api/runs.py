@@ -22,7 +22,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.config.signatures import check_arguments
 from fedcore.core.metrics import MetricName
 from fedcore.core.new_device import NEVER, score_new
-from fedcore.core.rounds import Execute, RoundResult, State, require_state
+from fedcore.core.rounds import Execute, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.core.together import Together
 from fedcore.data import schema_of
@@ -238,8 +238,8 @@ def compare(
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
     decides.require_task(task_name(fed), "compare")
-    extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
-    extra = {**extra, "metrics": metrics, "train": score_training}
+    of_metric = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    extra: Extra = {**of_metric, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
     every = 1 if rules and every is None else every
     results = run_all(
@@ -402,8 +402,12 @@ def _run_one(
         require_state(method, federation, state)
     steps = rounds(method, federation, seed, execute, state, every)
     what = f"{config.label}, seed {seed}"
+    if progress:
+        from rich.progress import track
+
+        steps = iter(track(steps, description=what, total=sum(stage.rounds for stage in method.stages)))
     with naming(f"in method {what}"):
-        results = tuple(_show_progress(steps, what, method) if progress else steps)
+        results = tuple(steps)
     turn_reports = [result.report for result in results if isinstance(result.report, Report)]
     if isinstance(fed, DividedDataset):
         name, data = fed.name, training_numbers(fed.dataset, fed.partition(seed), shares_of(fed.settings))
@@ -463,44 +467,20 @@ def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) 
     labels = {config.label for config in methods}
     nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
     guesses = []
-    for name in GUESSES:
-        config = method(name)
-        try:
+    for config in [method(name) for name in GUESSES if name not in labels]:
+        with suppress(InputError):
             config.build({str(number): net for number, net in enumerate(nets)})
-        except InputError:
-            continue
-        if name not in labels:
             guesses.append(config)
     return guesses
 
 
 def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     """Return the numbers of training_numbers that say which devices count."""
-    beside, kind = {}, LABEL_KINDS[task_name(fed)]
-    if kind == MULTILABEL:
-        beside["labels"] = float(fed.classes)
-    if kind.standardised:
-        beside["label_std"] = (
-            torch.cat([device.data.train.y for device in fed.devices.values()]).std(correction=0).item()
-        )
-    return {
-        name: {
-            "examples": float(len(device.data.train)),
-            "test_examples": float(len(device.data.test)),
-            "test_classes": float(count_different(device.data.test.y)),
-            "shared_examples": float(len(fed.test)),
-            "same_test": 1.0,
-            **beside,
-        }
-        for name, device in fed.devices.items()
-    }
-
-
-def _show_progress(results: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:
-    """Show the progress of a method's rounds."""
-    from rich.progress import track
-
-    return iter(track(results, description=what, total=sum(stage.rounds for stage in method.stages)))
+    kind, parts = LABEL_KINDS[task_name(fed)], {name: device.data for name, device in fed.devices.items()}
+    counts = {name: (len(of.train), len(of.test), count_different(of.test.y)) for name, of in parts.items()}
+    labels = torch.cat([of.train.y for of in parts.values()])
+    std = labels.std(correction=0).item() if kind.standardised else None
+    return tidy.numbers_of(counts, len(fed.test), True, fed.classes if kind == MULTILABEL else None, std)
 
 
 @contextmanager
