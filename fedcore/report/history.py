@@ -96,13 +96,11 @@ def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
 def trend(lines: Sequence[Line]) -> Figure:
     """Draw the best row that combines, and local training, over the dates of runs; a dotted line where data change."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # takes half a second
-    from matplotlib.figure import Figure
 
-    from fedcore.report.figures.drawing import BLUE, COLOURS, bare, percent
+    from fedcore.report.figures.drawing import BLUE, COLOURS, bare, grid, percent
 
     metric = METRICS[lines[0]["metric"]]
-    figure = Figure(figsize=(5.6, 2.6), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (5.6, 2.6))
     days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
     for key, label, colour, marker in (
         ("best_value", "best method that combines", BLUE, "o"),

@@ -71,11 +71,6 @@ def where_it_holds(numbers: str) -> str:
     return f"holds {numbers}" if numbers.startswith("in ") else numbers
 
 
-def number(value: float) -> str:
-    """Return a number with one decimal, "-" for nan."""
-    return "-" if pd.isna(value) else f"{value:.1f}"
-
-
 def quantity(text: str, value: float) -> Cell:
     """Return the cell of a number, which sorts by it; nan has no place in the order."""
     return Cell(text, value=None if pd.isna(value) else float(value))
@@ -182,7 +177,7 @@ def confusion_table(outcomes: Outcomes) -> Table | None:
     right, truth, guessed = counts.diagonal(), counts.sum(1), counts.sum(0)
 
     def share(hits: float, of: float) -> Cell:
-        return Cell(number(100 * hits / of if of else math.nan))
+        return Cell(f"{100 * hits / of:.1f}" if of else "-")
 
     lines = [
         Line([Cell(name), *(Cell(f"{n:,}", i == j) for j, n in enumerate(row)), share(right[i], truth[i])], False)
