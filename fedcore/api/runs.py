@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 
 from fedcore.api.effort import differing_value, effort, processes
-from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, require_defaults, task_name
+from fedcore.api.federation import DividedDataset, federation_of, method, require_defaults, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig
 from fedcore.config.signatures import check_arguments
-from fedcore.core.metrics import MetricName
+from fedcore.core.metrics import CATALOGUE, MetricName
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, State, require_state
 from fedcore.core.rounds import run as rounds
@@ -39,16 +39,7 @@ from fedcore.results import tidy
 from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.chance import PROBE, with_found
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import (
-    LEAST_TEST,
-    MIN_EFFECT,
-    Criterion,
-    Extra,
-    Weighting,
-    criterion,
-    require_metrics,
-    scoring,
-)
+from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Extra, Weighting, criterion, scoring
 from fedcore.results.judging import judge_all
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
@@ -284,6 +275,17 @@ def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:
         config.require_task(task_name(fed))
 
 
+def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None:
+    """Refuse metrics of one's own that are not functions by name, or whose names are taken."""
+    if not isinstance(metrics or {}, Mapping):
+        raise InputError(f"{where}.metrics = {describe(metrics)}: must be functions by name, {{'mine': f}}")
+    for name, function in (metrics or {}).items():
+        if not isinstance(name, str) or not callable(function):
+            raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
+        if name in {word for metric in CATALOGUE for word in (metric.name, metric.column)}:
+            raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
+
+
 def require_labels(fed: Federation) -> None:
     """Refuse labels of a federation of one's own that its nets cannot learn, or that one part has otherwise."""
     types = {"devices": Mapping, "test": Data, "classes": int}
@@ -424,7 +426,8 @@ def _measured_by(federation: Federation, fed: DividedDataset | Federation, extra
     """Return the federation, whose models are measured by more than they always are."""
     if extra is None:
         return federation
-    scored = scoring(**extra, classes=classes_of(fed))
+    classes = fed.dataset.classes if isinstance(fed, DividedDataset) else [*map(str, range(fed.classes))]
+    scored = scoring(**extra, classes=classes)
     return replace(federation, scoring=replace(scored, label_scale=federation.scoring.label_scale))
 
 

@@ -86,7 +86,7 @@ class ServedModels:
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            of_part = self._outputs(part, owner)
+            of_part = self._answers(0 if owner is None else self.devices[owner], encode(part, self.schema, owner))
             answers = answers.to(of_part.dtype)
             answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
@@ -178,9 +178,6 @@ class ServedModels:
             return log_probabilities.argmax(1)
         positive = self.schema.classes.index(self.threshold.label)
         return torch.where(log_probabilities[:, positive].exp() >= self.threshold.value, positive, 1 - positive)
-
-    def _outputs(self, rows: pd.DataFrame | NDArray[Any], owner: str | None) -> Tensor:
-        return self._answers(0 if owner is None else self.devices[owner], encode(rows, self.schema, owner))
 
     def _answers(self, which: int, x: Tensor) -> Tensor:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""

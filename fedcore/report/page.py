@@ -18,24 +18,14 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
-from fedcore.config.papers import Paper, Papers
+from fedcore.config.papers import Papers
 from fedcore.core.metrics import METRICS
 from fedcore.errors import printable
 from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
-from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
+from fedcore.report.papers import printed_tables
 from fedcore.report.phrases import facts, headline, sentences, tally
-from fedcore.report.tables import (
-    FEW,
-    Cell,
-    Line,
-    Table,
-    confusion_table,
-    domain_table,
-    link_table,
-    score_table,
-    where_it_holds,
-)
+from fedcore.report.tables import FEW, Table, confusion_table, domain_table, link_table, score_table, where_it_holds
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import SettingKey
 from fedcore.results.outcomes import Outcomes
@@ -226,18 +216,6 @@ def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer
             Details(printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing])
         )
     return details
-
-
-def printed_tables(paper: Paper) -> list[Table]:
-    """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
-    values = [value_cells(figure, value) for figure, value in paper.printed]
-    conditions = [condition_cells(condition) for condition in paper.conditions]
-    tables = [("Printed in the paper, beside ours", VALUE_HEADS, values), ("Conditions", CONDITION_HEADS, conditions)]
-    return [
-        Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
-        for title, heads, lines in tables
-        if lines
-    ]
 
 
 def picture(caption: str, drawing: Figure | bytes) -> Picture:

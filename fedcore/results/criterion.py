@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
 
-from fedcore.builders import describe, unknown_value
-from fedcore.core.metrics import ACCURACY, CATALOGUE, MACRO_F1, METRICS, RMSE, Metric, MetricName
+from fedcore.builders import unknown_value
+from fedcore.core.metrics import ACCURACY, MACRO_F1, METRICS, RMSE, Metric, MetricName
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
@@ -183,17 +183,6 @@ def scoring(
         for guess, value in row.items():
             matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
     return replace(more, metric=metric, costs=tuple(map(tuple, matrix)))
-
-
-def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None:
-    """Refuse metrics of one's own that are not functions by name, or whose names are taken."""
-    if not isinstance(metrics or {}, Mapping):
-        raise InputError(f"{where}.metrics = {describe(metrics)}: must be functions by name, {{'mine': f}}")
-    for name, function in (metrics or {}).items():
-        if not isinstance(name, str) or not callable(function):
-            raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
-        if name in {word for metric in CATALOGUE for word in (metric.name, metric.column)}:
-            raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
 
 
 def _class(key: str, label: str | None, classes: Sequence[str]) -> int:
