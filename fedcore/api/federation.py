@@ -391,8 +391,5 @@ def config_of(name: str) -> Callable[..., MethodConfig]:
 
 def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
     """Return, for each method, partition and net, a function that returns the function of its settings."""
-    return {
-        **dict.fromkeys(NETS, architecture),
-        **dict.fromkeys(PARTITIONS, partitioner),
-        **dict.fromkeys(METHODS, config_of),
-    }
+    kinds = ((NETS, architecture), (PARTITIONS, partitioner), (METHODS, config_of))
+    return {name: function for names, function in kinds for name in names}

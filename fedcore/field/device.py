@@ -326,13 +326,8 @@ class FieldDevice:
             raise InputError(f"run {plan.run}: has no masked sums")
         file = turns_in(self.folder / plan.run).get(self._turn(header))
         before = self._read(file)[0] if file is not None else {"revealed": False}
-        return pack(
-            {
-                "reply": "card",
-                "card": self.keys.card(plan.run, self._secret(plan.run)),
-                "revealed": before["context"] if before["revealed"] else "",
-            }
-        )
+        card, revealed = self.keys.card(plan.run, self._secret(plan.run)), before["revealed"] and before["context"]
+        return pack({"reply": "card", "card": card, "revealed": revealed or ""})
 
     def _reveal(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the key of the device's own mask in the last sum of a turn; no other sum of it follows."""

@@ -157,13 +157,8 @@ def names_in(context: str) -> list[str]:
 
 def unmask(update: Update, own: bytes) -> Update:
     """Return an update without the device's own masks; those of the pairs remain. own: see `Masks.own`."""
-    return replace(
-        update,
-        extra={
-            name: tensor - own_mask(own, name, tensor.shape) if tensor.dtype == torch.int64 else tensor
-            for name, tensor in update.extra.items()
-        },
-    )
+    masked = {name: x for name, x in update.extra.items() if x.dtype == torch.int64}
+    return replace(update, extra=update.extra | {name: x - own_mask(own, name, x.shape) for name, x in masked.items()})
 
 
 def own_mask(key: bytes, name: str, shape: torch.Size) -> Tensor:

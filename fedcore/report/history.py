@@ -52,18 +52,10 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
         assert line is not None
         metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
         old = None if before is None else before["value"]
-        cells.append(
-            [
-                line["date"][:10],
-                line["data"][:6],
-                f"{line['rows']:,}",
-                _answer(line),
-                "-" if value is None else _short(metric.value(value)),
-                "-" if value is None or old is None else metric.difference(metric.sign * (value - old)),
-                "-" if alone is None else _short(metric.value(alone)),
-                line["champion"] or "-",
-            ]
-        )
+        change = "-" if value is None or old is None else metric.difference(metric.sign * (value - old))
+        shown, local = ("-" if number is None else _short(metric.value(number)) for number in (value, alone))
+        first = [line["date"][:10], line["data"][:6], f"{line['rows']:,}", _answer(line)]
+        cells.append([*first, shown, change, local, line["champion"] or "-"])
     return cells
 
 

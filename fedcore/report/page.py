@@ -255,15 +255,9 @@ def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Criteria) -> Plot
     """
     count = summary.groupby("study")["setting"].nunique()
     course = curves(table, criteria)
-    return Plots(
-        {
-            (study, setting): figures.png(figures.comparison(rows))
-            for (study, _, setting), rows in split_by_setting(summary)
-            if count[study] <= FEW
-        },
-        courses(course, summary),
-        course,
-    )
+    few = [(key, rows) for key, rows in split_by_setting(summary) if count[key[0]] <= FEW]
+    comparisons = {(study, setting): figures.png(figures.comparison(rows)) for (study, _, setting), rows in few}
+    return Plots(comparisons, courses(course, summary), course)
 
 
 def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
@@ -283,10 +277,6 @@ def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str]
                 )
         elif count <= PANELS:
             order = {name: position for position, name in enumerate(dict.fromkeys(summary["setting"]))}
-            pictures[str(study), ""] = figures.png(
-                figures.curves(
-                    of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
-                    METRICS[rows["metric"].iloc[0]],
-                )
-            )
+            in_order = of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable")
+            pictures[str(study), ""] = figures.png(figures.curves(in_order, METRICS[rows["metric"].iloc[0]]))
     return pictures

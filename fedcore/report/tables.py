@@ -201,11 +201,9 @@ def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     def text(value: float, margin: float) -> str:
         return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(margin) else f" ± {margin:.3g}")
 
+    none = math.nan, math.nan
     lines = [
-        Line(
-            [Cell(str(method)), *(Cell(text(*by_setting[method].get(name, (math.nan, math.nan)))) for name in names)],
-            bool(control),
-        )
+        Line([Cell(str(method)), *(Cell(text(*by_setting[method].get(name, none))) for name in names)], bool(control))
         for method, control in zip(rows["method"], rows["control"], strict=True)
         if method in by_setting
     ]

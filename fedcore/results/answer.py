@@ -271,9 +271,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     action, method = decide(gain, min_effect), reference
     if action is Action.USE:
         as_good = [name for name in combining if _is_as_good(sets.gain(name, best), min_effect)]
-        worthy = [
-            name for name in as_good if decide(sets.gain(name, reference, among), min_effect) is Action.USE
-        ]  # fmt: skip
+        worthy = [name for name in as_good if decide(sets.gain(name, reference, among), min_effect) is Action.USE]
         method = min([best, *worthy], key=lambda name: (traffic[name], name != best, name))
         gain = sets.gain(method, reference, among)
     elif action is Action.UNSURE:
@@ -313,10 +311,8 @@ def _ahead(sets: SetScores, kinds: Iterable[Iterable[str]], criterion: Criterion
 def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
     """Return the advice to train alone where no row that combines fits the budget."""
     guess, over_guess = _over_guess(sets, method, scores.controls)
-    advice = Advice(
-        Action.ALONE, method, scores.criterion.metric.sign * sets.mean(method), over_guess=over_guess,
-        guess=guess,
-    )  # fmt: skip
+    value = scores.criterion.metric.sign * sets.mean(method)
+    advice = Advice(Action.ALONE, method, value, over_guess=over_guess, guess=guess)
     if over_guess is not None and not over_guess.sure:
         reason = _no_better_than_guessing(method, over_guess, scores.criterion.min_effect)
         return replace(advice, action=Action.UNSURE, over_guess=None, reason=reason)

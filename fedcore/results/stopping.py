@@ -9,7 +9,7 @@ It depends on the data alone, so that a resumed or repeated run stops the same r
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pandas as pd
@@ -87,20 +87,16 @@ class Leader:
 class SoFar:
     """The best row that trains alone and the best one that combines, by validation data, as the answer chooses them."""
 
-    alone: Leader | None = None
-    combining: Leader | None = None
+    leaders: dict[bool, Leader] = field(default_factory=dict)
 
     def add(self, row: Leader, combines: bool) -> str | None:
         """Return a line about both if this row leads its kind now; None otherwise, and before there is one of each."""
-        before = self.combining if combines else self.alone
+        before = self.leaders.get(combines)
         if before is not None and row.validation <= before.validation:
             return None
-        if combines:
-            self.combining = row
-        else:
-            self.alone = row
-        if self.alone is None or self.combining is None:
+        self.leaders[combines] = row
+        if len(self.leaders) < 2:
             return None
-        best, alone = self.combining, self.alone
+        best, alone = self.leaders[True], self.leaders[False]
         chosen = f"{best.label} {best.test}, local training ({alone.label}) {alone.test}"
         return f"  so far, chosen on validation rows: {chosen}; one seed decides nothing"

@@ -154,15 +154,8 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
     by = [*ROW, "group", "split", "metric"]
     devices = grouped.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
     seeds = devices.groupby(by, sort=False)
-    means = pd.DataFrame(
-        {
-            "mean": seeds["mean"].mean(),
-            "std_devices": seeds["std"].mean(),
-            "std_seeds": seeds["mean"].std(),
-            "n_devices": seeds["count"].mean(),
-            "n_seeds": seeds.size(),
-        }
-    )
+    columns = {"mean": ("mean", "mean"), "std_devices": ("std", "mean"), "std_seeds": ("mean", "std")}
+    means = seeds.agg(**columns, n_devices=("count", "mean"), n_seeds=("mean", "size"))
     return means.reset_index()[GROUPS]
 
 

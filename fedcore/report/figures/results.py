@@ -239,14 +239,12 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         for name, point in points.items()
         if key in point and (summary["setting"] == name).any()
     }
-    title_of = {
-        name: ", ".join(
-            f"{other.rpartition('.')[2]} = {_value_name(other, value)}"
-            for other, value in point.items()
-            if other != key
-        )
-        for name, point in point_of.items()
-    }
+
+    def title(point: Mapping[str, Any]) -> str:
+        others = {name: value for name, value in point.items() if name != key}
+        return ", ".join(f"{name.rpartition('.')[2]} = {_value_name(name, value)}" for name, value in others.items())
+
+    title_of = {name: title(point) for name, point in point_of.items()}
     panels = list(dict.fromkeys(title_of.values()))
     figure, axes = grid(len(panels), 3, (1.8, 0.6), (3.2, 2.7), shared=True)
     values = list(dict.fromkeys(point[key] for point in point_of.values()))
