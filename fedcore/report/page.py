@@ -63,13 +63,8 @@ class Picture:
     data: str
 
 
-@dataclass(frozen=True)
-class Details:
-    """Tables and pictures below a line that unfolds them."""
-
-    title: str
-    tables: list[Table]
-    pictures: list[Picture]
+Details: TypeAlias = tuple[str, list[Table], list[Picture]]
+"""A line that unfolds tables and pictures."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ def html(result: Comparison) -> str:
             whole = {ALONG: result.along.get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 f"study-{len(studies)}", study, result.questions.get(study, study), many,
-                tally(answer for (of, *_), answer in answers.items() if of == study) if many else "", study_claims,
+                tally(one for (of, *_), one in answers.items() if of == study) if many else "", study_claims,
                 [picture(text, png) for text, png in whole.items() if png],
                 printed_tables(papers[study]) if study in papers else [],
             )  # fmt: skip
@@ -178,23 +173,15 @@ def html(result: Comparison) -> str:
             split = "test" if rows["test_mean"].notna().any() else "shared"
             drawn |= {DEVICES: figures.per_device(tidy[key], METRICS[rows["metric"].iloc[0]], split=split)}
             plain = {COMPARISON: plots.comparisons[study, setting]}
-        studies[study].sections.append(
-            Section(
-                anchor,
-                study if count[study] == 1 else printable(f"{study}: {setting}"),
-                printable(dataset),
-                answers[key].criterion.words,
-                headline(answers[key].advice),
-                sentences(answers[key]),
-                facts(answers[key]),
-                score_table(rows),
-                [picture(*pair) for pair in plain.items()],
-                [*filter(None, tables)],
-                [picture(*pair) for pair in drawn.items()],
-                [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answers[key]),
-                picture(TREND, trend) if trend else None,
-            )
-        )
+        answer, name = answers[key], study if count[study] == 1 else printable(f"{study}: {setting}")
+        section = Section(
+            anchor, name, printable(dataset), answer.criterion.words, headline(answer.advice), sentences(answer),
+            facts(answer), score_table(rows), [picture(*pair) for pair in plain.items()], [*filter(None, tables)],
+            [picture(*pair) for pair in drawn.items()],
+            [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answer),
+            picture(TREND, trend) if trend else None,
+        )  # fmt: skip
+        studies[study].sections.append(section)
     script = str(TEMPLATES.get_template("page.js").render())
     return TEMPLATES.get_template("page.html.jinja").render(
         title=TITLE, studies=list(studies.values()), seeds=int(summary["n_seeds"].max()), numbers=numbers,
@@ -206,15 +193,15 @@ def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer
     """Return confusion matrix and calibration of the method to use, then of the best others, SHOWN in all."""
     best = [str(method) for method in rows["method"][~rows["control"]]]
     order = dict.fromkeys([*([answer.advised] if answer.advised else []), *best])
-    details = []
+    details: list[Details] = []
     for method in [method for method in order if method in outcomes][:SHOWN]:
         outcome = outcomes[method]
-        table = confusion_table(outcome)
-        error = f"expected calibration error {100 * outcome.calibration_error:.1f} points"
-        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
-        details.append(
-            Details(printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing])
+        table, error = (
+            confusion_table(outcome),
+            f"expected calibration error {100 * outcome.calibration_error:.1f} points",
         )
+        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
+        details.append((printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing]))
     return details
 
 

@@ -282,18 +282,13 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     reason = ""
     if action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
         action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
-    return Advice(
-        action, method, sign * sets.mean(method), best, gain, over_guess, guess, equal,
-        tuple(
-            name for name, of in rivals.items()
-            if name not in equal and (of is None or (of.low <= 1e-12 and of.high >= -1e-12))
-        ),
-        _at_chance(sets, [*alone, *every], guess),
-        tuple(
-            name for name in sets.tested
-            if name in scores.controls - {POOLED} and (above := sets.gain(name, method)) is not None and above.sure
-        ),
-        validated, best_value, reference, advice.alone_value, reason, by_seed, sets.ratio, advice.ahead,
+    close = [name for name, of in rivals.items() if of is None or (of.low <= 1e-12 and of.high >= -1e-12)]
+    others = {name: sets.gain(name, method) for name in sets.tested if name in scores.controls - {POOLED}}
+    return replace(
+        advice, action=action, method=method, value=sign * sets.mean(method), gain=gain, over_guess=over_guess,
+        guess=guess, equal=equal, indistinguishable=tuple(name for name in close if name not in equal),
+        at_chance=_at_chance(sets, [*alone, *every], guess), reason=reason,
+        better_controls=tuple(name for name, of in others.items() if of is not None and of.sure),
     )  # fmt: skip
 
 

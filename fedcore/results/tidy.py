@@ -77,12 +77,9 @@ def rows(
 
 
 def numbers_of(
-    counts: Mapping[str, tuple[int, int, int]],
-    shared: int,
-    same_test: bool,
-    labels: int | None,
+    counts: Mapping[str, tuple[int, int, int]], shared: int, same_test: bool, labels: int | None,
     label_std: float | None,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float]]:  # fmt: skip
     """Return the numbers of devices' data that say which ones count.
 
     counts: training and test examples of each, and the classes of the latter. labels: of each example, if several.
