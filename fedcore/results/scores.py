@@ -1,8 +1,7 @@
 """The values of one setting that its answer is decided by, read from the tidy table."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pandas as pd
@@ -21,7 +20,7 @@ class SetScores:
 
     weights: device -> its weight in means over devices. ratio: test examples for each training example. validated: the
     values that choose the best row; empty: those on the test set do. same_test: whether every seed tests the same
-    examples of a device.
+    examples of a device. Gains and means are kept, as each budget asks for most of them again.
     """
 
     tested: Runs
@@ -29,6 +28,8 @@ class SetScores:
     weights: pd.Series
     ratio: float
     same_test: bool = False
+    _gains: dict[tuple[str, str, int], Gain | None] = field(default_factory=dict, init=False, repr=False)
+    _means: dict[tuple[str, bool], float] = field(default_factory=dict, init=False, repr=False)
 
     def mean(self, name: str, validated: bool = False) -> float:
         """Return a row's mean over devices, then over seeds, on the test set or on validation data."""
@@ -65,16 +66,6 @@ class SetScores:
             runs = self.tested[name], self.tested[other]
             self._gains[asked] = gain_of(*runs, self.weights, self.ratio, among, self.same_test)
         return self._gains[asked]
-
-    @cached_property
-    def _gains(self) -> dict[tuple[str, str, int], Gain | None]:
-        """Gains that were asked for: each budget asks for most of them again."""
-        return {}
-
-    @cached_property
-    def _means(self) -> dict[tuple[str, bool], float]:
-        """Means that were asked for."""
-        return {}
 
 
 def _mean(run: pd.DataFrame, weights: pd.Series) -> float:
