@@ -153,7 +153,9 @@ class DividedDataset:
         has_count = "devices" in signature(PARTITIONS[self.partitioner.name]).parameters  # else the data say how many
         count = f"{self.settings['devices']} devices by " if has_count else ""
         nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
-        threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
+        kinds = () if self.threats is None else fields(self.threats)
+        changed = {of.name: value for of in kinds if (value := getattr(self.threats, of.name)) != of.default}
+        threats = f"\n{call('Threats', changed)}" if changed else ""
         scheme = call(self.partitioner.name, self.partitioner.settings)
         return f"{self.name}: {count}{scheme}, {nets}\n{self.dataset!r}{threats}"
 
@@ -208,15 +210,12 @@ class DividedDataset:
         if seed not in self._last:
             self._last.clear()
             with one_thread():
-                self._last[seed] = self._divide(seed)
+                partition = divide(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
+                if self.final is not None:
+                    partition = final_partition(self.dataset, partition, self.final)
+                kinds = {name: self.nets[i % len(self.nets)] for i, name in enumerate(partition.names)}
+                self._last[seed] = partition, self._build(partition, kinds)
         return self._last[seed]
-
-    def _divide(self, seed: int) -> tuple[Partition, Federation]:
-        partition = divide(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
-        if self.final is not None:
-            partition = final_partition(self.dataset, partition, self.final)
-        kinds = {name: self.nets[i % len(self.nets)] for i, name in enumerate(partition.names)}
-        return partition, self._build(partition, kinds)
 
     def _build(self, partition: Partition, nets: Mapping[str, Net]) -> Federation:
         """Return the federation of a partition. nets: of its devices."""
@@ -305,11 +304,6 @@ def require_defaults(where: str) -> None:
         )
 
 
-def _changed(threats: Threats) -> dict[str, Any]:
-    """Return the settings that differ from the defaults."""
-    return {of.name: value for of in fields(threats) if (value := getattr(threats, of.name)) != of.default}
-
-
 def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings given by position or by name, by name."""
     if len(values) > len(names):
@@ -345,18 +339,6 @@ def task_name(fed: DividedDataset | Federation) -> str:
     if isinstance(fed, DividedDataset):
         return fed.dataset.task.name
     return next((label_kind_of(device.data.train.y).name for device in fed.devices.values()), fed.task)
-
-
-def classes_of(fed: DividedDataset | Federation) -> list[str]:
-    """Return the names of the classes; their numbers for a federation without names."""
-    return [*fed.dataset.classes] if isinstance(fed, DividedDataset) else [str(k) for k in range(fed.classes)]
-
-
-TRAINING_AND_LABEL = {
-    "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
-    "label": "the method's name in tables; its own by default.",
-}
-"""Help of the two settings that all methods share."""
 
 
 def method(
@@ -399,18 +381,15 @@ def config_of(name: str) -> Callable[..., MethodConfig]:
     ) -> MethodConfig:
         return method(name, training=training, label=label, **settings)
 
-    takes = {
-        **settings_of(build, CONTEXT),
-        "training": (Training | Mapping[str, Any] | None, None),
-        "label": (str | None, None),
+    shared = {
+        "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
+        "label": "the method's name in tables; its own by default.",
     }
-    return stand_for(build, make, name, method_help(build, TRAINING_AND_LABEL), takes)
+    kinds = {"training": (Training | Mapping[str, Any] | None, None), "label": (str | None, None)}
+    return stand_for(build, make, name, method_help(build, shared), settings_of(build, CONTEXT) | kinds)
 
 
 def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
     """Return, for each method, partition and net, a function that returns the function of its settings."""
-    return {
-        **dict.fromkeys(NETS, architecture),
-        **dict.fromkeys(PARTITIONS, partitioner),
-        **dict.fromkeys(METHODS, config_of),
-    }
+    kinds = ((NETS, architecture), (PARTITIONS, partitioner), (METHODS, config_of))
+    return {name: function for names, function in kinds for name in names}

@@ -177,18 +177,14 @@ class Result:
         schema = divided.schema(self.seed) if divided else None
         return {
             name: DeployedModel(
-                models[name],
-                device.net,
-                tuple(device.data.train.x.shape[1:]),
+                models[name], device.net, tuple(device.data.train.x.shape[1:]),
                 partial(prepare, fit=schema.devices[name]) if schema else _as_given,
                 partial(_encode, schema=schema, device=name) if schema and schema.columns else None,
-                LABEL_KINDS[fed.task],
-                fed.scoring.label_scale,
-                schema.several if schema else (),
+                LABEL_KINDS[fed.task], fed.scoring.label_scale, schema.several if schema else (),
                 (divided.dataset if divided else device.data).train.x.dtype == torch.uint8,
             )
             for name, device in fed.devices.items()
-        }
+        }  # fmt: skip
 
 
 def _encode(rows: pd.DataFrame, schema: Schema, device: str) -> Tensor:

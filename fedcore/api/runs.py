@@ -15,14 +15,14 @@ import pandas as pd
 import torch
 
 from fedcore.api.effort import differing_value, effort, processes
-from fedcore.api.federation import DividedDataset, classes_of, federation_of, method, require_defaults, task_name
+from fedcore.api.federation import DividedDataset, federation_of, method, require_defaults, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
 from fedcore.config.methods import MethodConfig
 from fedcore.config.signatures import check_arguments
-from fedcore.core.metrics import MetricName
+from fedcore.core.metrics import CATALOGUE, MetricName
 from fedcore.core.new_device import NEVER, score_new
-from fedcore.core.rounds import Execute, RoundResult, State, require_state
+from fedcore.core.rounds import Execute, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.core.together import Together
 from fedcore.data import schema_of
@@ -39,16 +39,7 @@ from fedcore.results import tidy
 from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.chance import PROBE, with_found
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import (
-    LEAST_TEST,
-    MIN_EFFECT,
-    Criterion,
-    Extra,
-    Weighting,
-    criterion,
-    require_metrics,
-    scoring,
-)
+from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Extra, Weighting, criterion, scoring
 from fedcore.results.judging import judge_all
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
@@ -238,8 +229,8 @@ def compare(
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
     decides.require_task(task_name(fed), "compare")
-    extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
-    extra = {**extra, "metrics": metrics, "train": score_training}
+    of_metric = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    extra: Extra = {**of_metric, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
     every = 1 if rules and every is None else every
     results = run_all(
@@ -282,6 +273,17 @@ def _check(methods: Sequence[MethodConfig], fed: object, where: str) -> None:
         require_labels(fed)
     for config in methods:
         config.require_task(task_name(fed))
+
+
+def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None:
+    """Refuse metrics of one's own that are not functions by name, or whose names are taken."""
+    if not isinstance(metrics or {}, Mapping):
+        raise InputError(f"{where}.metrics = {describe(metrics)}: must be functions by name, {{'mine': f}}")
+    for name, function in (metrics or {}).items():
+        if not isinstance(name, str) or not callable(function):
+            raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
+        if name in {word for metric in CATALOGUE for word in (metric.name, metric.column)}:
+            raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
 
 
 def require_labels(fed: Federation) -> None:
@@ -402,8 +404,12 @@ def _run_one(
         require_state(method, federation, state)
     steps = rounds(method, federation, seed, execute, state, every)
     what = f"{config.label}, seed {seed}"
+    if progress:
+        from rich.progress import track
+
+        steps = iter(track(steps, description=what, total=sum(stage.rounds for stage in method.stages)))
     with naming(f"in method {what}"):
-        results = tuple(_show_progress(steps, what, method) if progress else steps)
+        results = tuple(steps)
     turn_reports = [result.report for result in results if isinstance(result.report, Report)]
     if isinstance(fed, DividedDataset):
         name, data = fed.name, training_numbers(fed.dataset, fed.partition(seed), shares_of(fed.settings))
@@ -420,7 +426,8 @@ def _measured_by(federation: Federation, fed: DividedDataset | Federation, extra
     """Return the federation, whose models are measured by more than they always are."""
     if extra is None:
         return federation
-    scored = scoring(**extra, classes=classes_of(fed))
+    classes = fed.dataset.classes if isinstance(fed, DividedDataset) else [*map(str, range(fed.classes))]
+    scored = scoring(**extra, classes=classes)
     return replace(federation, scoring=replace(scored, label_scale=federation.scoring.label_scale))
 
 
@@ -463,44 +470,20 @@ def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) 
     labels = {config.label for config in methods}
     nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
     guesses = []
-    for name in GUESSES:
-        config = method(name)
-        try:
+    for config in [method(name) for name in GUESSES if name not in labels]:
+        with suppress(InputError):
             config.build({str(number): net for number, net in enumerate(nets)})
-        except InputError:
-            continue
-        if name not in labels:
             guesses.append(config)
     return guesses
 
 
 def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     """Return the numbers of training_numbers that say which devices count."""
-    beside, kind = {}, LABEL_KINDS[task_name(fed)]
-    if kind == MULTILABEL:
-        beside["labels"] = float(fed.classes)
-    if kind.standardised:
-        beside["label_std"] = (
-            torch.cat([device.data.train.y for device in fed.devices.values()]).std(correction=0).item()
-        )
-    return {
-        name: {
-            "examples": float(len(device.data.train)),
-            "test_examples": float(len(device.data.test)),
-            "test_classes": float(count_different(device.data.test.y)),
-            "shared_examples": float(len(fed.test)),
-            "same_test": 1.0,
-            **beside,
-        }
-        for name, device in fed.devices.items()
-    }
-
-
-def _show_progress(results: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:
-    """Show the progress of a method's rounds."""
-    from rich.progress import track
-
-    return iter(track(results, description=what, total=sum(stage.rounds for stage in method.stages)))
+    kind, parts = LABEL_KINDS[task_name(fed)], {name: device.data for name, device in fed.devices.items()}
+    counts = {name: (len(of.train), len(of.test), count_different(of.test.y)) for name, of in parts.items()}
+    labels = torch.cat([of.train.y for of in parts.values()])
+    std = labels.std(correction=0).item() if kind.standardised else None
+    return tidy.numbers_of(counts, len(fed.test), True, fed.classes if kind == MULTILABEL else None, std)
 
 
 @contextmanager

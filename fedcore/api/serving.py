@@ -86,7 +86,7 @@ class ServedModels:
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            of_part = self._outputs(part, owner)
+            of_part = self._answers(0 if owner is None else self.devices[owner], encode(part, self.schema, owner))
             answers = answers.to(of_part.dtype)
             answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
@@ -106,8 +106,10 @@ class ServedModels:
             if self.task == SEQUENCES:
                 probability, label = probability.max(-1)
             labels = np.array(self.schema.classes, dtype=object)[label] if self.task == SEQUENCES else label.numpy()
-            columns, names = (labels, probability.numpy()), (self.label_columns, self.probability_columns)
-            parts = [pd.DataFrame(values, index, of) for values, of in zip(columns, names, strict=True)]
+            columns = {LABEL: labels, PROBABILITY: probability.numpy()}
+            parts = [
+                pd.DataFrame(values, index, several_columns(what, self.schema)) for what, values in columns.items()
+            ]
             return pd.concat(parts, axis=1)
         label = self._decide(answers)
         classes, chosen = np.array(self.schema.classes, dtype=object), answers.gather(1, label[:, None])[:, 0].exp()
@@ -140,7 +142,7 @@ class ServedModels:
         if self.task.standardised:
             return [LABEL]
         if not self.task.has_classes:
-            return [*self.label_columns, *self.probability_columns]
+            return [*self.label_columns, *several_columns(PROBABILITY, self.schema)]
         return [LABEL, PROBABILITY, *self.class_columns, *([THRESHOLD] if self.threshold else [])]
 
     @property
@@ -152,11 +154,6 @@ class ServedModels:
     def label_columns(self) -> list[str]:
         """The columns that say what is predicted: one, or one for each of several labels, or for each step."""
         return several_columns(LABEL, self.schema) or [LABEL]
-
-    @property
-    def probability_columns(self) -> list[str]:
-        """The columns with the probability of what is predicted, or of each of several labels."""
-        return several_columns(PROBABILITY, self.schema) or [PROBABILITY]
 
     def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
         """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
@@ -178,9 +175,6 @@ class ServedModels:
             return log_probabilities.argmax(1)
         positive = self.schema.classes.index(self.threshold.label)
         return torch.where(log_probabilities[:, positive].exp() >= self.threshold.value, positive, 1 - positive)
-
-    def _outputs(self, rows: pd.DataFrame | NDArray[Any], owner: str | None) -> Tensor:
-        return self._answers(0 if owner is None else self.devices[owner], encode(rows, self.schema, owner))
 
     def _answers(self, which: int, x: Tensor) -> Tensor:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""

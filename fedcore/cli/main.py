@@ -10,16 +10,12 @@ from fedcore import __version__
 from fedcore.errors import InputError
 from fedcore.pipeline.command import report_bad_input
 
-COMMANDS = (
-    "init", "preview", "plan", "run", "show", "reproduce", "promote", "predict", "export", "field", "device", "ui",
-    "prune", "status", "save", "restore", "docs", "stage",
-)  # fmt: skip
-"""A module of this package for each, but for those of another's module."""
-
-MODULES = {
-    "preview": "run", "plan": "run", "stage": "run", "restore": "save", "prune": "status", "ui": "show", "docs": "show",
-    "export": "predict", "reproduce": "run",
+COMMANDS = {
+    "init": "init", "preview": "run", "plan": "run", "run": "run", "show": "show", "reproduce": "run",
+    "promote": "promote", "predict": "predict", "export": "predict", "field": "field", "device": "device", "ui": "show",
+    "prune": "status", "status": "status", "save": "save", "restore": "save", "docs": "show", "stage": "run",
 }  # fmt: skip
+"""Sub-command -> the module of this package that has it."""
 
 
 class Commands(click.Group):
@@ -33,7 +29,7 @@ class Commands(click.Group):
             from fedcore.builders import suggestion
 
             context.fail(f"No such command {name!r}{suggestion(name, COMMANDS) or '.'}")
-        command: click.Command = getattr(import_module(f"fedcore.cli.{MODULES.get(name, name)}"), name)
+        command: click.Command = getattr(import_module(f"fedcore.cli.{COMMANDS[name]}"), name)
         return command
 
 

@@ -4,7 +4,6 @@ A project without the file alerts nobody, tries once, without a limit of time, a
 """
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -12,30 +11,12 @@ from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.config.files import read_mapping
-from fedcore.config.signatures import Section, check
+from fedcore.config.signatures import Section, check, matching
 from fedcore.errors import InputError
 
 NIGHTLY = "nightly.yaml"
 Event = Literal["failed", "promoted", "drifted", "disk_low"]
 EVENTS: tuple[Event, ...] = get_args(Event)
-
-
-def _check_webhook(address: str) -> str:
-    if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d{1,5})?([/?][!-~]*)?|\$\w+", address, re.ASCII):
-        raise ValueError("must be http://... or https://..., or $NAME for a variable of the environment that holds it")
-    return address
-
-
-def _check_host(host: str) -> str:
-    if not re.fullmatch(r"[\w.-]+(:\d{1,5})?", host):
-        raise ValueError("must be a host, or host:port")
-    return host
-
-
-def _check_address(address: str) -> str:
-    if not re.fullmatch(r"[^\s@<>,]+@[^\s@<>,]+", address):
-        raise ValueError("must be an address, such as ops@example.org")
-    return address
 
 
 def _check_list(values: Any) -> Any:
@@ -44,8 +25,13 @@ def _check_list(values: Any) -> Any:
     return values
 
 
-Address = Annotated[str, AfterValidator(_check_address)]
+Address = Annotated[str, AfterValidator(matching(r"[^\s@<>,]+@[^\s@<>,]+", "an address, such as ops@example.org"))]
+Host = Annotated[str, AfterValidator(matching(r"[\w.-]+(:\d{1,5})?", "a host, or host:port"))]
 Days = Annotated[float, Ge(0)]
+require_webhook = matching(
+    r"(?a)https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d{1,5})?([/?][!-~]*)?|\$\w+",
+    "http://... or https://..., or $NAME for a variable of the environment that holds it",
+)
 
 
 class Mail(Section):
@@ -56,7 +42,7 @@ class Mail(Section):
 
     to: Address
     sender: Address
-    host: Annotated[str, AfterValidator(_check_host)] = "localhost"
+    host: Host = "localhost"
     user: str | None = None
 
 
@@ -74,7 +60,7 @@ class Alerts(Section):
 
     events: list[Event] = Field(default_factory=lambda: [*EVENTS])
     least_free: Annotated[float, Ge(0)] = 5.0
-    webhook: Annotated[str, AfterValidator(_check_webhook)] | None = None
+    webhook: Annotated[str, AfterValidator(require_webhook)] | None = None
     command: Annotated[list[str], Field(min_length=1), BeforeValidator(_check_list)] | None = None
     mail: Mail | None = None
 
@@ -129,4 +115,4 @@ def secret(value: str) -> str:
 
 def webhook(value: str) -> str:
     """Return a webhook's address, or that in the variable of the environment that it names."""
-    return _check_webhook(secret(value))
+    return require_webhook(secret(value))

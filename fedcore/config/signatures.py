@@ -48,6 +48,17 @@ class Section(BaseModel):
     )
 
 
+def matching(pattern: str, must: str) -> Callable[[str], str]:
+    """Return what refuses a text that a pattern does not match. must: what it must be."""
+
+    def require(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"must be {must}")
+        return text
+
+    return require
+
+
 @cache
 def model(
     fn: Callable[..., Any], context: tuple[str, ...] = (), others: tuple[Callable[..., Any], ...] = ()

@@ -345,10 +345,11 @@ def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[
 
 def _name(point: Mapping[str, Any]) -> str:
     """Return a name for a point of a grid."""
-    return " ".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in point.items()) or "base"
+    return " ".join(f"{key.rpartition('.')[2]}={value_word(value)}" for key, value in point.items()) or "base"
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, list):
-        return "+".join(map(_word, value))
+def value_word(value: Any) -> str:
+    """Return a value of a grid in short."""
+    if isinstance(value, list | tuple):
+        return "+".join(map(value_word, value))
     return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -106,16 +106,12 @@ def read_scores(name: str, answer: bytes, task: str = CLASSIFICATION.name) -> di
 
 def unlike_most(updates: Mapping[str, Update]) -> list[str]:
     """Return the devices whose updates have other tensors than those of most."""
-    forms = {
-        name: tuple(
-            sorted(
-                (key, tuple(tensor.shape), str(tensor.dtype), part)
-                for part, tensors in enumerate((update.params, update.extra))
-                for key, tensor in tensors.items()
-            )
-        )
-        for name, update in updates.items()
-    }
+
+    def form(update: Update) -> tuple[Any, ...]:
+        parts = enumerate((update.params, update.extra))
+        return tuple(sorted((key, tuple(x.shape), str(x.dtype), n) for n, part in parts for key, x in part.items()))
+
+    forms = {name: form(update) for name, update in updates.items()}
     usual = Counter(forms.values()).most_common(1)[0][0]
     return [name for name, form in forms.items() if form != usual]
 

@@ -153,17 +153,9 @@ def _require_free(address: str) -> None:
 
 def _cell(kit: Kit, refused: Callable[[], Collection[str]] = frozenset) -> Any:
     check_kit(kit)
-    serves = kit.name == SERVER
-    parts = (
-        (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY)
-        if serves
-        else (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY)
-    )
-    credentials = {
-        DriverParams.CA_CERT.value: str(kit.folder / "authority.crt"),
-        parts[0].value: str(kit.folder / "own.crt"),
-        parts[1].value: str(kit.folder / "own.key"),
-    }
+    side = "SERVER" if kit.name == SERVER else "CLIENT"
+    files = {"CA_CERT": "authority.crt", f"{side}_CERT": "own.crt", f"{side}_KEY": "own.key"}
+    credentials = {DriverParams[part].value: str(kit.folder / file) for part, file in files.items()}
     cell = CoreCell(kit.link_name, f"tcp://{kit.address}", secure=True, credentials=credentials)
     cell.add_incoming_filter("*", "*", _drop, kit.link_name, refused)
     return cell

@@ -45,7 +45,8 @@ KINDS = {
     "features": "features of some of its examples", "attention": "the weights of the models that it received",
     "rows": "its training examples: only in a simulation",
 }  # fmt: skip
-"""What can leave a device, by the kind of its tensors, see :func:`kind_of`; `rows` never leave a real one."""
+"""What can leave a device, by the kind of its tensors: "model" for one named like one of the net, else its name's first
+part. `rows` never leave a real one."""
 
 _PAIRS = "report classifier buffer noise error model differ"
 _METHODS = {
@@ -170,7 +171,9 @@ class Consent:
         """Refuse that anything leaves the device to which its owner did not agree."""
         agreed = {*KINDS_OF.get(method, self.sends or ())}
         agreed &= agreed if self.sends is None else self.sends
-        for kind in sorted({kind_of(key, net) for part in parts for key in part} - agreed):
+        names = params_of(template(net))
+        kinds = {"model" if key in names else key.partition("/")[0] for part in parts for key in part}
+        for kind in sorted(kinds - agreed):
             may = ", ".join(sorted(agreed)) or "nothing"
             raise InputError(f"method {method}: {kind} may not leave {name}; its owner agrees to {may}")
 
@@ -212,11 +215,6 @@ def describe(consent: Consent) -> list[str]:
         only = "".join(f", only with {key} = {value}" for key, value in wanted.items())
         lines.append(f"{method}{only}: " + ("; ".join(KINDS[kind] for kind in kinds) or "nothing leaves the device"))
     return lines
-
-
-def kind_of(name: str, net: Net) -> str:
-    """Return the kind of a tensor: "model" for one named like one of the net, else its name's first part."""
-    return "model" if name in params_of(template(net)) else name.partition("/")[0]
 
 
 def count_parameters(net: Net) -> int:

@@ -95,11 +95,10 @@ class FieldDevice:
                 raise InputError(f"call: must ask to {', '.join(asks)}")
             key = hashlib.blake2b(call, digest_size=16).hexdigest()
             with self._lock:  # one step at a time, and none twice
-                if key not in self._jobs or _failed(self._jobs[key]):
-                    for other in [other for other, job in self._jobs.items() if job.cancel() or job.done()]:
+                if (job := self._jobs.get(key)) is None or (job.done() and job.exception() is not None):
+                    for other in [other for other, of in self._jobs.items() if of.cancel() or of.done()]:
                         del self._jobs[other]
-                    self._jobs[key] = self._steps.submit(self._timed, ask, key, header, tensors)
-                job = self._jobs[key]
+                    self._jobs[key] = job = self._steps.submit(self._timed, ask, key, header, tensors)
             return job.result(self._wait)
         except NotYet:
             return pack({"reply": "working"})
@@ -182,7 +181,7 @@ class FieldDevice:
                 f"{self.name}: numbers of {len(train)} training rows would tell single ones, {FEWEST} are needed"
             )
         file, form = self.folder / "told-numbers", recipe.form()
-        first, *seeds = file.read_text("utf-8").split() if file.is_file() else [form]
+        first, *seeds = _lines_of(file) or [form]
         if first != form:
             raise InputError(
                 f"{self.name}: has told numbers of its rows by another schema or other shares; it needs a new kit"
@@ -284,7 +283,8 @@ class FieldDevice:
         plan, method, net = self._run(header)
         turn, part, pair = self._turn(header), _whole(header, "part"), cast(list[str], header.get("pair"))
         stage = method.stages[turn[0]]
-        if not isinstance(stage, PairStage) or stage.sides is None or not _is_pair(pair, plan.nets, self.name):
+        pairs = [[*two] for two in combinations(plan.nets, 2) if self.name in two]
+        if not isinstance(stage, PairStage) or stage.sides is None or pair not in pairs:
             raise InputError(f"{_turn_word(turn)}: has no step of {self.name} and another device")
         if (over := turns_in(self.folder / plan.run)) and turn < max(over):
             raise InputError(f"{_turn_word(turn)}: is over for {self.name}")
@@ -314,7 +314,7 @@ class FieldDevice:
     def _count_beginning(self, plan: Plan, at: StepId) -> None:
         """Refuse to begin a pair too often: by errors of many classifiers a server would learn of single examples."""
         file, line = self.folder / plan.run / "begun", json.dumps([at.stage, at.round, at.unit])
-        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        lines = _lines_of(file)
         if lines.count(line) >= BEGINNINGS:
             raise InputError(f"{_turn_word((at.stage, at.round))}: {self.name} has begun this pair {BEGINNINGS} times")
         write_file(file, "\n".join([*lines, line]).encode())
@@ -326,13 +326,8 @@ class FieldDevice:
             raise InputError(f"run {plan.run}: has no masked sums")
         file = turns_in(self.folder / plan.run).get(self._turn(header))
         before = self._read(file)[0] if file is not None else {"revealed": False}
-        return pack(
-            {
-                "reply": "card",
-                "card": self.keys.card(plan.run, self._secret(plan.run)),
-                "revealed": before["context"] if before["revealed"] else "",
-            }
-        )
+        card, revealed = self.keys.card(plan.run, self._secret(plan.run)), before["revealed"] and before["context"]
+        return pack({"reply": "card", "card": card, "revealed": revealed or ""})
 
     def _reveal(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Tell the key of the device's own mask in the last sum of a turn; no other sum of it follows."""
@@ -350,16 +345,10 @@ class FieldDevice:
         """Return the masks of a sum; without a list of the devices in it nothing leaves that must be masked."""
         if not plan.masked or self.keys is None:
             return None
-        cards = header.get("cards")
-        if (
-            not isinstance(cards, dict)
-            or not cards.keys() <= plan.nets.keys()
-            or len(cards) < self.consent.limits.devices
-        ):
+        cards, least = header.get("cards"), self.consent.limits.devices
+        if not isinstance(cards, dict) or not cards.keys() <= plan.nets.keys() or len(cards) < least:
             count = len(cards) if isinstance(cards, dict) else 0
-            raise InputError(
-                f"{_turn_word(turn)}: a masked sum of {count} devices, {self.name} wants {self.consent.limits.devices}"
-            )
+            raise InputError(f"{_turn_word(turn)}: a masked sum of {count} devices, {self.name} wants {least}")
         return self.keys.masks(plan.run, turn, self._secret(plan.run), cards)
 
     def _secret(self, run: str) -> bytes:
@@ -386,7 +375,7 @@ class FieldDevice:
         """Score the model of a message on the device's own examples, with the memory that the server means."""
         plan, method, net = self._run(header)
         scored_file = self.folder / plan.run / "scored"
-        keys = scored_file.read_text("utf-8").split() if scored_file.is_file() else []
+        keys = _lines_of(scored_file)
         most = sum(stage.rounds for stage in method.stages) + len(plan.nets)  # a round is played again without a liar
         if key not in keys and len(keys) >= most:
             raise InputError(
@@ -467,10 +456,6 @@ def check_labels(y: torch.Tensor, plan: Plan, name: str) -> None:
         raise InputError(f"{name}: it has class {int(y.max())}, the run has {plan.classes} classes")
 
 
-def _failed(job: Future[bytes]) -> bool:
-    return job.done() and job.exception() is not None
-
-
 @contextmanager
 def _own_secrets(masks: Masks | None) -> Iterator[None]:
     """Let a step mask, and draw noise, from the device's own secrets in place of the run's seed."""
@@ -502,9 +487,8 @@ def _message(tensors: Mapping[str, Params], net: Net) -> Message:
     return message
 
 
-def _is_pair(pair: Any, names: Collection[str], own: str) -> bool:
-    """Tell whether these are two devices of a run, in its order, of which one is this one."""
-    return isinstance(pair, list) and own in pair and pair in [list(two) for two in combinations(names, 2)]
+def _lines_of(file: Path) -> list[str]:
+    return file.read_text("utf-8").splitlines() if file.is_file() else []
 
 
 def _whole(header: Mapping[str, Any], name: str) -> int:

@@ -82,7 +82,8 @@ def public_key(run: str, name: str, card: Any, authority: x509.Certificate) -> b
         certificate = x509.load_pem_x509_certificate(card["certificate"].encode("ascii"))
         certificate.verify_directly_issued_by(authority)
         (common,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        if common.value != link_name(name) or not _is_valid(certificate):
+        valid = certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc
+        if common.value != link_name(name) or not valid:
             raise ValueError("another device's certificate, or one that is over")
         signer: Any = certificate.public_key()
         signer.verify(bytes.fromhex(card["signature"]), _signed(run, name, public), PKCS1v15(), hashes.SHA256())
@@ -156,13 +157,8 @@ def names_in(context: str) -> list[str]:
 
 def unmask(update: Update, own: bytes) -> Update:
     """Return an update without the device's own masks; those of the pairs remain. own: see `Masks.own`."""
-    return replace(
-        update,
-        extra={
-            name: tensor - own_mask(own, name, tensor.shape) if tensor.dtype == torch.int64 else tensor
-            for name, tensor in update.extra.items()
-        },
-    )
+    masked = {name: x for name, x in update.extra.items() if x.dtype == torch.int64}
+    return replace(update, extra=update.extra | {name: x - own_mask(own, name, x.shape) for name, x in masked.items()})
 
 
 def own_mask(key: bytes, name: str, shape: torch.Size) -> Tensor:
@@ -187,7 +183,3 @@ def _derive(secret: bytes, *parts: str) -> bytes:
 
 def _signed(run: str, name: str, public: bytes) -> bytes:
     return json.dumps(["fedcore key", run, name, public.hex()]).encode()
-
-
-def _is_valid(certificate: x509.Certificate) -> bool:
-    return bool(certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc)

@@ -82,7 +82,15 @@ class Plan:
 
     def kinds_of_nets(self) -> list[Net]:
         """Return the different nets. Raises InputError for a function that builds none."""
-        return [_own_net(kind) if self._is_own(kind[0]) else _net_of(kind) for kind in self.kinds]
+        return [self._net(*kind) for kind in self.kinds]
+
+    def _net(self, path: str, positional: tuple[Any, ...], named: dict[str, Any], axes: Any) -> Net:
+        if self._is_own(path):
+            return Net(partial(import_builder(path, "net.name"), *positional, **named), axes)
+        try:
+            return replace(net_at(path, (positional, named)), axes=axes)
+        except ValueError as error:
+            raise InputError(f"net: {error}") from None
 
     def _is_own(self, path: str) -> bool:
         """Tell whether a function is of a module of one's own, which devices know by its digest."""
@@ -160,19 +168,6 @@ def _describe(net: Net) -> tuple[Any, ...]:
     own = build.__module__.partition(".")[0] != "fedcore"
     path = f"{build.__module__}:{build.__qualname__}" if own else place_of(net)
     return path, *build_arguments(net), net.axes
-
-
-def _own_net(kind: Any) -> Net:
-    path, positional, named, axes = kind
-    return Net(partial(import_builder(path, "net.name"), *positional, **named), axes)
-
-
-def _net_of(kind: Any) -> Net:
-    path, positional, named, axes = kind
-    try:
-        return replace(net_at(path, (positional, named)), axes=axes)
-    except ValueError as error:
-        raise InputError(f"net: {error}") from None
 
 
 def _to_tuples(value: Any) -> Any:

@@ -190,7 +190,7 @@ class Recipe:
 
     def check(self) -> None:
         """Refuse a recipe that contradicts itself, whoever made it."""
-        schema = self.schema
+        schema, scale = self.schema, self.label_scale
         shares = (self.val, self.test, self.shared_test)
         length = len(schema.inputs) if schema.columns else 0
         for good, what in (
@@ -203,9 +203,8 @@ class Recipe:
             (schema.label is not None if schema.columns and self.task is not MULTILABEL else True, "label"),
             (len({*schema.classes}) == len(schema.classes) >= (2 if self.task.has_classes else 1), "classes"),
             (len(schema.classes) == 1 if self.task is REGRESSION else True, "classes"),
-            (self.label_scale is None or self.task.standardised, "scale of labels"),
             (
-                self.label_scale is None or (math.isfinite(sum(self.label_scale)) and self.label_scale[1] > 0),
+                scale is None or (self.task.standardised and math.isfinite(sum(scale)) and scale[1] > 0),
                 "scale of labels",
             ),
             (not schema.devices and schema.shared == NO_FIT, "numbers of devices"),

@@ -85,14 +85,7 @@ class DeviceRows:
 
         from fedcore.data.encoding import ROW, cells, check_complete
         from fedcore.data.readers import read
-        from fedcore.data.tables import (
-            earlier_names,
-            ids_of,
-            label_numbers,
-            split_marks,
-            texts,
-            zeros_and_ones,
-        )
+        from fedcore.data.tables import earlier_names, ids_of, label_numbers, split_marks, texts, zeros_and_ones
 
         schema, file = recipe.schema, self.path
         labels_are_names = schema.label is not None and recipe.task.has_classes

@@ -1,7 +1,6 @@
 """A run with devices that are somewhere else: its folder on the server, from which it goes on after a kill."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from fedcore.field.server import Field, Link, Stuck, exchange, federation_of, ru
 from fedcore.field.wire import pack, unpack, write_file
 from fedcore.nets import net
 from fedcore.types.federation import Data, Public, Scoring, Threats
-from fedcore.types.method import Message, RoundInfo, Unit
+from fedcore.types.method import Message, RoundInfo
 
 
 def state_bytes(state: State) -> bytes:
@@ -124,19 +123,15 @@ class Setup:
         """Return what a method may know before it begins: no test set, since there is none."""
         steps = LABEL_KINDS[self.task] is SEQUENCES
         built = [net(shape=self.shape, classes=self.classes, per_step=steps, **section) for section in self.nets]
-        none = Data(torch.zeros(0, *self.shape), no_labels(self.task, self.classes, self.shape))
+        of = {"multilabel": (0, self.classes), "sequence_labelling": (0, self.shape[0])}.get(self.task, (0,))
+        exact = LABEL_KINDS[self.task].predicts_classes
+        y = torch.zeros(of, dtype=torch.int64 if exact else torch.float32)
+        none = Data(torch.zeros(0, *self.shape), y)
         nets = {name: built[i % len(built)] for i, name in enumerate(sorted(self.devices))}
         return Public(nets, none, self.classes, none)
 
 
 SETUP = TypeAdapter(Setup)
-
-
-def no_labels(task: str, classes: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return the labels of no example."""
-    of = {"classification": (0,), "regression": (0,), "multilabel": (0, classes), "sequence_labelling": (0, shape[0])}
-    exact = LABEL_KINDS[task].predicts_classes
-    return torch.zeros(of[task], dtype=torch.int64 if exact else torch.float32)
 
 
 def write_setup(server: Path, setup: Setup) -> None:
@@ -157,22 +152,18 @@ def read_setup(server: Path) -> Setup:
 
 
 class Metered:
-    """A link that counts the bytes which travel to and from each device, and the seconds of its last answer."""
+    """A link that counts the bytes which travel to and from each device."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.down: Counter[str] = Counter()
         self.up: Counter[str] = Counter()
-        self.seconds: dict[str, float] = {}
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         """Return a device's answer, see :class:`fedcore.field.server.Link`."""
-        start = time.monotonic()
         answer = self.link.send(name, call, seconds)
         self.down[name] += len(call)
-        if answer is not None:
-            self.up[name] += len(answer)
-            self.seconds[name] = time.monotonic() - start
+        self.up[name] += len(answer or b"")
         return answer
 
 
@@ -286,7 +277,7 @@ def _record(turn: RoundResult, meter: Metered) -> dict[str, Any]:
     wire = {name: [meter.up.pop(name, 0), meter.down.pop(name, 0)] for name in turn.round_info.names}
     return {
         "units": turn.round_info.units, "absent": turn.absent, "up": dict(turn.up), "down": dict(turn.down),
-        "wire": wire, "seconds": dict(meter.seconds), "scores": turn.scores,
+        "wire": wire, "scores": turn.scores,
     }  # fmt: skip
 
 
@@ -320,7 +311,7 @@ def read_run(folder: Path) -> StoredRun:
     names = tuple(plan.nets)
     turns = tuple(
         RoundResult(
-            RoundInfo(plan.seed, *at, _units(of["units"]), names),
+            RoundInfo(plan.seed, *at, tuple(u if isinstance(u, str) else (u[0], u[1]) for u in of["units"]), names),
             state, of["up"], of["down"], of["scores"], absent=tuple(of["absent"]),
         )
         for at, of in rounds.items()
@@ -336,7 +327,3 @@ def _at(path: Path) -> tuple[int, int]:
     """Return the stage and the round of a turn's file."""
     _, stage, number = path.stem.split("-")
     return int(stage), int(number)
-
-
-def _units(units: Any) -> tuple[Unit, ...]:
-    return tuple(unit if isinstance(unit, str) else (unit[0], unit[1]) for unit in units)

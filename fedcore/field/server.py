@@ -152,7 +152,7 @@ class Field:
         self._said: set[str] = set()
         self._here = Inline()
         self._roster: tuple[str, ...] = ()
-        self._method, _ = plan.build()
+        self.method, _ = plan.build()
         self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
     def join(self, least: int | None = None) -> dict[str, int]:
@@ -241,7 +241,7 @@ class Field:
 
     def _relay(self, pair: Pair, memories: Any, messages: Any, devices: Any, at: StepId) -> Update:
         """Return the update of a pair, whose sides talk in turns; after a restart of a device they begin again."""
-        sides: Any = self._method.stages[at.stage].sides  # type: ignore[union-attr]
+        sides: Any = self.method.stages[at.stage].sides  # type: ignore[union-attr]
         begin, end = dict(zip(pair, zip(memories, messages, strict=True), strict=True)), time.monotonic() + self.seconds
         while (results := self._talk(begin, at, end)) is None:
             time.sleep(PAUSE)
@@ -313,12 +313,12 @@ class Field:
             scoring = {"scoring": asdict(more[0])} if more else {}
             on_shared = {}
             if not memory:
-                first = next(iter(devices.values()))
-                bare = {first.name: replace(first, data=_nothing(test))}
+                first, none = next(iter(devices.values())), Data(test.x[:0], test.y[:0])
+                bare = {first.name: replace(first, data=Splits(none, none, none))}
                 try:
                     on_shared = self._here.call(score, deploy, {}, message, bare, test, *more)[first.name]
-                except InputError as none:  # it has no model before it has taken part
-                    self.notify(str(none))
+                except InputError as lacks:  # it has no model before it has taken part
+                    self.notify(str(lacks))
                     continue
             for name in devices:
                 packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
@@ -391,12 +391,9 @@ def exchange(
     return plan, dict.fromkeys(sorted(heard), preparation_bytes(schema, recipe.scale))
 
 
-def run_in_field(
-    field: Field, seed: int, *, state: State | None = None, every: int = 1, least: int = 1
-) -> Iterator[RoundResult]:
+def run_in_field(field: Field, seed: int, *, state: State | None = None, least: int = 1) -> Iterator[RoundResult]:
     """Run the plan's method on devices that have joined, turn by turn, see :func:`fedcore.core.rounds.run`."""
-    method, _ = field.plan.build()
-    yield from run(method, field.fed, seed, field, state, every, least)
+    return run(field.method, field.fed, seed, field, state, least=least)
 
 
 def federation_of(public: Public) -> Federation:
@@ -421,7 +418,3 @@ def _call(header: Mapping[str, Any], memory: Any, message: Message, received: Pa
     more = {} if received is None else {"received": received}
     parts = {"params": message.params, "extra": message.extra, **more}
     return pack({**header, "memory": memory.digest if memory else ""}, parts)
-
-
-def _nothing(test: Data) -> Splits:
-    return Splits(*[Data(test.x[:0], test.y[:0])] * 3)

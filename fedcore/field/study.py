@@ -36,26 +36,17 @@ def table_of(record: StoredRun, setup: Setup, label: str) -> pd.DataFrame:
     """Return a run's turns as rows of the tidy table (docs/columns.md)."""
     method, _ = record.plan.build()
     same, recipe = setup.recipe is None or setup.recipe.split is not None, record.plan.read_recipe()
-    kind, beside = LABEL_KINDS[setup.task], dict[str, float]()
-    if kind is MULTILABEL:
-        beside["labels"] = float(setup.classes)
-    if recipe is not None and recipe.label_scale is not None:
-        beside["label_std"] = recipe.label_scale[1]
-    data = {
-        name: {
-            "examples": float(facts["examples"]), "test_examples": float(facts["test_examples"]),
-            "test_classes": float(facts["test_classes"]), "shared_examples": 0.0,
-            **({"same_test": 1.0} if same else {}), **beside,
-        }
+    counts = {
+        name: (facts["examples"], facts["test_examples"], facts["test_classes"])
         for name, facts in record.devices.items()
-    }  # fmt: skip
+    }
+    labels = setup.classes if LABEL_KINDS[setup.task] is MULTILABEL else None
+    std = None if recipe is None or recipe.label_scale is None else recipe.label_scale[1]
+    data = tidy.numbers_of(counts, 0, same, labels, std)
     study = setup.study
-    row = tidy.Row(STUDY if study is None else study.name, _data(setup), SETTING, label, record.plan.seed)
+    name, dataset = (STUDY, "devices") if study is None else (study.name, study.data)
+    row = tidy.Row(name, dataset, SETTING, label, record.plan.seed)
     return tidy.of_run(row, method, record.turns, [], data, record.prepare)
-
-
-def _data(setup: Setup) -> str:
-    return "devices" if setup.study is None else setup.study.data
 
 
 def models_of(record: StoredRun, setup: Setup) -> dict[str, tuple[Model, int]] | None:
@@ -238,7 +229,7 @@ def run_study(
         for number, row in enumerate(rows):
             if row.label in refused:
                 continue
-            run_folder = folder / f"{_plain(row.label)}{number}seed{seed}"
+            run_folder = folder / f"{''.join(filter(str.isalnum, row.label))}{number}seed{seed}"
             notify(f"{row.label}, seed {seed}")
             try:
                 for _ in run_with_devices(
@@ -277,7 +268,3 @@ def rows_of(setup: Setup, labels: Collection[str] = ()) -> list[MethodConfig]:
         if label not in configs:
             raise InputError(f"--method {label}: not a row of the study; it has: {', '.join(configs) or 'none'}")
     return [row for label, row in configs.items() if not labels or label in labels]
-
-
-def _plain(label: str) -> str:
-    return "".join(letter for letter in label if letter.isalnum())

@@ -10,9 +10,10 @@ import pandas as pd
 from fedcore.errors import printable
 from fedcore.report.names import in_words
 from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
-from fedcore.report.tables import FEW, Table, split_by_setting
+from fedcore.report.tables import FEW, Table
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import SettingKey
+from fedcore.results.summary import split_by_setting
 
 SCALE = "scale="
 SCALES = {f"{SCALE}{word}" for word in ("none", "common", "device")}
@@ -33,18 +34,16 @@ class Box:
 
 def study_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, list[Box]]:
     """Return the boxes of each study."""
-    return {
-        study: [Box(study, tally(answers_of_study.values()))]
-        if len(answers_of_study) > FEW
-        else [
-            *_scale_box(study, answers_of_study),
-            *(
-                Box(in_words(study, setting, dataset), headline(answer.advice), tuple(sentences(answer)))
-                for (_, dataset, setting), answer in answers_of_study.items()
-            ),
-        ]
-        for study, answers_of_study in by_study(answers).items()
-    }
+    boxes: dict[str, list[Box]] = {}
+    for study, of_study in by_study(answers).items():
+        if len(of_study) > FEW:
+            boxes[study] = [Box(study, tally(of_study.values()))]
+            continue
+        boxes[study] = _scale_box(study, of_study)
+        for (_, dataset, setting), answer in of_study.items():
+            title = in_words(study, setting, dataset)
+            boxes[study].append(Box(title, headline(answer.advice), tuple(sentences(answer))))
+    return boxes
 
 
 def _scale_box(study: str, answers: Mapping[SettingKey, Answer]) -> list[Box]:

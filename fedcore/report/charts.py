@@ -46,16 +46,16 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, answer: Answer) -> Nu
         "ticks": ticks([row["sent"] for row in records]),
         "budgets": budget_steps(answers_by_budget(table, controls, answer)),
         "reference": str(alone.name) if len(alone) else None,
-        "alone": {printable(str(device)): round(value, DIGITS) for device, value in alone.items()},
+        "alone": _by_device(alone),
         "changes": {
-            method: {
-                "devices": {printable(str(device)): round(value, DIGITS) for device, value in change.items()},
-                "helped": counts.helped,
-                "hurt": counts.hurt,
-            }
+            method: {"devices": _by_device(change), "helped": counts.helped, "hurt": counts.hurt}
             for method, (change, counts) in changes.items()
         },
     }
+
+
+def _by_device(values: pd.Series) -> dict[str, float]:
+    return {printable(str(device)): round(value, DIGITS) for device, value in values.items()}
 
 
 def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
@@ -66,15 +66,11 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
     """
     steps: list[Numbers] = []
     for budget, answer in answers.items():
-        texts = {
-            "headline": headline(answer.advice),
-            "sentences": sentences(answer),
-            "advised": {
-                split: None if advice is None or advice.action is Action.UNSURE else advice.method
-                for split, advice in (("test", answer.own), ("shared", answer.new))
-            },
-            "shown": answer.advice.judged,
-        }
+        sets = {"test": answer.own, "shared": answer.new}
+        unsure = {split for split, advice in sets.items() if advice is None or advice.action is Action.UNSURE}
+        advised = {split: None if split in unsure else advice and advice.method for split, advice in sets.items()}
+        said = {"headline": headline(answer.advice), "sentences": sentences(answer)}
+        texts = {**said, "advised": advised, "shown": answer.advice.judged}
         if steps and steps[-1]["said"] == texts:
             continue
         if steps:

@@ -52,18 +52,10 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
         assert line is not None
         metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
         old = None if before is None else before["value"]
-        cells.append(
-            [
-                line["date"][:10],
-                line["data"][:6],
-                f"{line['rows']:,}",
-                _answer(line),
-                "-" if value is None else _short(metric.value(value)),
-                "-" if value is None or old is None else metric.difference(metric.sign * (value - old)),
-                "-" if alone is None else _short(metric.value(alone)),
-                line["champion"] or "-",
-            ]
-        )
+        change = "-" if value is None or old is None else metric.difference(metric.sign * (value - old))
+        shown, local = ("-" if number is None else _short(metric.value(number)) for number in (value, alone))
+        first = [line["date"][:10], line["data"][:6], f"{line['rows']:,}", _answer(line)]
+        cells.append([*first, shown, change, local, line["champion"] or "-"])
     return cells
 
 
@@ -96,13 +88,11 @@ def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
 def trend(lines: Sequence[Line]) -> Figure:
     """Draw the best row that combines, and local training, over the dates of runs; a dotted line where data change."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # takes half a second
-    from matplotlib.figure import Figure
 
-    from fedcore.report.figures.drawing import BLUE, COLOURS, bare, percent
+    from fedcore.report.figures.drawing import BLUE, COLOURS, bare, grid, percent
 
     metric = METRICS[lines[0]["metric"]]
-    figure = Figure(figsize=(5.6, 2.6), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (5.6, 2.6))
     days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
     for key, label, colour, marker in (
         ("best_value", "best method that combines", BLUE, "o"),

@@ -18,29 +18,18 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
-from fedcore.config.papers import Paper, Papers
+from fedcore.config.papers import Papers
 from fedcore.core.metrics import METRICS
 from fedcore.errors import printable
 from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
-from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
+from fedcore.report.papers import printed_tables
 from fedcore.report.phrases import facts, headline, sentences, tally
-from fedcore.report.tables import (
-    FEW,
-    Cell,
-    Line,
-    Table,
-    confusion_table,
-    domain_table,
-    link_table,
-    score_table,
-    split_by_setting,
-    where_it_holds,
-)
+from fedcore.report.tables import FEW, Table, confusion_table, domain_table, link_table, score_table, where_it_holds
 from fedcore.results.advice import Answer
-from fedcore.results.criterion import Criterion, SettingKey
+from fedcore.results.criterion import SettingKey
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import curves
+from fedcore.results.summary import Criteria, curves, split_by_setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,13 +63,8 @@ class Picture:
     data: str
 
 
-@dataclass(frozen=True)
-class Details:
-    """Tables and pictures below a line that unfolds them."""
-
-    title: str
-    tables: list[Table]
-    pictures: list[Picture]
+Details: TypeAlias = tuple[str, list[Table], list[Picture]]
+"""A line that unfolds tables and pictures."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +158,7 @@ def html(result: Comparison) -> str:
             whole = {ALONG: result.along.get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 f"study-{len(studies)}", study, result.questions.get(study, study), many,
-                tally(answer for (of, *_), answer in answers.items() if of == study) if many else "", study_claims,
+                tally(one for (of, *_), one in answers.items() if of == study) if many else "", study_claims,
                 [picture(text, png) for text, png in whole.items() if png],
                 printed_tables(papers[study]) if study in papers else [],
             )  # fmt: skip
@@ -189,23 +173,15 @@ def html(result: Comparison) -> str:
             split = "test" if rows["test_mean"].notna().any() else "shared"
             drawn |= {DEVICES: figures.per_device(tidy[key], METRICS[rows["metric"].iloc[0]], split=split)}
             plain = {COMPARISON: plots.comparisons[study, setting]}
-        studies[study].sections.append(
-            Section(
-                anchor,
-                study if count[study] == 1 else printable(f"{study}: {setting}"),
-                printable(dataset),
-                answers[key].criterion.words,
-                headline(answers[key].advice),
-                sentences(answers[key]),
-                facts(answers[key]),
-                score_table(rows),
-                [picture(*pair) for pair in plain.items()],
-                [*filter(None, tables)],
-                [picture(*pair) for pair in drawn.items()],
-                [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answers[key]),
-                picture(TREND, trend) if trend else None,
-            )
-        )
+        answer, name = answers[key], study if count[study] == 1 else printable(f"{study}: {setting}")
+        section = Section(
+            anchor, name, printable(dataset), answer.criterion.words, headline(answer.advice), sentences(answer),
+            facts(answer), score_table(rows), [picture(*pair) for pair in plain.items()], [*filter(None, tables)],
+            [picture(*pair) for pair in drawn.items()],
+            [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answer),
+            picture(TREND, trend) if trend else None,
+        )  # fmt: skip
+        studies[study].sections.append(section)
     script = str(TEMPLATES.get_template("page.js").render())
     return TEMPLATES.get_template("page.html.jinja").render(
         title=TITLE, studies=list(studies.values()), seeds=int(summary["n_seeds"].max()), numbers=numbers,
@@ -217,28 +193,16 @@ def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer
     """Return confusion matrix and calibration of the method to use, then of the best others, SHOWN in all."""
     best = [str(method) for method in rows["method"][~rows["control"]]]
     order = dict.fromkeys([*([answer.advised] if answer.advised else []), *best])
-    details = []
+    details: list[Details] = []
     for method in [method for method in order if method in outcomes][:SHOWN]:
         outcome = outcomes[method]
-        table = confusion_table(outcome)
-        error = f"expected calibration error {100 * outcome.calibration_error:.1f} points"
-        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
-        details.append(
-            Details(printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing])
+        table, error = (
+            confusion_table(outcome),
+            f"expected calibration error {100 * outcome.calibration_error:.1f} points",
         )
+        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
+        details.append((printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing]))
     return details
-
-
-def printed_tables(paper: Paper) -> list[Table]:
-    """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
-    values = [value_cells(figure, value) for figure, value in paper.printed]
-    conditions = [condition_cells(condition) for condition in paper.conditions]
-    tables = [("Printed in the paper, beside ours", VALUE_HEADS, values), ("Conditions", CONDITION_HEADS, conditions)]
-    return [
-        Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
-        for title, heads, lines in tables
-        if lines
-    ]
 
 
 def picture(caption: str, drawing: Figure | bytes) -> Picture:
@@ -271,22 +235,16 @@ class Plots:
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion) -> Plots:
+def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Criteria) -> Plots:
     """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds.
 
     criteria: which devices count.
     """
     count = summary.groupby("study")["setting"].nunique()
     course = curves(table, criteria)
-    return Plots(
-        {
-            (study, setting): figures.png(figures.comparison(rows))
-            for (study, _, setting), rows in split_by_setting(summary)
-            if count[study] <= FEW
-        },
-        courses(course, summary),
-        course,
-    )
+    few = [(key, rows) for key, rows in split_by_setting(summary) if count[key[0]] <= FEW]
+    comparisons = {(study, setting): figures.png(figures.comparison(rows)) for (study, _, setting), rows in few}
+    return Plots(comparisons, courses(course, summary), course)
 
 
 def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
@@ -306,10 +264,6 @@ def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str]
                 )
         elif count <= PANELS:
             order = {name: position for position, name in enumerate(dict.fromkeys(summary["setting"]))}
-            pictures[str(study), ""] = figures.png(
-                figures.curves(
-                    of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
-                    METRICS[rows["metric"].iloc[0]],
-                )
-            )
+            in_order = of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable")
+            pictures[str(study), ""] = figures.png(figures.curves(in_order, METRICS[rows["metric"].iloc[0]]))
     return pictures

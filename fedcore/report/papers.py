@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from fedcore.config.papers import Condition, Figure, Value
+from fedcore.config.papers import Condition, Figure, Paper, Value
+from fedcore.report.tables import Cell, Line, Table
 
 CONDITION_HEADS = ("setting", "the paper", "place", "ours", "why", "effect of the difference")
 VALUE_HEADS = ("figure", "value", "the paper", "ours", "difference", "verdict")
@@ -24,6 +25,18 @@ def condition_cells(condition: Condition) -> tuple[str, ...]:
     """Return the cells of a condition, under CONDITION_HEADS."""
     paper, ours = text(condition.paper), text(condition.ours)
     return condition.setting, paper, condition.place, ours, condition.reason, condition.effect
+
+
+def printed_tables(paper: Paper) -> list[Table]:
+    """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
+    values = [value_cells(figure, value) for figure, value in paper.printed]
+    conditions = [condition_cells(condition) for condition in paper.conditions]
+    tables = [("Printed in the paper, beside ours", VALUE_HEADS, values), ("Conditions", CONDITION_HEADS, conditions)]
+    return [
+        Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
+        for title, heads, lines in tables
+        if lines
+    ]
 
 
 def text(value: str | float) -> str:

@@ -9,7 +9,6 @@ from itertools import islice
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,7 +28,7 @@ from fedcore.partition.new_devices import new_sites
 from fedcore.partition.stable import row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten, shorten_one
-from fedcore.report.terminal import one_line, standard
+from fedcore.report.terminal import one_line, plain_table, standard
 from fedcore.results.criterion import LARGEST, LEAST_TEST, UNEQUAL, Criterion, measured_by
 
 WIDTH = 80
@@ -472,7 +471,7 @@ def _more(console: Console, what: str, count: int, printed: int) -> None:
 
 
 def _table(*heads: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = plain_table()
     for i, head in enumerate(heads):
         left = i == 0 or head in ("kind", "values")
         one = Text("\n").join(map(one_line, head.split("\n")))

@@ -1,7 +1,7 @@
 """The tables that the page and the terminal show, as formatted text, and a summary as CSV."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.report import spreadsheet
 from fedcore.results.criterion import half_width, ratio_of_test
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SETTING_KEY, SPLITS, format_bytes, join_words, standings
+from fedcore.results.summary import SPLITS, format_bytes, join_words, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -66,21 +66,9 @@ def csv(summary: pd.DataFrame) -> str:
     return str(spreadsheet.write(summary, index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def split_by_setting(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
-    """Yield the rows of each study, dataset and setting, in the order of the table."""
-    for setting_key, rows in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, setting_key)
-        yield (study, dataset, setting), rows
-
-
 def where_it_holds(numbers: str) -> str:
     """Return a claim's numbers for readers: "in 2 of 3; ..." says where the rule holds, whatever the verdict."""
     return f"holds {numbers}" if numbers.startswith("in ") else numbers
-
-
-def number(value: float) -> str:
-    """Return a number with one decimal, "-" for nan."""
-    return "-" if pd.isna(value) else f"{value:.1f}"
 
 
 def quantity(text: str, value: float) -> Cell:
@@ -189,7 +177,7 @@ def confusion_table(outcomes: Outcomes) -> Table | None:
     right, truth, guessed = counts.diagonal(), counts.sum(1), counts.sum(0)
 
     def share(hits: float, of: float) -> Cell:
-        return Cell(number(100 * hits / of if of else math.nan))
+        return Cell(f"{100 * hits / of:.1f}" if of else "-")
 
     lines = [
         Line([Cell(name), *(Cell(f"{n:,}", i == j) for j, n in enumerate(row)), share(right[i], truth[i])], False)
@@ -213,11 +201,9 @@ def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     def text(value: float, margin: float) -> str:
         return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(margin) else f" ± {margin:.3g}")
 
+    none = math.nan, math.nan
     lines = [
-        Line(
-            [Cell(str(method)), *(Cell(text(*by_setting[method].get(name, (math.nan, math.nan)))) for name in names)],
-            bool(control),
-        )
+        Line([Cell(str(method)), *(Cell(text(*by_setting[method].get(name, none))) for name in names)], bool(control))
         for method, control in zip(rows["method"], rows["control"], strict=True)
         if method in by_setting
     ]

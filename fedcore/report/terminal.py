@@ -17,11 +17,9 @@ from fedcore.core.metrics import METRICS
 from fedcore.errors import printable
 from fedcore.report.answers import Box
 from fedcore.report.names import in_words
-from fedcore.report.tables import FEW, cells, notes, split_by_setting, where_it_holds
-from fedcore.results.summary import SPLITS
+from fedcore.report.tables import FEW, cells, notes, where_it_holds
+from fedcore.results.summary import SPLITS, split_by_setting
 
-VERDICTS = {"not tested": ""}
-"""verdict -> rich's style, bold if it is not named"""
 NARROW = 13
 """Places of a head's line."""
 
@@ -86,10 +84,17 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
         console.print(one_line(f"{study}: claims of the paper", style="bold"))
         for _, row in rows.iterrows():
             where = f" where {row['where']}" if row["where"] else ""
-            console.print(one_line(f"  {row['verdict']}: {row['says']}", style=VERDICTS.get(row["verdict"], "bold")))
+            style = "" if row["verdict"] == "not tested" else "bold"
+            console.print(one_line(f"  {row['verdict']}: {row['says']}", style))
             numbers = where_it_holds(row["numbers"])
             console.print(one_line(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
         console.print()
+
+
+def plain_table(title: str = "") -> Table:
+    """Return a table without columns yet."""
+    head = one_line(title, style="bold") if title else None
+    return Table(title=head, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
@@ -99,7 +104,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Co
     longest = [max((len(word) for cell in column for word in cell), default=0) for column in words]
     fits = (cap for cap in range(max(longest), NARROW, -1) if sum(min(cap, of) + 2 for of in longest) <= console.width)
     most = next(fits, NARROW)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = plain_table()
     for head, column, of in zip(heads, words, longest, strict=True):
         one_word = of <= most and max(map(len, column)) <= 1
         table.add_column(Text(head), overflow="fold", min_width=min(of, most), no_wrap=one_word)
@@ -119,7 +124,9 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     """Print the means of the metric that decides: a line for each setting, a column for each method."""
     split = "test" if (summary["primary"] == "test").all() else "shared"
     metric = METRICS[summary["metric"].iloc[0]]
-    table = _table(f"{summary['study'].iloc[0]}: {metric.words} on {SPLITS[split]} data{', %' * (metric.per == 100)}")
+    table = plain_table(
+        f"{summary['study'].iloc[0]}: {metric.words} on {SPLITS[split]} data{', %' * (metric.per == 100)}"
+    )
     methods = list(dict.fromkeys(summary.sort_values("control", kind="stable")["method"]))
     table.add_column(Text("setting"), overflow="fold")
     for method in methods:
@@ -140,7 +147,7 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
         wide = console.options.update_width(10 * WIDE)
         for count in range(len(SPARE) + 1):
             shown = [name for name in heads if name not in hidden.union(SPARE[:count])]
-            table = _table(in_words(study, setting, dataset))
+            table = plain_table(in_words(study, setting, dataset))
             for name in shown:
                 table.add_column(
                     Text(_stacked(heads[name])), justify="left" if name in ("rank", "method") else "right",
@@ -163,10 +170,3 @@ def _stacked(head: str) -> str:
     """Return a column's head in lines that are about as narrow as its cells: a metric may have a long name."""
     whole = head.replace("% ± 95 %", "%\xa0±\xa095\xa0%").replace("± 95 %", "±\xa095\xa0%")
     return "\n".join(part for line in whole.split("\n") for part in wrap(line, NARROW)).replace("\xa0", " ")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=one_line(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
-        show_edge=False,
-    )  # fmt: skip

@@ -145,12 +145,8 @@ class Answer:
     @property
     def advice(self) -> Advice:
         """The advice that decides: for the devices, or if they have no test data for a new device."""
-        return (
-            self.own
-            or (self.new_device and self.new_device.advice)
-            or self.new
-            or Advice(Action.UNSURE, reason="there is no test data")
-        )
+        of_new = self.new_device and self.new_device.advice
+        return self.own or of_new or self.new or Advice(Action.UNSURE, reason="there is no test data")
 
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""

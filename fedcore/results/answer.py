@@ -21,7 +21,7 @@ from fedcore.results.chance import AtChance, Cause, likely_causes, remedies, see
 from fedcore.results.criterion import UNEQUAL, Criterion, SettingKey, largest_class, measured
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
-from fedcore.results.summary import SETTING_KEY, last_round, mean_over_devices
+from fedcore.results.summary import Criteria, last_round, mean_over_devices, with_criteria
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
@@ -40,18 +40,13 @@ STOPPED_AFTER = 3
 
 
 def answers(
-    table: pd.DataFrame, controls: frozenset[str], criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion()
+    table: pd.DataFrame, controls: frozenset[str], criteria: Criteria = Criterion()
 ) -> dict[SettingKey, Answer]:
     """Return the answer for each setting of a tidy table.
 
-    controls: labels that are never recommended. criteria: what decides, in each setting or in all.
+    controls: labels that are never recommended. criteria: what decides.
     """
-    by_setting = {}
-    for key, rows in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, key)
-        key = study, dataset, setting
-        by_setting[key] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[key])
-    return by_setting
+    return {key: answer(rows, controls, criterion) for key, rows, criterion in with_criteria(table, criteria)}
 
 
 def answer(
@@ -276,9 +271,7 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     action, method = decide(gain, min_effect), reference
     if action is Action.USE:
         as_good = [name for name in combining if _is_as_good(sets.gain(name, best), min_effect)]
-        worthy = [
-            name for name in as_good if decide(sets.gain(name, reference, among), min_effect) is Action.USE
-        ]  # fmt: skip
+        worthy = [name for name in as_good if decide(sets.gain(name, reference, among), min_effect) is Action.USE]
         method = min([best, *worthy], key=lambda name: (traffic[name], name != best, name))
         gain = sets.gain(method, reference, among)
     elif action is Action.UNSURE:
@@ -289,18 +282,13 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     reason = ""
     if action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
         action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
-    return Advice(
-        action, method, sign * sets.mean(method), best, gain, over_guess, guess, equal,
-        tuple(
-            name for name, of in rivals.items()
-            if name not in equal and (of is None or (of.low <= 1e-12 and of.high >= -1e-12))
-        ),
-        _at_chance(sets, [*alone, *every], guess),
-        tuple(
-            name for name in sets.tested
-            if name in scores.controls - {POOLED} and (above := sets.gain(name, method)) is not None and above.sure
-        ),
-        validated, best_value, reference, advice.alone_value, reason, by_seed, sets.ratio, advice.ahead,
+    close = [name for name, of in rivals.items() if of is None or (of.low <= 1e-12 and of.high >= -1e-12)]
+    others = {name: sets.gain(name, method) for name in sets.tested if name in scores.controls - {POOLED}}
+    return replace(
+        advice, action=action, method=method, value=sign * sets.mean(method), gain=gain, over_guess=over_guess,
+        guess=guess, equal=equal, indistinguishable=tuple(name for name in close if name not in equal),
+        at_chance=_at_chance(sets, [*alone, *every], guess), reason=reason,
+        better_controls=tuple(name for name, of in others.items() if of is not None and of.sure),
     )  # fmt: skip
 
 
@@ -318,10 +306,8 @@ def _ahead(sets: SetScores, kinds: Iterable[Iterable[str]], criterion: Criterion
 def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
     """Return the advice to train alone where no row that combines fits the budget."""
     guess, over_guess = _over_guess(sets, method, scores.controls)
-    advice = Advice(
-        Action.ALONE, method, scores.criterion.metric.sign * sets.mean(method), over_guess=over_guess,
-        guess=guess,
-    )  # fmt: skip
+    value = scores.criterion.metric.sign * sets.mean(method)
+    advice = Advice(Action.ALONE, method, value, over_guess=over_guess, guess=guess)
     if over_guess is not None and not over_guess.sure:
         reason = _no_better_than_guessing(method, over_guess, scores.criterion.min_effect)
         return replace(advice, action=Action.UNSURE, over_guess=None, reason=reason)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
 
-from fedcore.builders import describe, unknown_value
-from fedcore.core.metrics import ACCURACY, CATALOGUE, MACRO_F1, METRICS, RMSE, Metric, MetricName
+from fedcore.builders import unknown_value
+from fedcore.core.metrics import ACCURACY, MACRO_F1, METRICS, RMSE, Metric, MetricName
 from fedcore.errors import InputError
 
 if TYPE_CHECKING:
@@ -169,38 +169,20 @@ def scoring(
     :class:`fedcore.types.federation.Scoring`.
     Raises InputError for a label that is no class.
     """
-    return replace(_named(metric, positive, costs, classes), own=tuple((metrics or {}).items()), train=train)
-
-
-def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None:
-    """Refuse metrics of one's own that are not functions by name, or whose names are taken."""
-    if not isinstance(metrics or {}, Mapping):
-        raise InputError(f"{where}.metrics = {describe(metrics)}: must be functions by name, {{'mine': f}}")
-    for name, function in (metrics or {}).items():
-        if not isinstance(name, str) or not callable(function):
-            raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
-        if name in {word for metric in CATALOGUE for word in (metric.name, metric.column)}:
-            raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
-
-
-def _named(
-    metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str]
-) -> Scoring:
-    """Return what the metric of that name needs to be measured."""
     from fedcore.types.federation import Scoring
 
-    chosen = METRICS.get(metric or "", ACCURACY)
+    chosen, more = METRICS.get(metric or "", ACCURACY), Scoring(own=tuple((metrics or {}).items()), train=train)
     if chosen.always:
-        return Scoring()
+        return more
     if chosen.of_positive:
-        return Scoring(metric, _class("run.positive", positive, classes))
-    if metric == "cost":
-        matrix = [[0.0] * len(classes) for _ in classes]
-        for truth, row in (costs or {}).items():
-            for guess, value in row.items():
-                matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
-        return Scoring(metric, costs=tuple(map(tuple, matrix)))
-    return Scoring(metric)
+        return replace(more, metric=metric, positive=_class("run.positive", positive, classes))
+    if metric != "cost":
+        return replace(more, metric=metric)
+    matrix = [[0.0] * len(classes) for _ in classes]
+    for truth, row in (costs or {}).items():
+        for guess, value in row.items():
+            matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
+    return replace(more, metric=metric, costs=tuple(map(tuple, matrix)))
 
 
 def _class(key: str, label: str | None, classes: Sequence[str]) -> int:

@@ -1,15 +1,14 @@
 """The values of one setting that its answer is decided by, read from the tidy table."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pandas as pd
 
 from fedcore.results.criterion import LEFT_OUT, Criterion, Measured, is_same_test, measured, measured_new, ratio_of_test
 from fedcore.results.gains import Gain, gain_of
-from fedcore.results.summary import last_round, mean_over_devices, runs_of
+from fedcore.results.summary import last_round, mean_over_devices, runs_on
 
 Runs: TypeAlias = Mapping[str, pd.DataFrame]
 """method -> values, seeds x devices, the greater the better"""
@@ -21,7 +20,7 @@ class SetScores:
 
     weights: device -> its weight in means over devices. ratio: test examples for each training example. validated: the
     values that choose the best row; empty: those on the test set do. same_test: whether every seed tests the same
-    examples of a device.
+    examples of a device. Gains and means are kept, as each budget asks for most of them again.
     """
 
     tested: Runs
@@ -29,6 +28,8 @@ class SetScores:
     weights: pd.Series
     ratio: float
     same_test: bool = False
+    _gains: dict[tuple[str, str, int], Gain | None] = field(default_factory=dict, init=False, repr=False)
+    _means: dict[tuple[str, bool], float] = field(default_factory=dict, init=False, repr=False)
 
     def mean(self, name: str, validated: bool = False) -> float:
         """Return a row's mean over devices, then over seeds, on the test set or on validation data."""
@@ -65,16 +66,6 @@ class SetScores:
             runs = self.tested[name], self.tested[other]
             self._gains[asked] = gain_of(*runs, self.weights, self.ratio, among, self.same_test)
         return self._gains[asked]
-
-    @cached_property
-    def _gains(self) -> dict[tuple[str, str, int], Gain | None]:
-        """Gains that were asked for: each budget asks for most of them again."""
-        return {}
-
-    @cached_property
-    def _means(self) -> dict[tuple[str, bool], float]:
-        """Means that were asked for."""
-        return {}
 
 
 def _mean(run: pd.DataFrame, weights: pd.Series) -> float:
@@ -115,10 +106,8 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     """Read what decides from the table of one setting. controls: labels that are never recommended."""
     criterion = criterion.of_table(table)
     scores = last_round(table)
-    values = scores[scores["metric"] == criterion.metric.column]
-    values = values.assign(value=criterion.metric.sign * values["value"])
     up, down = (_traffic(table, direction) for direction in ("bytes_up", "bytes_down"))
-    tested, validated, shared = (runs_of(values[values["split"] == split]) for split in ("test", "val", "shared"))
+    tested, validated, shared = (runs_on(scores, split, criterion.metric) for split in ("test", "val", "shared"))
     counted, all_tested = measured(table, criterion), tested
     weights = pd.Series(counted.weights, dtype=float)
     tested, validated = (
@@ -130,7 +119,7 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
     own = SetScores(tested, validated, weights, ratio_of_test(table, "test", counted.weights), is_same_test(table))
     new = SetScores(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
     alone = frozenset(name for name in up if not up[name]) - controls
-    left_out = values_of_new(table, criterion)
+    left_out = runs_on(table, LEFT_OUT, criterion.metric)
     measured_elsewhere = measured_new(table, criterion)
     tried = {str(name) for name in table["method"][table["split"] == LEFT_OUT]}
     return Scores(
@@ -139,12 +128,6 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
         {*measured_elsewhere.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
         all_tested,
     )  # fmt: skip
-
-
-def values_of_new(table: pd.DataFrame, criterion: Criterion) -> dict[str, pd.DataFrame]:
-    """Return each row's values on devices that took no part, seeds x devices, the greater the better."""
-    scores = table[(table["split"] == LEFT_OUT) & (table["metric"] == criterion.metric.column)]
-    return runs_of(scores.assign(value=criterion.metric.sign * scores["value"]))
 
 
 def _by_device(left_out: Runs, counted: Measured, own: SetScores, taking_part: int) -> SetScores | None:

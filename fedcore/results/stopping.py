@@ -9,7 +9,7 @@ It depends on the data alone, so that a resumed or repeated run stops the same r
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pandas as pd
@@ -17,7 +17,7 @@ import pandas as pd
 from fedcore.results.answer import GUESSES
 from fedcore.results.criterion import RATIO, Criterion, measured
 from fedcore.results.gains import gain_of
-from fedcore.results.summary import last_round, mean_over_devices, runs_of
+from fedcore.results.summary import last_round, mean_over_devices, runs_on
 
 T = TypeVar("T")
 
@@ -31,9 +31,7 @@ def rows_that_cannot_win(
     """
     criterion = criterion.of_table(table)
     weights = pd.Series(measured(table, criterion).weights, dtype=float)
-    scores = last_round(table)
-    values = scores[(scores["metric"] == criterion.metric.column) & (scores["split"] == "val")]
-    runs = runs_of(values.assign(value=criterion.metric.sign * values["value"]))
+    runs = runs_on(last_round(table), "val", criterion.metric)
     means = {name: float(mean_over_devices(run, weights).mean()) for name, run in runs.items()}
     sent = table[(table["split"] == "traffic") & (table["metric"] == "bytes_up")].groupby("method")["value"].sum()
     methods = [name for name in runs if name not in controls]
@@ -61,10 +59,8 @@ def validation_value(table: pd.DataFrame, criterion: Criterion) -> float | None:
         criterion: what decides.
     """
     here = criterion.of_table(table)
-    scores = last_round(table)
-    scores = scores[(scores["split"] == "val") & (scores["metric"] == here.metric.column)]
     weights = pd.Series(measured(table, here).weights, dtype=float)
-    for run in runs_of(scores.assign(value=here.metric.sign * scores["value"])).values():
+    for run in runs_on(last_round(table), "val", here.metric).values():
         counted = run[run.columns.intersection(weights.index)] if len(weights) else run  # no device is tested: all
         means = mean_over_devices(counted, weights if len(weights) else None).dropna()
         return float(means.mean()) if len(means) else None
@@ -91,20 +87,16 @@ class Leader:
 class SoFar:
     """The best row that trains alone and the best one that combines, by validation data, as the answer chooses them."""
 
-    alone: Leader | None = None
-    combining: Leader | None = None
+    leaders: dict[bool, Leader] = field(default_factory=dict)
 
     def add(self, row: Leader, combines: bool) -> str | None:
         """Return a line about both if this row leads its kind now; None otherwise, and before there is one of each."""
-        before = self.combining if combines else self.alone
+        before = self.leaders.get(combines)
         if before is not None and row.validation <= before.validation:
             return None
-        if combines:
-            self.combining = row
-        else:
-            self.alone = row
-        if self.alone is None or self.combining is None:
+        self.leaders[combines] = row
+        if len(self.leaders) < 2:
             return None
-        best, alone = self.combining, self.alone
+        best, alone = self.leaders[True], self.leaders[False]
         chosen = f"{best.label} {best.test}, local training ({alone.label}) {alone.test}"
         return f"  so far, chosen on validation rows: {chosen}; one seed decides nothing"

@@ -1,12 +1,16 @@
 """Summary of the tidy table: last round, mean and spread, worst device, bytes, ranks."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import pandas as pd
 
 from fedcore.core.metrics import METRICS, RMSE, Metric
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, half_width, label_std, measured, ratio_of_test
+
+Criteria: TypeAlias = Mapping[SettingKey, Criterion] | Criterion
+"""What decides in each setting, or in all."""
 
 SETTING_KEY = ["study", "dataset", "setting"]
 ROW = [*SETTING_KEY, "method"]
@@ -48,7 +52,7 @@ def last_round(table: pd.DataFrame) -> pd.DataFrame:
 
 def summarise(
     table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[str],
-    criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion(),
+    criteria: Criteria = Criterion(),
 ) -> pd.DataFrame:  # fmt: skip
     """Return one row per study, dataset, setting and method: methods by rank, then controls, the best first.
 
@@ -73,10 +77,8 @@ def summarise(
     rounds: number of rounds of all stages. n_measured: devices whose own test data count.
     """
     deciders = {}
-    for setting_key, part in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, setting_key)
-        criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
-        deciders[setting_key] = part, criterion.of_table(part), measured(part, criterion)
+    for key, part, criterion in with_criteria(table, criteria):
+        deciders[key] = part, criterion.of_table(part), measured(part, criterion)
     counted_rows = {(*key, name) for key, (_, _, counted) in deciders.items() for name in counted.weights}
     scores = last_round(table)
     scores = scores[(scores["split"] != "test") | scores.set_index([*SETTING_KEY, "device"]).index.isin(counted_rows)]
@@ -97,6 +99,19 @@ def summarise(
         of_setting = of_setting.assign(metric=here.metric.name, n_measured=len(counted.weights))
         ranked.append(_rank(of_setting, score, controls, here.metric, pd.Series(counted.weights, dtype=float), ratios))
     return pd.concat(ranked, ignore_index=True)[COLUMNS] if ranked else pd.DataFrame(columns=COLUMNS)
+
+
+def split_by_setting(table: pd.DataFrame) -> Iterator[tuple[SettingKey, pd.DataFrame]]:
+    """Yield the rows of each study, dataset and setting, in the order of the table."""
+    for key, rows in table.groupby(SETTING_KEY, sort=False):
+        study, dataset, setting = map(str, key)
+        yield (study, dataset, setting), rows
+
+
+def with_criteria(table: pd.DataFrame, criteria: Criteria) -> Iterator[tuple[SettingKey, pd.DataFrame, Criterion]]:
+    """Yield the rows of each setting, and what decides there."""
+    for key, rows in split_by_setting(table):
+        yield key, rows, criteria if isinstance(criteria, Criterion) else criteria[key]
 
 
 def groups(table: pd.DataFrame) -> pd.DataFrame:
@@ -139,15 +154,8 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
     by = [*ROW, "group", "split", "metric"]
     devices = grouped.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
     seeds = devices.groupby(by, sort=False)
-    means = pd.DataFrame(
-        {
-            "mean": seeds["mean"].mean(),
-            "std_devices": seeds["std"].mean(),
-            "std_seeds": seeds["mean"].std(),
-            "n_devices": seeds["count"].mean(),
-            "n_seeds": seeds.size(),
-        }
-    )
+    columns = {"mean": ("mean", "mean"), "std_devices": ("std", "mean"), "std_seeds": ("mean", "std")}
+    means = seeds.agg(**columns, n_devices=("count", "mean"), n_seeds=("mean", "size"))
     return means.reset_index()[GROUPS]
 
 
@@ -188,6 +196,12 @@ def runs_of(values: pd.DataFrame) -> dict[str, pd.DataFrame]:
     wide = values.set_index(["method", "seed", "device"])["value"].unstack()  # noqa: PD010 (pivot_table would not raise where a row stands twice)
     runs = {str(name): wide.loc[name] for name in wide.index.unique("method")}
     return {name: run for name, run in runs.items() if run.notna().any(axis=None)}
+
+
+def runs_on(scores: pd.DataFrame, split: str, metric: Metric) -> dict[str, pd.DataFrame]:
+    """Return each row's values of a metric on a split, seeds x devices, the greater the better."""
+    values = scores[(scores["split"] == split) & (scores["metric"] == metric.column)]
+    return runs_of(values.assign(value=metric.sign * values["value"]))
 
 
 def mean_over_devices(run: pd.DataFrame, weights: pd.Series | None = None) -> pd.Series:
@@ -261,14 +275,6 @@ def gap_to(run: pd.DataFrame, best: pd.DataFrame, weights: pd.Series | None = No
     return float(common.mean() if len(common) else best_mean.mean() - mean.mean())
 
 
-def of_counted(scores: pd.DataFrame, weights: Mapping[str, float] | None) -> pd.DataFrame:
-    """Return scores without those of devices that do not count on their own data; "weight" is each row's."""
-    if weights is None:
-        return scores.assign(weight=1.0)
-    weight = scores["device"].map(weights).where(scores["split"].isin(OWN), 1.0)
-    return scores.assign(weight=weight)[weight.notna()]
-
-
 def weighted_means(scores: pd.DataFrame, by: list[str]) -> pd.Series:
     """Return the mean of each group of rows by their weights."""
     groups = scores.groupby(by, sort=False)
@@ -278,28 +284,27 @@ def weighted_means(scores: pd.DataFrame, by: list[str]) -> pd.Series:
     return weighted / groups["weight"].sum()
 
 
-def curves(table: pd.DataFrame, criteria: Mapping[SettingKey, Criterion] | Criterion = Criterion()) -> pd.DataFrame:
+def curves(table: pd.DataFrame, criteria: Criteria = Criterion()) -> pd.DataFrame:
     """Return every score over rounds: mean over devices and seeds, and half of its 95 % interval over seeds.
 
     Columns: study, dataset, setting, method, split, metric, step, mean, margin. step: rounds so far, of all stages.
-    Splits without any value are omitted. criteria: which devices count, in each setting or in all.
+    Splits without any value are omitted. criteria: which devices count.
     """
     rounds = table.groupby([*ROW, "stage"])["round"].max()
     before = (rounds.groupby(ROW).cumsum() - rounds).rename("before")
-    counted, parts = {}, []
-    for key, rows in table.groupby(SETTING_KEY, sort=False):
-        study, dataset, setting = map(str, key)
-        criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
-        counted[key] = measured(rows, criterion)
+    weights, parts = {}, []
+    for key, rows, criterion in with_criteria(table, criteria):
+        weights[key] = measured(rows, criterion).weights
         of_setting = rows[rows["split"].isin(SCORED)].dropna(subset="value")
-        parts.append(of_counted(of_setting, counted[key].weights).join(before, on=[*ROW, "stage"]))
+        weight = of_setting["device"].map(weights[key]).where(of_setting["split"].isin(OWN), 1.0)  # nan: does not count
+        parts.append(of_setting.assign(weight=weight)[weight.notna()].join(before, on=[*ROW, "stage"]))
     scores = pd.concat(parts)
     step = scores["round"] + scores["before"]
     means = weighted_means(scores.assign(step=step), [*RUN, "split", "metric", "step"]).rename("value")
     course = means.groupby([*ROW, "split", "metric", "step"], sort=False).agg(["mean", "std", "count"]).reset_index()
     ratios = {
-        (*key, split): ratio_of_test(rows, split, counted[key].weights)
-        for key, rows in table.groupby(SETTING_KEY)
+        (*key, split): ratio_of_test(rows, split, weights[key])
+        for key, rows in split_by_setting(table)
         for split in course["split"].unique()
     }
     places = zip(*(course[name] for name in (*SETTING_KEY, "split")), strict=True)

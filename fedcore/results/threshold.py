@@ -43,20 +43,14 @@ def _values(
     """Return a metric from the rows of the label and the others that are taken for it, scikit-learn's definitions."""
     fn, tn = positives - tp, negatives - fp
     f1, other = 2 * tp / (2 * tp + fp + fn), 2 * tn / (2 * tn + fp + fn)
-    match metric:
-        case "accuracy":
-            return np.asarray((tp + tn) / (positives + negatives))
-        case "balanced_accuracy":
-            return np.asarray((tp / positives + tn / negatives) / 2)
-        case "macro_f1":
-            return np.asarray((f1 + other) / 2)
-        case "f1":
-            return np.asarray(f1)
-        case "precision":
-            return np.asarray(tp / np.maximum(tp + fp, 1))
-        case "recall":
-            return np.asarray(tp / positives)
-        case "cost":
-            missed, alarm = costs or (math.nan, math.nan)
-            return np.asarray((fn * missed + fp * alarm) / (positives + negatives))
-    raise ValueError(metric)
+    missed, alarm = costs or (math.nan, math.nan)
+    values: dict[str, NDArray[np.float64]] = {
+        "accuracy": (tp + tn) / (positives + negatives),
+        "balanced_accuracy": (tp / positives + tn / negatives) / 2,
+        "macro_f1": (f1 + other) / 2,
+        "f1": f1,
+        "precision": tp / np.maximum(tp + fp, 1),
+        "recall": tp / positives,
+        "cost": (fn * missed + fp * alarm) / (positives + negatives),
+    }
+    return values[metric]

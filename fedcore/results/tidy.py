@@ -76,6 +76,20 @@ def rows(
     return columns.table(row)
 
 
+def numbers_of(
+    counts: Mapping[str, tuple[int, int, int]], shared: int, same_test: bool, labels: int | None,
+    label_std: float | None,
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """Return the numbers of devices' data that say which ones count.
+
+    counts: training and test examples of each, and the classes of the latter. labels: of each example, if several.
+    """
+    known = {"shared_examples": shared, "same_test": same_test or None, "labels": labels, "label_std": label_std}
+    beside = {key: float(value) for key, value in known.items() if value is not None}
+    names = ("examples", "test_examples", "test_classes")
+    return {who: dict(zip(names, map(float, of), strict=True)) | beside for who, of in counts.items()}
+
+
 class _Columns:
     """The columns of a table while it is built: as tuples, its rows would take more memory than the table."""
 

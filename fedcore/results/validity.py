@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from fedcore.core.metrics import METRICS
 from fedcore.results.claims import METRIC, Claim, Gate, Rule, number_of
-from fedcore.results.criterion import RATIO, half_width, ratio_of_test
+from fedcore.results.criterion import half_width, ratio_of_test
 from fedcore.results.places import Place, Points, admits, count_rounds, find_places, last_turn, select_rows
 from fedcore.results.summary import LESS, SCORE, SCORED
 from fedcore.types.ranges import Share
@@ -60,11 +60,7 @@ class Sizes(NamedTuple):
 
 
 def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
-    """Return setting -> its test examples, from a tidy table; settings whose data it does not describe are missing.
-
-    A shared test set counts as at most RATIO for each training example: an official one may be larger, but it is the
-    same with every seed, and training examples drawn from a large set have little in common.
-    """
+    """Return setting -> its test examples, from a tidy table; settings whose data it does not describe are missing."""
     sizes = {}
     for setting, rows in table[table["split"] == "data"].groupby("setting"):
         means = rows.groupby(["metric", "device"])["value"].mean()
@@ -72,7 +68,7 @@ def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
         tests = float(means["test_examples"].sum()) if "test_examples" in means else math.nan
         shared = float(means["shared_examples"].mean()) if "shared_examples" in means else math.nan
         own = ratio_of_test(rows, "test", devices)
-        ratio = {"test": own, "val": own, "shared": min(ratio_of_test(rows, "shared", devices), RATIO)}
+        ratio = {"test": own, "val": own, "shared": ratio_of_test(rows, "shared", devices)}
         sizes[str(setting)] = Sizes({"test": tests, "shared": shared}, ratio)
     return sizes
 

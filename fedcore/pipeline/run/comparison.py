@@ -24,14 +24,13 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import TREND, Comparison, draw, html
-from fedcore.report.tables import FEW, csv, score_table, split_by_setting
+from fedcore.report.tables import FEW, csv, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
 from fedcore.results.judging import judge_all
 from fedcore.results.outcomes import Outcomes, from_json
-from fedcore.results.scores import values_of_new
-from fedcore.results.summary import NO_SECONDS, by_group, summarise
+from fedcore.results.summary import NO_SECONDS, by_group, runs_on, split_by_setting, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.results.verdicts import verdict_table
 
@@ -329,7 +328,7 @@ def new_device_numbers(
             continue
         rows = table[(table["study"] == study) & (table["setting"] == setting)]
         criterion = answer.criterion.of_table(rows)
-        for row, values in values_of_new(rows, criterion).items():
+        for row, values in runs_on(rows, LEFT_OUT, criterion.metric).items():
             mean = values[list(answer.new_device.measured.weights)].mean().mean()
             numbers[setting, str(row)] = {f"new_device/{criterion.metric.name}": criterion.metric.sign * float(mean)}
     return numbers

@@ -150,8 +150,7 @@ def png(figure: Figure) -> bytes:
 
 def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
     """Draw a matrix, one cell per number, with a colour bar."""
-    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (5.2, 4.4))
     show(figure, panel, np.atleast_2d(np.asarray(matrix, float)), "", None)
     panel.set_title(plain(title), loc="left", fontsize=10)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))

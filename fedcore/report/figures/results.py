@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from fedcore.config.studies import value_word
 from fedcore.core.metrics import ACCURACY, METRICS, Metric
 from fedcore.report.figures.drawing import (
     BLUE,
@@ -209,8 +210,7 @@ def calibration(outcomes: Outcomes) -> Figure:
 
     A disc's area is the bin's share of the examples.
     """
-    figure = Figure(figsize=(3.4, 3.2), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (3.4, 3.2))
     confidence, right, share = outcomes.curve.T
     panel.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     panel.plot(confidence, right, color=BLUE, linewidth=1)
@@ -239,14 +239,12 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         for name, point in points.items()
         if key in point and (summary["setting"] == name).any()
     }
-    title_of = {
-        name: ", ".join(
-            f"{other.rpartition('.')[2]} = {_value_name(other, value)}"
-            for other, value in point.items()
-            if other != key
-        )
-        for name, point in point_of.items()
-    }
+
+    def title(point: Mapping[str, Any]) -> str:
+        others = {name: value for name, value in point.items() if name != key}
+        return ", ".join(f"{name.rpartition('.')[2]} = {_value_name(name, value)}" for name, value in others.items())
+
+    title_of = {name: title(point) for name, point in point_of.items()}
     panels = list(dict.fromkeys(title_of.values()))
     figure, axes = grid(len(panels), 3, (1.8, 0.6), (3.2, 2.7), shared=True)
     values = list(dict.fromkeys(point[key] for point in point_of.values()))
@@ -278,13 +276,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
 
 def _value_name(key: str, value: Any) -> str:
     """Return the name of a setting's value; an alpha whose partition no device can tell from an even one is even."""
-    return "even" if key == "federation.alpha" and value >= EVEN else _short_text(value)
-
-
-def _short_text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "+".join(map(_short_text, value))
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return "even" if key == "federation.alpha" and value >= EVEN else value_word(value)
 
 
 def per_device(table: pd.DataFrame, metric: Metric = ACCURACY, seed: int | None = None, split: str = "test") -> Figure:
@@ -326,8 +318,7 @@ def device_shares(cells: pd.DataFrame, title: str, metric: Metric = ACCURACY) ->
 
     cells: accuracy by method and device, best method first.
     """
-    figure = Figure(figsize=(6.2, 3.6), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (6.2, 3.6))
     styles = {name: {**style, "marker": ""} for name, style in method_styles(cells.index).items()}
     for name, values in cells.iterrows():
         ordered = np.sort(values.dropna().to_numpy(float))
@@ -357,8 +348,7 @@ def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
     order = sorted(cosine.index, key=lambda name: (groups.get(name, "~"), name))
     values = cosine.loc[order, order].to_numpy(float)
     cell = float(np.clip(9 / len(order), 0.22, 0.46))  # inches
-    figure = Figure(figsize=(2.4 + cell * len(order), 1.0 + cell * len(order)), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (2.4 + cell * len(order), 1.0 + cell * len(order)))
     show(figure, panel, values, "cosine", None)
     name_cells(panel, order, order)
     panel.tick_params(axis="x", rotation=90)

@@ -13,6 +13,7 @@ from fedcore.report.figures.drawing import (
     Array,
     Drawing,
     Reports,
+    grid,
     heat_map,
     labels,
     name_cells,
@@ -61,8 +62,7 @@ def link_weights(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
     psi: (N,), 0 for a source. Rows of targets and columns of sources hold nothing and are left out.
     """
     sources, targets = np.flatnonzero(psi == 0).tolist(), np.flatnonzero(psi).tolist()
-    figure = Figure(figsize=(1.8 + 0.5 * max(len(targets), 3), 1.2 + 0.4 * len(sources)), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (1.8 + 0.5 * max(len(targets), 3), 1.2 + 0.4 * len(sources)))
     weights = alpha[np.ix_(sources, targets)]
     if weights.size:
         image = panel.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
@@ -81,8 +81,7 @@ def link_weights(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
 def link_graph(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
     """Draw who sends whom: sources left (filled), targets right (hollow), a line as wide as its weight."""
     sources, targets = np.flatnonzero(psi == 0).tolist(), np.flatnonzero(psi).tolist()
-    figure = Figure(figsize=(4.5, 0.8 + 0.36 * max(len(sources), len(targets))), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (4.5, 0.8 + 0.36 * max(len(sources), len(targets))))
     high = np.zeros(len(psi))
     for group in (sources, targets):
         high[group] = np.linspace(1, 0, len(group) + 2)[1:-1]
@@ -103,8 +102,7 @@ def link_graph(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
 
 def divergences(names: Sequence[str], divergence: Array) -> Figure:
     """Draw d_ij in [0, 2], (N, N), how far each two devices' data are apart (ST-LF, Algorithm 1; Fig. 5)."""
-    figure = Figure(figsize=(1.8 + 0.4 * len(names), 1.2 + 0.4 * len(names)), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (1.8 + 0.4 * len(names), 1.2 + 0.4 * len(names)))
     values = np.where(np.eye(len(names), dtype=bool), np.nan, divergence)
     show(figure, panel, values, "divergence", None, Normalize(0, 2))
     write_cells(panel, values, lambda value: f"{value:.2f}")
@@ -115,8 +113,7 @@ def divergences(names: Sequence[str], divergence: Array) -> Figure:
 
 def descent(traces: Mapping[str, Sequence[float]]) -> Figure:
     """Draw the penalised objective (83) after each iteration of Algorithm 2, a line for each label (ST-LF, Fig. 4)."""
-    figure = Figure(figsize=(4.5, 3), layout="constrained")
-    panel = figure.subplots()
+    figure, (panel,) = grid(1, 1, (0, 0), (4.5, 3))
     for label, trace in traces.items():
         panel.plot(range(1, len(trace) + 1), trace, marker=".", label=plain(label))
     panel.set_xlabel("iteration")
