@@ -7,7 +7,7 @@ method imports all of them from here. A round that stops early and a loss with t
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +43,7 @@ __all__ = [
     "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "count_steps", "cross_entropy_grad",
     "descend", "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
     "plain_step", "predict", "proximal_grad_hook", "refuse", "require_cross_entropy", "starting_params",
-    "to_params", "to_vector", "train",
+    "to_params", "to_vector", "train", "train_shared",
 ]  # fmt: skip
 """What methods use of it, and of the modules of its pieces."""
 
@@ -71,6 +71,33 @@ def train(
     score, size = accuracy(params, device.net, device.data.val), len(device.data.train)
     update = Update(params, size=size, score=score, steps=count_steps(flat, size, training))
     return ({**memory, **moments} if moments else memory), update
+
+
+def train_shared(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, shared: Collection[str], training: Training,
+    personal_lr: float | None = None,
+) -> tuple[Params, Update]:  # fmt: skip
+    r"""Train shared theta and personal phi together, the device's whole model, and send theta.
+
+    theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (FedASA, Deng et al. 2024, eqs. 4 and 13)
+
+    shared: the tensors of theta. eta_g is training's rate, eta_h personal_lr (None: the same; else theta is the net's
+    first tensors). Tensors of the message replace those in memory, which is the whole model after its last training.
+    """
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    pieces = cut_pieces(flat, shared, training.lr, personal_lr)
+    moments = fit(flat, device, step_id, training, memory, message=message, pieces=pieces)
+    params = flat.params()
+    sent = {name: x for name, x in params.items() if name in shared}
+    return params | moments, Update(sent, size=len(device.data.train))
+
+
+def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
+    """Cut the vector at the first personal parameter."""
+    personal = [tensor.storage_offset() for name, tensor in flat.parameters.items() if name not in shared]
+    if personal_lr is None or personal_lr == lr or not personal:
+        return WHOLE
+    return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))
 
 
 def fit(

@@ -38,9 +38,9 @@ from fedcore.core.training import (
     minibatches,
     plain_step,
     refuse,
+    train_shared,
 )
 from fedcore.errors import InputError
-from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, max_depth, names_up_to, require_comparable

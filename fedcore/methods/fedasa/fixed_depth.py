@@ -15,9 +15,8 @@ import torch
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Aggregator, Averaging, exchange, exchange_parts
 from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
-from fedcore.core.training import Training
+from fedcore.core.training import Training, train_shared
 from fedcore.errors import InputError
-from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import layers, max_depth, names_up_to
 from fedcore.types.federation import Device, Net, Params
