@@ -28,7 +28,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
-from fedcore.types.federation import Params
+from fedcore.types.federation import Params, add_prefix, strip_prefix
 from fedcore.types.method import Local, Message, RoundInfo, Stage, Update
 from fedcore.types.ranges import Count, Fraction
 
@@ -279,10 +279,9 @@ def exchange_parts(
     One that never took part gets the initial others as well. server: its memory holds the initial model, and the last
     values under HYPER. shared: of each device.
     """
-    averaged = hyper_model(updates, aggregator)
-    server = server | {f"{HYPER}{key}": x for key, x in averaged.items()} | to_chosen(updates)
+    server = server | add_prefix(HYPER, hyper_model(updates, aggregator)) | to_chosen(updates)
     initial = from_memory(server)
-    latest = initial | {key.removeprefix(HYPER): x for key, x in server.items() if key.startswith(HYPER)}
+    latest = initial | strip_prefix(HYPER, server)
     sent: dict[tuple[bool, tuple[str, ...]], Message] = {}
     messages = {}
     for name, keys in shared.items():

@@ -9,7 +9,7 @@ from fedcore.core.losses import PARTS
 from fedcore.core.optimisers import MOMENTS
 from fedcore.errors import InputError
 from fedcore.nets import init, key
-from fedcore.types.federation import Params, Public
+from fedcore.types.federation import Params, Public, add_prefix, strip_prefix
 from fedcore.types.method import Message, Model, Weights, generator, step_word
 
 MODEL = "model/"
@@ -68,11 +68,7 @@ def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
 def unpack_models(params: Params) -> Model:
     """Undo `pack_models`."""
     weights = params[WEIGHTS]
-    members = tuple(
-        {name.removeprefix(f"{k}/"): tensor for name, tensor in params.items() if name.startswith(f"{k}/")}
-        for k in range(len(weights))
-    )
-    return Model(members, to_weights(weights))
+    return Model(tuple(strip_prefix(f"{k}/", params) for k in range(len(weights))), to_weights(weights))
 
 
 def to_weights(weights: Tensor) -> Weights:
@@ -89,12 +85,12 @@ def begin_with_memory(public: Public, seed: int) -> tuple[Params, Mapping[str, M
 
 def to_memory(model: Params) -> Params:
     """Return a model's tensors under their names in the server's memory."""
-    return {f"{MODEL}{name}": tensor for name, tensor in model.items()}
+    return add_prefix(MODEL, model)
 
 
 def from_memory(server: Params) -> Params:
     """Return the model in the server's memory, or nothing."""
-    return {name.removeprefix(MODEL): tensor for name, tensor in server.items() if name.startswith(MODEL)}
+    return strip_prefix(MODEL, server)
 
 
 def to_sampled(

@@ -35,7 +35,7 @@ from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, featur
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
 from fedcore.nets.mlp import MLP
-from fedcore.types.federation import NO_DATA, Data, Device, Net, Params
+from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
@@ -115,7 +115,7 @@ def fit(
     batch_of = partial(Batch, message=given[0], memory=given[1], round=step_id.round)
     training = at_round(training, step_id.round)
     keep = training.optimiser_state == "keep"
-    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if keep and name.startswith(prefix)}
+    moments = {name: x.clone() for name, x in strip_prefix(prefix, memory).items()} if keep else {}
     parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)
@@ -127,8 +127,8 @@ def fit(
         held_out=device.data.val,
     )  # fmt: skip
     DESCEND.get()(descent)
-    state = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
-    return state if parts is None else state | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
+    state = add_prefix(prefix, moments) if keep else {}
+    return state if parts is None else state | add_prefix(parts_prefix(prefix), parts.params())
 
 
 @dataclass(frozen=True)
@@ -305,8 +305,8 @@ def own_parts(
         return None
     net = Net(partial(make, flat.net))
     fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
-    tensors = {**memory, **message.extra}
-    return flatten_net(net, {name: tensors.get(parts_prefix(prefix) + name, tensor) for name, tensor in fresh.items()})
+    there = strip_prefix(parts_prefix(prefix), {**memory, **message.extra})
+    return flatten_net(net, {name: there.get(name, tensor) for name, tensor in fresh.items()})
 
 
 def parts_prefix(prefix: str) -> str:
@@ -316,9 +316,9 @@ def parts_prefix(prefix: str) -> str:
 
 def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Params) -> Step:
     """Return a step that trains a loss's parts as well, at the same rates; a gradient's norm is clipped apart."""
-    own = {name.removeprefix(PARTS): tensor for name, tensor in moments.items() if name.startswith(PARTS)}
+    own = strip_prefix(PARTS, moments)
     update, rates = optimiser_step(parts, training, own), iter(learning_rates(training, steps))
-    moments |= {f"{PARTS}{name}": tensor for name, tensor in own.items()}
+    moments |= add_prefix(PARTS, own)
 
     def step_both(x: Tensor, y: Tensor) -> None:
         note_idle = parts.zero_gradient()

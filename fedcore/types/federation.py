@@ -28,6 +28,16 @@ def nbytes(params: Params) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
+def add_prefix(prefix: str, params: Params) -> Params:
+    """Return the tensors under names with the prefix."""
+    return {f"{prefix}{name}": tensor for name, tensor in params.items()}
+
+
+def strip_prefix(prefix: str, params: Params) -> Params:
+    """Return the tensors whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in params.items() if name.startswith(prefix)}
+
+
 class Handle(Protocol):
     """A reference to a value stored elsewhere, e.g. in a file; before loading, only these properties are used.
 

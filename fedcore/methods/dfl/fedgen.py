@@ -48,7 +48,7 @@ from fedcore.methods.dfl.soft_targets import report_series
 from fedcore.nets import init, require_equal, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.parts import layers
-from fedcore.types.federation import Data, Device, Net, Params, Public
+from fedcore.types.federation import Data, Device, Net, Params, Public, add_prefix, strip_prefix
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
@@ -155,7 +155,7 @@ def begin_with_generator(
     require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
     maker_params = init(maker.net, generator(seed, "generator"))
     _, messages = initial_messages(public, seed, shared_init=shared_init)
-    return {f"{GENERATOR}{name}": tensor for name, tensor in maker_params.items()}, messages
+    return add_prefix(GENERATOR, maker_params), messages
 
 
 def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
@@ -237,10 +237,9 @@ def distil_generator(
     moments = {name: tensor.clone() for name, tensor in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
     loss = train_maker(flat, moments, heads, counts, round_info)
-    generator_params = {f"{GENERATOR}{name}": tensor for name, tensor in flat.params().items()}
-    memory = {f"{MOMENTS}{name}": tensor for name, tensor in moments.items()}
+    generator_params = add_prefix(GENERATOR, flat.params())
     messages = to_everyone(round_info.names, Message(model, generator_params | {LABELS: labels}))
-    return generator_params | memory, messages, report_series(generator_loss=loss)
+    return generator_params | add_prefix(MOMENTS, moments), messages, report_series(generator_loss=loss)
 
 
 def train_generator(
@@ -284,8 +283,3 @@ def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:
     distances = (z[:, None] - z).abs().mean(2)
     noise_distances = (noise[:, None] - noise).square().mean(2)
     return (-distances * noise_distances).mean().exp()
-
-
-def strip_prefix(prefix: str, params: Params) -> Params:
-    """Return the tensors whose names have the prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in params.items() if name.startswith(prefix)}

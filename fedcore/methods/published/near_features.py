@@ -45,7 +45,7 @@ from fedcore.core.messages import (
 from fedcore.core.training import Training, features, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
-from fedcore.types.federation import Device, Net, Params
+from fedcore.types.federation import Device, Net, Params, add_prefix
 from fedcore.types.method import Begin, Message, Method, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
@@ -85,7 +85,7 @@ def train_contrasted(
     chosen = training if loss is None else replace(training, loss=loss)
     moments = fit(flat, device, step_id, chosen, memory, message=Message(sent))
     params = flat.params()
-    last = {} if loss is None else {f"{LAST}{name}": tensor for name, tensor in params.items()}
+    last = {} if loss is None else add_prefix(LAST, params)
     return last | moments, Update(params, size=len(device.data.train))
 
 

@@ -39,7 +39,7 @@ from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import layers
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import Data, Device, Net, Params, add_prefix
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Amount, Count, Depth, Positive
 
@@ -342,11 +342,6 @@ def sides(server: Params, round_info: RoundInfo) -> tuple[dict[int, str], dict[i
 
 
 # names
-
-
-def add_prefix(prefix: str, params: Params) -> Params:
-    """Return the tensors under names with the prefix."""
-    return {f"{prefix}{name}": tensor for name, tensor in params.items()}
 
 
 def by_device(extra: Params, prefix: str) -> dict[str, Params]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedcore import nets
 from fedcore.core.training import FlatNet, Training, descend, flatten_net, plain_step, predict
 from fedcore.errors import InputError
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import Data, Device, Net, Params, strip_prefix
 from fedcore.types.method import Message, Pair, StepId, Update, step_word
 from fedcore.types.ranges import Chance, Count, Positive
 
@@ -111,7 +111,7 @@ def estimate_side(
             received = yield own | add_buffers(model)
         model.vector.copy_((own[CLASSIFIER] + classifier(received, model)) / 2)
         if position == 1:
-            buffers = {name.removeprefix(BUFFER): x for name, x in received.items() if name.startswith(BUFFER)}
+            buffers = strip_prefix(BUFFER, received)
             received = yield own
     params = model.params() if position == 0 else model.params() | buffers
     guesses = predict(params, net, Data(held_out, torch.zeros(len(held_out))).inputs(), SCORING_BATCH).argmax(1)
