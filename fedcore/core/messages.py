@@ -1,6 +1,7 @@
 """Initial messages, messages to all devices, and the model in the server's memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,9 +9,9 @@ from torch import Tensor
 from fedcore.core.losses import PARTS
 from fedcore.core.optimisers import MOMENTS
 from fedcore.errors import InputError
-from fedcore.nets import init, key
-from fedcore.types.federation import Params, Public, add_prefix, strip_prefix
-from fedcore.types.method import Message, Model, Weights, generator, step_word
+from fedcore.nets import init, key, require_equal
+from fedcore.types.federation import Net, Params, Public, add_prefix, strip_prefix
+from fedcore.types.method import Begin, Message, Model, Weights, generator, step_word
 
 MODEL = "model/"
 """Prefix of the tensors in the server's memory that hold the model it sent."""
@@ -117,6 +118,19 @@ def to_chosen(present: Iterable[str]) -> Params:
 def took_part(server: Params, name: str) -> bool:
     """Tell whether the server remembers that a device took part."""
     return f"{CHOSEN}{name}" in server
+
+
+def begin_sampled(name: str, nets: Mapping[str, Net], shared_init: bool, fraction: float) -> Begin:
+    """Return how a method begins whose devices keep tensors that the server does not send them again.
+
+    Where a fraction of them takes part in a round, one initial model stays with the server, for those to come. Then
+    raises InputError for different nets, or initial models.
+    """
+    if fraction == 1:
+        return partial(initial_messages, shared_init=shared_init)
+    require_equal(nets)
+    require_shared_init(f"{name} with fraction below 1", shared_init)
+    return begin_with_memory
 
 
 def require_shared_init(name: str, shared_init: bool) -> None:

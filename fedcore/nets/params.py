@@ -119,9 +119,10 @@ def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in _trainable(module).items()}
 
 
-def require_equal(nets: Mapping[str, Net]) -> None:
-    """Raise InputError if the nets differ."""
+def require_equal(nets: Mapping[str, Net]) -> Net:
+    """Return the net that all devices have; raises InputError if they differ."""
     if len({key(net) for net in nets.values()}) > 1:
         raise InputError(
             "net.variants: this method combines models tensor by tensor and needs equal nets; drop variants or this row"
         )
+    return next(iter(nets.values()))

@@ -34,19 +34,12 @@ from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss, one_
 from fedcore.builders import needs_classes, needs_one_label, training_defaults
 from fedcore.core.aggregation import Averaging
 from fedcore.core.losses import Batch, OwnLoss, own_loss
-from fedcore.core.messages import (
-    begin_with_memory,
-    initial_messages,
-    merge_models,
-    received_model,
-    require_shared_init,
-    to_sampled,
-)
+from fedcore.core.messages import begin_sampled, initial_messages, merge_models, received_model, to_sampled
 from fedcore.core.training import Training, features, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.types.federation import Device, Net, Params, add_prefix
-from fedcore.types.method import Begin, Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
 __all__ = ["fedproto", "moon"]
@@ -120,11 +113,7 @@ def fedproto(
     require_cross_entropy("fedproto", training)
     if len({width(net) for net in nets.values()}) > 1:
         raise InputError("net.variants: fedproto averages features, the last layers must have equally many inputs")
-    begin: Begin = partial(initial_messages, shared_init=training.shared_init)
-    if fraction < 1:
-        require_equal(nets)
-        require_shared_init("fedproto with fraction below 1", training.shared_init)
-        begin = begin_with_memory
+    begin = begin_sampled("fedproto", nets, training.shared_init, fraction)
     local = partial(train_near_prototypes, training=training, strength=strength)
     return Method(begin, (Stage(local, average_prototypes, rounds, fraction),), merge_models)
 
