@@ -118,9 +118,9 @@ def fedgen(
     Raises:
         InputError: for a net whose last layer is not linear.
     """
-    require_equal(nets)
-    weight, bias = classifier(next(iter(nets.values())))
-    classes, features = shapes(next(iter(nets.values())))[weight]
+    common = require_equal(nets)
+    weight, bias = classifier(common)
+    classes, features = shapes(common)[weight]
     net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features), copied=True)
     maker = FeatureGenerator(net, classes, noise, weight, bias)
     adam = Training("adam", lr, 0.0, weight_decay, "constant", batch, 1)

@@ -154,9 +154,8 @@ def fedasa(
     Raises:
         InputError: for a net whose cells cannot be compared, and a budget below the size of the stem.
     """
-    require_equal(nets)
+    net = require_equal(nets)
     refuse("fedasa", training, "parts")
-    net = next(iter(nets.values()))
     require_comparable(net)
     cells = max_depth(net) if auxiliary is None else auxiliary
     if cells > max_depth(net):

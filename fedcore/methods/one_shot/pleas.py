@@ -59,12 +59,11 @@ def pleas(
     Raises:
         InputError: for models that neither start from a common one nor are aligned.
     """
-    require_equal(nets)
+    net = require_equal(nets)
     if align == "none" and not training.shared_init:
         raise InputError(
             "training.shared_init = false: pleas merges models unit by unit; use true, or pleas.align: exact"
         )
-    net = next(iter(nets.values()))
     layers, axes = closed.plain_layers(net, "pleas"), common_axes(nets) if align == "exact" else None
     matching = (Stage(offer_model, partial(match, axes=axes)),) if axes is not None else ()
     combine = partial(solve_layer, net=net, layers=layers, damping=damping)

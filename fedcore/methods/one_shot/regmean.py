@@ -77,12 +77,12 @@ def regmean(
     Raises:
         InputError: for models that neither start from a common one nor are aligned.
     """
-    require_equal(nets)
+    net = require_equal(nets)
     if align == "none" and not training.shared_init:
         raise InputError(
             "training.shared_init = false: regmean averages layers unit by unit; use true, or regmean.align: exact"
         )
-    net, axes = next(iter(nets.values())), common_axes(nets) if align == "exact" else None
+    axes = common_axes(nets) if align == "exact" else None
     combine = partial(merge, net=net, axes=axes, share=share, damping=damping, repair=repair)
     stage = Stage(partial(train, training=training), combine, attach=add_grams)
     begin = partial(initial_messages, shared_init=training.shared_init)

@@ -78,9 +78,8 @@ def feddyn(
         fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the penalty, from 0 (the paper: .1, .01 or .001); 0 is FedAvg with even weights.
     """
-    require_equal(nets)
+    learnt = parameters(require_equal(nets))
     require_shared_init("feddyn", training.shared_init)
-    learnt = parameters(next(iter(nets.values())))
     stage = Stage(
         partial(train_penalised, training=training, alpha=alpha),
         partial(correct_mean, learnt=learnt, alpha=alpha),
@@ -140,14 +139,13 @@ def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, 
         InputError: for an optimiser other than SGD, or one whose momentum is kept from round to round: the change is
             not a sum of this round's gradients with known weights then.
     """
-    require_equal(nets)
+    learnt = parameters(require_equal(nets))
     refuse("fednova", training, "patience")
     require_shared_init("fednova", training.shared_init)
     if training.optimiser != "sgd":
         raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
     if training.momentum and training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: fednova needs a fresh momentum in each round; use fresh")
-    learnt = parameters(next(iter(nets.values())))
     stage = Stage(
         partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), rounds, fraction,
         sends="change",

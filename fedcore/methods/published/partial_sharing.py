@@ -100,9 +100,8 @@ def fedrep(*, nets: Mapping[str, Net], training: Training, averaging: Averaging,
     Raises:
         InputError: for a net of one layer.
     """
-    require_equal(nets)
+    require_base("fedrep", require_equal(nets))
     require_shared_init("fedrep", training.shared_init)
-    require_base("fedrep", next(iter(nets.values())))
     local = partial(train_in_turn, training=training, head_epochs=head_epochs)
     stage = averaging.stage(local, exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
@@ -134,9 +133,8 @@ def fedbabu(*, nets: Mapping[str, Net], training: Training, averaging: Averaging
     Raises:
         InputError: for a net of one layer.
     """
-    require_equal(nets)
+    require_base("fedbabu", require_equal(nets))
     require_shared_init("fedbabu", training.shared_init)
-    require_base("fedbabu", next(iter(nets.values())))
     local = partial(train_body, training=training)
     stages = [averaging.stage(local, exchange_sampled)]
     if tune_epochs:
@@ -165,9 +163,8 @@ def own_model(memory: Params, message: Message) -> Model:
 @training_defaults(shared_init=True)
 def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) -> Method:
     """FedBN (Li et al. 2021): each device keeps its batch norms; at first the initial ones."""
-    require_equal(nets)
+    net = require_equal(nets)
     require_shared_init("fedbn", training.shared_init)
-    net = next(iter(nets.values()))
     shared = tuple(name for name in shapes(net) if name not in batch_norms(net))
     stage = averaging.stage(partial(train_shared, shared=shared, training=training), exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
