@@ -239,8 +239,21 @@ def average_models(
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Course:
     """Rounds in which devices train and the server combines what they send.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+    """
+
+    rounds: Count = 10
+    fraction: Fraction = 1.0
+
+
+@dataclass(frozen=True)
+class Averaging(Course):
+    """A course in which the rule for the mean can be chosen.
 
     Args:
         rounds: communication rounds, from 1.
@@ -248,8 +261,6 @@ class Averaging:
         aggregator: how the server combines what devices send.
     """
 
-    rounds: Count = 10
-    fraction: Fraction = 1.0
     aggregator: Aggregator = MEAN
 
     def stage(self, local: Local, combine: Callable[..., Any] = average_models) -> Stage:

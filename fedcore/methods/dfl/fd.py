@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import needs_classes, training_defaults
+from fedcore.core.aggregation import Course
 from fedcore.core.messages import begin_sampled, merge_models, to_sampled
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl.soft_targets import (
@@ -31,26 +32,23 @@ from fedcore.methods.dfl.soft_targets import (
 )
 from fedcore.types.federation import Device, Net, Params, Public
 from fedcore.types.method import Begin, Message, Method, Report, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Amount, Count, Fraction
+from fedcore.types.ranges import Amount
 
 
 @needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
-def fd(
-    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, gamma: Amount = 1.0
-) -> Method:
+def fd(*, nets: Mapping[str, Net], training: Training, course: Course, gamma: Amount = 1.0) -> Method:
     """FD (Jeong et al. 2018): devices exchange the mean logits of each label, and no model.
 
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.
     """
-    begin = begin_sampled("fd", nets, training.shared_init, fraction)
+    begin = begin_sampled("fd", nets, training.shared_init, course.fraction)
     require_cross_entropy("fd", training)
-    stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange_targets, rounds, fraction)
+    local = partial(train_apart, training=training, gamma=gamma)
+    stage = Stage(local, exchange_targets, course.rounds, course.fraction)
     return Method(partial(begin_with_table, begin=begin), (stage,), merge_models, figures=FIGURES)
 
 

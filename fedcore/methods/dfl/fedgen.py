@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedcore.builders import needs_classes, training_defaults
-from fedcore.core.aggregation import by_size, mean
+from fedcore.core.aggregation import Course, by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     FlatNet,
@@ -86,8 +86,7 @@ def fedgen(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    course: Course,
     alpha: Amount = 10.0,
     decay: Fraction = 0.98,
     generated: Count = 32,
@@ -102,8 +101,6 @@ def fedgen(
     """FedGen (Zhu et al. 2021): the server trains a generator of features; defaults are the authors' for MNIST.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the generated examples' loss, for as many of them as a minibatch has, from 0; 0 is fedavg.
         decay: factor of alpha and of the generator's learning rate per round, above 0, at most 1.
         generated: generated examples per step of a device; their loss is weighted by generated / training.batch.
@@ -126,7 +123,8 @@ def fedgen(
     adam = Training("adam", lr, 0.0, weight_decay, "constant", batch, 1)
     train_maker = partial(train_generator, maker=maker, training=adam, steps=steps, decay=decay, diversity=diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
-    stage = Stage(local, partial(distil_generator, maker=maker, train_maker=train_maker), rounds, fraction)
+    combine = partial(distil_generator, maker=maker, train_maker=train_maker)
+    stage = Stage(local, combine, course.rounds, course.fraction)
     return Method(
         partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
     )
