@@ -28,15 +28,14 @@ from torch import nn
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange_sampled
-from fedcore.core.losses import PARTS
-from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
+from fedcore.core.messages import begin_with_memory, merge_models, own_model, require_shared_init
 from fedcore.core.training import MOMENTS, FlatNet, Training, fit, flatten_net, starting_params, train, train_shared
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import template
 from fedcore.nets.parts import layers
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Model, Stage, StepId, Update
+from fedcore.types.method import Message, Method, Stage, StepId, Update
 from fedcore.types.ranges import Count, Depth
 
 __all__ = ["fedbabu", "fedbn", "fedrep"]
@@ -152,12 +151,6 @@ def train_body(
     params, stays = flat.params(), head(device.net)
     sent = {name: tensor for name, tensor in params.items() if name not in stays}
     return {name: params[name] for name in stays} | moments, Update(sent, size=len(device.data.train))
-
-
-def own_model(memory: Params, message: Message) -> Model:
-    """Run the device's own tensors, and those of the message where it has none."""
-    own = {name: tensor for name, tensor in memory.items() if not name.startswith((MOMENTS, PARTS))}
-    return Model((message.params | own,))
 
 
 @training_defaults(shared_init=True)
