@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from fedcore.builders import takes
-from fedcore.core.evaluation import evaluate
+from fedcore.core.evaluation import evaluate, missing_tensor
 from fedcore.core.rounds import Execute, State, deployments, identity
 from fedcore.data.task import count_different
 from fedcore.errors import InputError
-from fedcore.nets import key, shapes
+from fedcore.nets import key
 from fedcore.types.federation import Data, Federation, Handle, Net, Params, Scoring, is_handle
-from fedcore.types.method import Deploy, Message, Method, Model, step_word
+from fedcore.types.method import Deploy, Message, Method, step_word
 
 NEVER = 10**9
 """Rounds between evaluations where only the last one is needed."""
@@ -84,19 +84,10 @@ def score_model(
         model = deploy(memory, message)
     except (InputError, KeyError):  # a part is missing that the memory would hold
         return {}
-    if not is_complete(model, net):
+    if missing_tensor(model, net):
         return {}
     sizes = {"examples": float(len(examples)), "classes": float(count_different(examples.y))}
     return evaluate(model, net, examples, scoring) | sizes
-
-
-def is_complete(model: Model, net: Net) -> bool:
-    """Tell whether every member of a model has all tensors of its net. net: the device's."""
-    net = model.net or net
-    return all(
-        is_complete(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
-        for member in model.members
-    )
 
 
 def mean_scores(of_models: list[dict[str, float]]) -> dict[str, float]:
