@@ -271,8 +271,10 @@ class Averaging(Course):
 def exchange(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
-    return server, sample_submodels(hyper_model(updates, aggregator), updates)
+    """Aggregate cell by cell (9) and send each device those tensors that it used; equal messages are one."""
+    hyper, used = hyper_model(updates, aggregator), {name: tuple(update.params) for name, update in updates.items()}
+    drawn = {keys: Message({key: hyper[key] for key in keys}) for keys in used.values()}
+    return server, {name: drawn[keys] for name, keys in used.items()}
 
 
 def exchange_sampled(
@@ -307,10 +309,3 @@ def hyper_model(updates: Mapping[str, Update], aggregator: Aggregator = MEAN) ->
     """Return all tensors of the updates, aggregated (9), each over the devices that sent it."""
     sizes = {name: update.size for name, update in updates.items()}
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes, aggregator)
-
-
-def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
-    """Return for each device those tensors of the hyper-model that it used; equal messages are one."""
-    used = {name: tuple(update.params) for name, update in updates.items()}
-    drawn = {keys: Message({key: hyper[key] for key in keys}) for keys in used.values()}
-    return {name: drawn[keys] for name, keys in used.items()}

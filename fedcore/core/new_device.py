@@ -65,14 +65,9 @@ def new_models(
     """
     if trains_alone(method):
         return [(*what, fed.devices[name].net) for names, what in deployments(method, fed, state) for name in names]
-    message = None if takes(method.deploy, "device") else shared_message(fed, state, net)
-    return [] if message is None else [(method.deploy, {}, message, net)]
-
-
-def shared_message(fed: Federation, state: State, net: Net) -> Message | Handle | None:
-    """Return the message that all devices with this net were sent; None if they differ, or no device has it."""
     sent = [state.messages[name] for name, device in fed.devices.items() if key(device.net) == key(net)]
-    return sent[0] if sent and all(_same(sent[0], other) for other in sent[1:]) else None
+    shared = sent and all(_same(sent[0], other) for other in sent[1:]) and not takes(method.deploy, "device")
+    return [(method.deploy, {}, sent[0], net)] if shared else []
 
 
 @step_word("evaluate")

@@ -280,7 +280,7 @@ def descend_until_best(
     best, best_state, waited = math.inf, [tensor.clone() for tensor in state()], 0
     for first in range(0, len(batches), epoch):
         descend(batches[first : first + epoch])
-        loss = validation_loss(flat, held_out)
+        loss = own_loss(predict(flat.params(), flat.net, held_out.x, SCORING_BATCH), held_out.y).item()
         if not loss < best:
             waited += 1
         else:
@@ -290,11 +290,6 @@ def descend_until_best(
     if best < math.inf:
         for tensor, value in zip(state(), best_state, strict=True):
             tensor.copy_(value)
-
-
-def validation_loss(flat: FlatNet, data: Data) -> float:
-    """Return the mean loss of a model, of classes in nats; its own batch statistics stay as they are."""
-    return own_loss(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
 
 
 def own_parts(

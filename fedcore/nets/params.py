@@ -95,13 +95,9 @@ def _reduce(net: Net) -> tuple[Callable[..., Net], tuple[bytes, Axes | None]]:
 
 def net_of(of: bytes, axes: Axes | None = None) -> Net:
     """Return the net with that key."""
-    net = Net(axes=axes, **_parts_of(of))
+    net = Net(axes=axes, **(_MADE.get(of) or _unpickled(of)))
     vars(net)[KEY] = of
     return net
-
-
-def _parts_of(of: bytes) -> dict[str, Any]:
-    return _MADE.get(of) or _unpickled(of)
 
 
 @functools.lru_cache(maxsize=64)

@@ -168,12 +168,8 @@ def fit_widths(
     aligned to the best model of that net, once for all devices that have it. The paper, which allows different widths,
     does not say what such devices receive.
     """
-    best = {key(nets[name]): model for name, model in models.items()}
-    sent = {kind: Message(_fit(fused, model, axes, transport)) for kind, model in best.items()}
+    sent = {}
+    for kind, model in {key(nets[name]): model for name, model in models.items()}.items():
+        fits = all(tensor.shape == model[name].shape for name, tensor in fused.items())
+        sent[kind] = Message(fused if fits else align(fused, model, axes, transport)[0])
     return {name: sent[key(nets[name])] for name in names}
-
-
-def _fit(fused: Params, model: Params, axes: Axes, transport: Transport) -> Params:
-    if all(tensor.shape == model[name].shape for name, tensor in fused.items()):
-        return fused
-    return align(fused, model, axes, transport)[0]
