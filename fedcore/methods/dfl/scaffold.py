@@ -28,8 +28,7 @@ from fedcore.core.training import (
     to_vector,
 )
 from fedcore.errors import InputError
-from fedcore.nets import require_equal
-from fedcore.nets.copies import template
+from fedcore.nets import parameters, require_equal, shapes
 from fedcore.types.federation import Device, Net, Params, Public
 from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
 
@@ -56,9 +55,8 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, course: Course) -> 
 def begin_with_variate(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with c = 0, which is sent with the initial model, if any."""
     _, messages = initial_messages(public, seed, shared_init=shared_init)
-    module = template(next(iter(public.nets.values())))
-    learnt = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
-    variate = {name: torch.zeros_like(tensor).detach() for name, tensor in learnt.items()}
+    net = next(iter(public.nets.values()))
+    variate = {name: torch.zeros(shapes(net)[name]) for name in parameters(net)}
     message = Message(next(iter(messages.values())).params, variate if shared_init else {})
     return variate, to_everyone(public.names, message)
 
