@@ -2,13 +2,8 @@
 
 A worker is a process with one thread for PyTorch and BLAS, forked from this process's template where it has opened one
 (:mod:`fedcore.execute.template`), else a new Python process. One socket connects it to this process; when this
-process ends in any way, the socket closes and the worker exits. Values are pickled, except for their tensors, which are
-in a block of shared memory that the receiver maps without a copy. Blocks have no name: they are passed as open files
-and vanish with the last process that maps them. Large `Data` goes into shared memory once, for all workers, and each
-maps it once.
-
-Tried in their place: for a model of 20 tensors there and back, 1.2 to 3.6 ms here, the standard library's forkserver
-takes 31 to 72 ms and loky 23 to 35; for 63 MB of `Data` .1 ms against 4 and 1,000.
+process ends in any way, the socket closes and the worker exits. How values travel says :mod:`fedcore.execute.packing`;
+docs/architecture.md has what was tried in its place.
 """
 
 from __future__ import annotations
