@@ -38,6 +38,15 @@ def strip_prefix(prefix: str, params: Params) -> Params:
     return {name.removeprefix(prefix): tensor for name, tensor in params.items() if name.startswith(prefix)}
 
 
+def by_word(prefix: str, params: Params) -> dict[str, Params]:
+    """Return word -> its tensors, of names <prefix><word>/<name>; no parameter's name has a slash."""
+    tensors_of: dict[str, Params] = {}
+    for name, tensor in strip_prefix(prefix, params).items():
+        word, _, parameter = name.rpartition("/")
+        tensors_of.setdefault(word, {})[parameter] = tensor
+    return tensors_of
+
+
 class Handle(Protocol):
     """A reference to a value stored elsewhere, e.g. in a file; before loading, only these properties are used.
 

@@ -35,6 +35,7 @@ from fedcore.methods.dfl.soft_targets import (
     Ratio,
     Reduction,
     Weighting,
+    begin_with_table,
     distillation_grad,
     level_targets,
     likelihoods,
@@ -44,7 +45,7 @@ from fedcore.methods.dfl.soft_targets import (
     update_targets,
 )
 from fedcore.nets import require_equal
-from fedcore.types.federation import Device, Net, Params, Public
+from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Positive, Share
 
@@ -120,13 +121,8 @@ def _build(
         course.fraction,
         sends="change",
     )
-    return Method(begin_with_targets, (stage,), received_model, figures=distillation.FIGURES)
-
-
-def begin_with_targets(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
-    """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
-    server, messages = begin_with_memory(public, seed)
-    return server | {SOFT: distillation.initial_targets(public.classes)}, messages
+    begin = partial(begin_with_table, begin=begin_with_memory)
+    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
 
 
 def train_and_show(

@@ -24,14 +24,14 @@ from fedcore.methods.dfl.soft_targets import (
     FIGURES,
     SOFT,
     SUMS,
+    begin_with_table,
     distillation_grad,
-    initial_targets,
     likelihoods,
     report_targets,
     summarise_logits,
 )
-from fedcore.types.federation import Device, Net, Params, Public
-from fedcore.types.method import Begin, Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.federation import Device, Net, Params
+from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
 from fedcore.types.ranges import Amount
 
 
@@ -50,12 +50,6 @@ def fd(*, nets: Mapping[str, Net], training: Training, course: Course, gamma: Am
     local = partial(train_apart, training=training, gamma=gamma)
     stage = Stage(local, exchange_targets, course.rounds, course.fraction)
     return Method(partial(begin_with_table, begin=begin), (stage,), merge_models, figures=FIGURES)
-
-
-def begin_with_table(public: Public, seed: int, *, begin: Begin) -> tuple[Params, Mapping[str, Message]]:
-    """Begin with the initial models, and the soft targets, which are not sent yet."""
-    server, messages = begin(public, seed)
-    return server | {SOFT: initial_targets(public.classes)}, messages
 
 
 def train_apart(
