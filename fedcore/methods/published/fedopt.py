@@ -93,7 +93,7 @@ def move_model(
     tau: float,
     aggregator: Aggregator,
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Take a step of the server's optimiser along the mean change .
+    """Take a step of the server's optimiser along the mean change.
 
     learnt: the names of the parameters; other tensors are buffers.
     """
