@@ -30,8 +30,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from fedcore.core.aggregation import evenly
 from fedcore.errors import InputError
-from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
+from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport
 from fedcore.nets import key
 from fedcore.nets.tables import units
 from fedcore.types.federation import Axes, Net, Params
@@ -65,7 +66,7 @@ def align(model: Params, target: Params, axes: Axes, transport: Transport) -> tu
             raise InputError(f"axes: {label!r} depends on labels further down, list the parameters in forward order")
         x = torch.cat([moved[name].reshape(n, -1) for name in ready], 1)
         y = torch.cat([target[name].reshape(m, -1) for name in ready], 1)
-        plans[label] = solve_transport(cost(x, y, transport.p), uniform(n), uniform(m), transport)
+        plans[label] = solve_transport(cost(x, y, transport.p), evenly(n), evenly(m), transport)
         T = plans[label].plan
         for name, labels in axes.items():
             for axis, other in enumerate(labels):
