@@ -6,6 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedcore.core.losses import PARTS
+from fedcore.core.optimisers import MOMENTS
 from fedcore.errors import InputError
 from fedcore.nets import init, key, require_equal
 from fedcore.types.federation import Net, Params, Public, add_prefix, strip_prefix
@@ -139,9 +141,5 @@ def require_shared_init(name: str, shared_init: bool) -> None:
 
 def merge_models(memory: Params, message: Message) -> Model:
     """Run the tensors of the message, and the device's own where it has none."""
-    return Model((own_params(memory) | message.params,))
-
-
-def own_model(memory: Params, message: Message) -> Model:
-    """Run the device's own tensors, and those of the message where it has none."""
-    return Model((message.params | own_params(memory),))
+    model = {name: x for name, x in memory.items() if not name.startswith((MOMENTS, PARTS))}
+    return Model((model | message.params,))

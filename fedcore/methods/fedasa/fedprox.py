@@ -12,11 +12,11 @@ from functools import partial
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging
-from fedcore.core.messages import initial_messages, own_model, received_model
+from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, StepId, Update
+from fedcore.types.method import Message, Method, Model, StepId, Update
 from fedcore.types.ranges import Amount
 
 __all__ = ["ditto", "fedprox"]
@@ -67,7 +67,7 @@ def ditto(*, nets: Mapping[str, Net], training: Training, averaging: Averaging, 
     """
     require_equal(nets)
     stage = averaging.stage(partial(train_both, training=training, strength=strength))
-    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), own_model)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), personal)
 
 
 def train_both(
@@ -82,3 +82,8 @@ def train_both(
         own, device, step_id, training, memory, message=message, grad_hook=proximal_grad_hook(own, anchor, strength)
     )
     return {**own.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
+
+
+def personal(memory: Params, message: Message) -> Model:
+    """Run the personal model; before a device's first round, the global one."""
+    return Model(({name: memory.get(name, x) for name, x in message.params.items()},))

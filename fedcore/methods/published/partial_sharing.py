@@ -28,14 +28,15 @@ from torch import nn
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange_sampled
-from fedcore.core.messages import begin_with_memory, merge_models, own_model, require_shared_init
+from fedcore.core.losses import PARTS
+from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import MOMENTS, FlatNet, Training, fit, flatten_net, starting_params, train, train_shared
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import template
 from fedcore.nets.parts import layers
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Stage, StepId, Update
+from fedcore.types.method import Message, Method, Model, Stage, StepId, Update
 from fedcore.types.ranges import Count, Depth
 
 __all__ = ["fedbabu", "fedbn", "fedrep"]
@@ -153,12 +154,19 @@ def train_body(
     return {name: params[name] for name in stays} | moments, Update(sent, size=len(device.data.train))
 
 
+def own_model(memory: Params, message: Message) -> Model:
+    """Run the device's own tensors, and those of the message where it has none."""
+    own = {name: tensor for name, tensor in memory.items() if not name.startswith((MOMENTS, PARTS))}
+    return Model((message.params | own,))
+
+
 @training_defaults(shared_init=True)
 def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) -> Method:
     """FedBN (Li et al. 2021): each device keeps its batch norms; at first the initial ones."""
     net = require_equal(nets)
     require_shared_init("fedbn", training.shared_init)
-    shared = tuple(name for name in shapes(net) if name not in batch_norms(net))
+    own = batch_norms(net)
+    shared = tuple(name for name in shapes(net) if name not in own)
     stage = averaging.stage(partial(train_shared, shared=shared, training=training), exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
 
